@@ -136,21 +136,16 @@ def _config(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[O
 def _gpu_config(share: Share, normalized: NormalizedRequest) -> Object:
     if share.partition:
         return {}
-    found: Object = {}
     isolation = normalized.isolation or (NO_ISOLATION if share.memory == LEAST else None)
-    if isolation and not share.whole:
-        found["isolation"] = isolation
-    if share.cores_policy is not None and share.cores:
-        found["coresPolicy"] = share.cores_policy.value
-    if share.priority is not None:
-        found["priority"] = share.priority
-    if share.memory.percent is not None:
-        found["memoryPercent"] = share.memory.percent
-    if share.exclusive:
-        found["exclusive"] = True
-    if normalized.partition:
-        found["partition"] = "Honor"
-    return found
+    fields = {
+        "isolation": None if share.whole else isolation,
+        "coresPolicy": share.cores_policy.value if share.cores_policy and share.cores else None,
+        "priority": share.priority,
+        "memoryPercent": share.memory.percent,
+        "exclusive": share.exclusive or None,
+        "partition": "Honor" if normalized.partition else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _nearness(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[Object]:

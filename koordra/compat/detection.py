@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.pods import SIDES
-from koordra.compat.dialect import MOST_KEPT, Dialect, Place
+from koordra.compat.dialect import MOST_KEPT, Dialect, Place, covering
 from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
@@ -123,7 +123,7 @@ def _of(key: str, place: Place) -> tuple[frozenset[str], frozenset[str]]:
     """The dialects that have the annotation or label, and those of which it is a soft sign."""
     exact, soft = set(), set()
     for dialect in DIALECTS:
-        names = dialect.vocabulary.covering(key, place)
+        names = covering(dialect.vocabulary, key, place)
         if any(name.result for name in names):
             continue  # schedulers write those of their friends too
         if any(not name.soft and name.sign for name in names):
@@ -201,7 +201,9 @@ def written_by_schedulers(annotations: Iterable[str]) -> frozenset[str]:
         key
         for key in annotations
         if any(
-            name.result for dialect in DIALECTS for name in dialect.vocabulary.covering(key, Place.ANNOTATION)
+            name.result
+            for dialect in DIALECTS
+            for name in covering(dialect.vocabulary, key, Place.ANNOTATION)
         )
     )
 

@@ -31,10 +31,6 @@ class LegacyPods:
     settings: Settings = field(default_factory=Settings)
     explained: list[str] = field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        return "legacy pods"
-
     def handles(self, obj: Object) -> bool:
         pods = pods_in(obj)
         return any(names_devices(at(obj, path), self.settings) for path in pods) or bool(

@@ -36,7 +36,7 @@ from koordra.compat.detection import (
     warn_of_resources,
     written_by_schedulers,
 )
-from koordra.compat.dialect import Dialect, Place, asking_containers, warn_of_environment
+from koordra.compat.dialect import Dialect, Place, asking_containers, covering, warn_of_environment
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
@@ -178,7 +178,7 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect)
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        if VISIBLE in container.environment and not dialect.vocabulary.covering(VISIBLE, Place.ENVIRONMENT):
+        if VISIBLE in container.environment and not covering(dialect.vocabulary, VISIBLE, Place.ENVIRONMENT):
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )

@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from koordra.api.opaque.parameters import isolations
 from koordra.api.reader import Reader
-from koordra.compat.dialect import Place
+from koordra.compat.dialect import Place, covering
 from koordra.compat.dialect.vgpu import vgpu_section
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
@@ -73,17 +73,20 @@ def _with_device_config(settings: Settings, section: Reader) -> Settings:
 
 
 def _common(settings: Settings, read: Reader) -> Settings:
-    found: dict[str, Any] = {}
-    shared = [each for each in DIALECTS if each.vocabulary.covering(SHARED_NAME, Place.RESOURCE)]
-    if default := read.choice("defaultDialect", [each.name for each in shared]):
-        found["default_dialect"] = default
+    shared = [each for each in DIALECTS if covering(each.vocabulary, SHARED_NAME, Place.RESOURCE)]
+    default = read.choice("defaultDialect", [each.name for each in shared])
     names, isolation = read.inner("names"), read.inner("isolation")
     isolation.only(*(dialect.name for dialect in DIALECTS), problem="is not allowed")
     own = {str(key): names.text(key) for key in names.data}
     chosen = {key: isolation.choice(key, isolations()) for key in isolation.data}
-    found["names"] = MappingProxyType({**settings.names, **own})
-    found["isolation"] = MappingProxyType({**settings.isolation, **chosen})
-    for name, attribute in (("schedulers", "schedulers"), ("runtimeClasses", "runtime_classes")):
-        if name in read.data:
-            found[attribute] = read.texts(name)
-    return replace(settings, **found)
+    found = replace(
+        settings,
+        default_dialect=default or settings.default_dialect,
+        names=MappingProxyType({**settings.names, **own}),
+        isolation=MappingProxyType({**settings.isolation, **chosen}),
+    )
+    if "schedulers" in read.data:
+        found = replace(found, schedulers=read.texts("schedulers"))
+    if "runtimeClasses" in read.data:
+        found = replace(found, runtime_classes=read.texts("runtimeClasses"))
+    return found

@@ -54,9 +54,6 @@ __all__ = ["Conversion", "Note", "Notes", "Refused", "Translator", "convert"]
 class Translator(Protocol):
     """One legacy dialect; see the module's text."""
 
-    @property
-    def name(self) -> str: ...
-
     def handles(self, obj: Object) -> bool:
         """Whether the object is of this dialect."""
         ...

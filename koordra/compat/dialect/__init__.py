@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from koordra.compat.dialect.allocation import Allocated, Card, NodeCards, Variables
@@ -45,8 +45,8 @@ class Name:
     that is `warned` is warned about where a container that asks for devices uses it; one that is `provided` is set by koordra's
     plugin, and warned about where the kubelet would have to put it in (`$(NAME)`), which it does before the plugin is asked."""
 
-    key: str
     place: Place
+    key: str
     meaning: str
     becomes: str
     result: bool = False
@@ -70,61 +70,43 @@ class Vocabulary:
     def of(self, *places: Place) -> tuple[Name, ...]:
         return tuple(name for name in self.names if name.place in places)
 
-    def covering(self, key: str, place: Place) -> tuple[Name, ...]:
-        return _covering(self, key, place)
-
 
 @lru_cache(maxsize=MOST_KEPT)
-def _covering(vocabulary: Vocabulary, key: str, place: Place) -> tuple[Name, ...]:
-    """Every pod asks the same, so answers are kept; users choose what they ask about, so a bounded number of them."""
+def covering(vocabulary: Vocabulary, key: str, place: Place) -> tuple[Name, ...]:
+    """The names that mean this one. Every pod asks the same, so answers are kept; users choose what they ask about, so a bounded number
+    of them."""
     return tuple(name for name in vocabulary.of(place) if name.covers(key))
 
 
-def resource(key: str, meaning: str, becomes: str) -> Name:
-    return Name(key, Place.RESOURCE, meaning, becomes)
-
-
-def annotation(key: str, meaning: str, becomes: str) -> Name:
-    return Name(key, Place.ANNOTATION, meaning, becomes)
-
-
-def label(key: str, meaning: str, becomes: str) -> Name:
-    return Name(key, Place.LABEL, meaning, becomes)
+resource = partial(Name, Place.RESOURCE)
+annotation = partial(Name, Place.ANNOTATION)
+label = partial(Name, Place.LABEL)
+scheduler = partial(Name, Place.SCHEDULER, sign=False)
+setting = partial(Name, Place.SETTING, sign=False)
+on_nodes = partial(Name, Place.NODE, sign=False)
 
 
 def hint(key: str, place: Place, meaning: str, becomes: str) -> Name:
     """A soft sign."""
-    return Name(key, place, meaning, becomes, soft=True)
+    return Name(place, key, meaning, becomes, soft=True)
 
 
 def written(key: str, meaning: str) -> Name:
     return Name(
-        key, Place.ANNOTATION, meaning, "taken out with a warning; never believed", result=True, sign=False
+        Place.ANNOTATION, key, meaning, "taken out with a warning; never believed", result=True, sign=False
     )
 
 
 def environment(key: str, meaning: str, becomes: str, *, warned: bool = True, provided: bool = False) -> Name:
     return Name(
-        key,
         Place.ENVIRONMENT,
+        key,
         meaning,
         becomes,
         sign=False,
         warned=warned and not provided,
         provided=provided,
     )
-
-
-def scheduler(key: str, meaning: str, becomes: str) -> Name:
-    return Name(key, Place.SCHEDULER, meaning, becomes, sign=False)
-
-
-def setting(key: str, meaning: str, becomes: str) -> Name:
-    return Name(key, Place.SETTING, meaning, becomes, sign=False)
-
-
-def on_nodes(key: str, meaning: str, becomes: str) -> Name:
-    return Name(key, Place.NODE, meaning, becomes, sign=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,6 @@
     ElasticGPUClaim ──> ResourceClaim of the same name; phase, conditions <── it        claims
     ResourceClaim   ──> ElasticGPU: what the claim has, and where                       cards
     ResourceSlices  ──> GPU: the cards of the nodes, what of them is taken, by whom     cards
-    labels          how these objects are recognised
     apply           creates, updates and deletes what those want, and nothing of somebody else's
     reconcile       one pass over all of it, after any change in the leader's term
 

@@ -18,7 +18,7 @@ from typing import Any
 from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.controller.elastic import labels
+from koordra.controller.elastic.claims import CARD, finalizers, managed
 from koordra.errors import Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -50,13 +50,13 @@ def keep(
     clashes = []
     for obj in wanted:
         found = current.pop(objects.name(obj), None)
-        if found is not None and not labels.managed(found):
+        if found is not None and not managed(found):
             clashes.append(found)
         elif may_write():
             with one_object(obj):
                 _settle(client, kind, obj, found)
     for found in current.values():
-        if labels.managed(found) and may_write():
+        if managed(found) and may_write():
             with one_object(found):
                 _remove(client, kind, found)
     return clashes
@@ -70,12 +70,12 @@ def _settle(client: KubeClient, kind: Kind, wanted: Object, current: Object | No
         metadata = {  # what others add to its marks stays
             **objects.metadata(current),
             "labels": {**objects.labels_of(current), **objects.labels_of(wanted)},
-            "finalizers": [*_foreign_finalizers(current), *labels.finalizers(wanted)],
+            "finalizers": [*_foreign_finalizers(current), *finalizers(wanted)],
         }
         if (
             objects.spec_of(current) != wanted["spec"]
             or metadata["labels"] != objects.labels_of(current)
-            or sorted(metadata["finalizers"]) != sorted(labels.finalizers(current))
+            or sorted(metadata["finalizers"]) != sorted(finalizers(current))
         ):
             current = client.update(kind, {**current, "metadata": metadata, "spec": wanted["spec"]})
             log.info("elastic_object_put_right", kind=kind.kind, name=objects.name(wanted))
@@ -84,7 +84,7 @@ def _settle(client: KubeClient, kind: Kind, wanted: Object, current: Object | No
 
 
 def _remove(client: KubeClient, kind: Kind, current: Object) -> None:
-    if labels.CARD in labels.finalizers(current):
+    if CARD in finalizers(current):
         metadata = {**objects.metadata(current), "finalizers": _foreign_finalizers(current)}
         current = client.update(kind, {**current, "metadata": metadata})
     if not objects.is_deleting(current):
@@ -93,4 +93,4 @@ def _remove(client: KubeClient, kind: Kind, current: Object) -> None:
 
 
 def _foreign_finalizers(obj: Object) -> list[str]:
-    return [entry for entry in labels.finalizers(obj) if entry != labels.CARD]
+    return [entry for entry in finalizers(obj) if entry != CARD]

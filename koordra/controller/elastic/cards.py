@@ -30,7 +30,7 @@ from koordra.api.objects import Object
 from koordra.api.pods import containers
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic import labels
+from koordra.controller.elastic.claims import CARD, CLASS, binding_name, claim_uid, is_retained, managed
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
 
@@ -92,7 +92,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
             "kind": ELASTIC_CLAIMS.kind,
             "namespace": objects.namespace(claim),
             "name": objects.name(claim),
-            "uid": labels.claim_uid(claim),
+            "uid": claim_uid(claim),
         },
         "nodeName": node,
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [on_node]}]}},
@@ -102,12 +102,12 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
         spec["physicalGPU"] = {"gpuNames": [gpu_name(card) for card in known], "devices": sources}
     else:
         spec["gpuShare"] = {"gpuName": gpu_name(known[0]), **sources[0]}
-    metadata: Object = {"name": labels.binding_name(claim), "labels": {MANAGED_BY: names.FIELD_COMPONENT}}
-    class_name = objects.annotations_of(claim).get(labels.CLASS, "")
+    metadata: Object = {"name": binding_name(claim), "labels": {MANAGED_BY: names.FIELD_COMPONENT}}
+    class_name = objects.annotations_of(claim).get(CLASS, "")
     if _LABEL_VALUE.fullmatch(class_name):  # it may be longer, and the annotation can be edited
-        metadata["labels"][labels.CLASS] = class_name
-    if labels.is_retained(claim):
-        metadata["finalizers"] = [labels.CARD]
+        metadata["labels"][CLASS] = class_name
+    if is_retained(claim):
+        metadata["finalizers"] = [CARD]
     return {
         "apiVersion": ELASTIC_GPUS.api_version,
         "kind": ELASTIC_GPUS.kind,
@@ -127,8 +127,8 @@ def is_freed(binding: Object | None, claim: Object, owner: Object | None) -> boo
         owner is None
         and binding is not None
         and objects.is_deleting(binding)
-        and labels.managed(binding)
-        and labels.is_retained(claim)
+        and managed(binding)
+        and is_retained(claim)
     )
 
 
@@ -139,7 +139,7 @@ def _status(claim: Object, owner: Object | None, *, missing: bool) -> Object:
         text = "its card is not published any more; it waits for it to come back"
     elif owner is not None:
         phase, reason, text = BOUND, "Bound", f"bound to {objects.key(claim)}"
-    elif not labels.is_retained(claim):
+    elif not is_retained(claim):
         reason, text = "BeingDeleted", "its claim was deleted; it goes when the last pod has ended"
     elif claims_of.reserved_for(claim):
         text = "its claim was deleted, pods still use it"

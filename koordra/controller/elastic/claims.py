@@ -1,4 +1,5 @@
-"""What is to be done for one ElasticGPUClaim, and what its status says. Pure.
+"""What is to be done for one ElasticGPUClaim, and what its status says; the labels, annotations, finalizers and names by which the objects
+that koordra makes are recognised. Pure.
 
     class missing, foreign or broken        NoSuchClass, ForeignProvisioner, ...     nothing is made
     claim broken                            InvalidClaim
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import (
@@ -37,7 +38,46 @@ from koordra.api.elastic.elastic_gpu import (
 from koordra.api.objects import Object
 from koordra.api.resource_class import MANAGED_BY, ClassRefused, owner_reference
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic import labels
+
+CLAIM_LABEL: Final = names.DOMAIN + "elastic-claim"
+"""On a ResourceClaim: uid of the ElasticGPUClaim it was made for."""
+SPEC: Final = names.DOMAIN + "elastic-spec"
+"""On a ResourceClaim: digest of the spec it was made with."""
+POLICY: Final = names.DOMAIN + "elastic-reclaim-policy"
+CLASS: Final = names.DOMAIN + "elastic-class"
+BINDING: Final = names.DOMAIN + "elastic-binding-mode"
+UNIT: Final = names.DOMAIN + "elastic-memory-unit"
+"""On a ResourceClaim: what its class said when it was made; a class that changes later changes new claims only."""
+CARD: Final = "koordra.io/elastic-gpu"
+"""Finalizer of an ElasticGPU whose deletion frees its devices."""
+
+
+def managed(obj: Mapping[str, Any]) -> bool:
+    """Whether koordra made the ElasticGPU or GPU: by its label, or, where somebody took that off, by its finalizer."""
+    return objects.labels_of(obj).get(MANAGED_BY) == names.FIELD_COMPONENT or CARD in finalizers(obj)
+
+
+def claim_uid(resource_claim: Mapping[str, Any]) -> str:
+    """The ElasticGPUClaim that a ResourceClaim was made for, empty where it is none of ours."""
+    return objects.labels_of(resource_claim).get(CLAIM_LABEL, "")
+
+
+def is_retained(resource_claim: Mapping[str, Any]) -> bool:
+    return objects.annotations_of(resource_claim).get(POLICY) == RETAIN
+
+
+def is_held(resource_claim: Mapping[str, Any]) -> bool:
+    return names.RETAIN_FINALIZER in finalizers(resource_claim)
+
+
+def finalizers(obj: Mapping[str, Any]) -> list[str]:
+    return [str(entry) for entry in objects.metadata(obj).get("finalizers") or ()]
+
+
+def binding_name(resource_claim: Mapping[str, Any]) -> str:
+    """The ElasticGPU of a ResourceClaim, as a PersistentVolume is named after its claim's uid."""
+    return f"egpu-{objects.uid(resource_claim)}"
+
 
 PENDING: Final = "Pending"
 BOUND: Final = "Bound"
@@ -72,7 +112,7 @@ class Verdict:
 
 def evaluate(claim: Object, *, classes: Classes, current: Object | None, published: Set[Place]) -> Verdict:
     """`current`: the ResourceClaim of the claim's name; `published`: the devices that nodes offer."""
-    ours = current is not None and labels.claim_uid(current) == objects.uid(claim)
+    ours = current is not None and claim_uid(current) == objects.uid(claim)
     try:
         cls = _as_made(_class(claim, classes), current if ours else None)
         amount = requested(claim, cls)
@@ -104,18 +144,18 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
 
 def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
     annotations = {
-        labels.SPEC: digest(spec),
-        labels.POLICY: RETAIN if cls.retain else DELETE,
-        labels.CLASS: cls.name,
-        labels.BINDING: IMMEDIATE if cls.immediate else WAIT,
-        labels.UNIT: str(cls.unit),
+        SPEC: digest(spec),
+        POLICY: RETAIN if cls.retain else DELETE,
+        CLASS: cls.name,
+        BINDING: IMMEDIATE if cls.immediate else WAIT,
+        UNIT: str(cls.unit),
     }
     if cls.immediate:
         annotations[names.MODE_LABEL] = "Immediate"
     metadata: Object = {
         "name": objects.name(claim),
         "namespace": objects.namespace(claim),
-        "labels": {MANAGED_BY: names.FIELD_COMPONENT, labels.CLAIM_LABEL: objects.uid(claim)},
+        "labels": {MANAGED_BY: names.FIELD_COMPONENT, CLAIM_LABEL: objects.uid(claim)},
         "annotations": annotations,
     }
     if cls.retain:
@@ -139,15 +179,15 @@ def corrected(current: Object, wanted: Object) -> Object | None:
     before: Object = {
         "annotations": dict(annotations),
         "labels": dict(objects.labels_of(current)),
-        "finalizers": labels.finalizers(current),
+        "finalizers": finalizers(current),
         "ownerReferences": list(owners or ()),
     }
-    retained = labels.is_held(current) or labels.is_retained(current)
-    marks = {**annotations, **objects.annotations_of(wanted), labels.POLICY: RETAIN if retained else DELETE}
+    retained = is_held(current) or is_retained(current)
+    marks = {**annotations, **objects.annotations_of(wanted), POLICY: RETAIN if retained else DELETE}
     if claims_of.is_immediate(current) or (retained and claims_of.reserved_for(current)):
         marks[names.MODE_LABEL] = "Immediate"
     after = {**before, "annotations": marks, "labels": {**before["labels"], **objects.labels_of(wanted)}}
-    if retained and not labels.is_held(current):
+    if retained and not is_held(current):
         after["finalizers"] = [*before["finalizers"], names.RETAIN_FINALIZER]
     if not retained:
         known = {owner.get("uid") for owner in before["ownerReferences"]}
@@ -167,8 +207,8 @@ def identity(obj: Object) -> Object:
 def without_claim(current: Object) -> Act:
     """What becomes of a ResourceClaim whose ElasticGPUClaim is gone (and of its deletion's rest)."""
     if objects.is_deleting(current):
-        return Act.FREE if labels.is_held(current) and not claims_of.reserved_for(current) else Act.NOTHING
-    return Act.NOTHING if labels.is_retained(current) and claims_of.is_allocated(current) else Act.REMOVE
+        return Act.FREE if is_held(current) and not claims_of.reserved_for(current) else Act.NOTHING
+    return Act.NOTHING if is_retained(current) and claims_of.is_allocated(current) else Act.REMOVE
 
 
 def lost(current: Object, published: Set[Place]) -> list[str]:
@@ -183,10 +223,10 @@ def lost(current: Object, published: Set[Place]) -> list[str]:
 def _as_made(cls: ElasticClass, current: Object | None) -> ElasticClass:
     """The class as it was when the claim's ResourceClaim was made, where that says so and it is still that class."""
     made = {} if current is None else objects.annotations_of(current)
-    if made.get(labels.CLASS) != cls.name:
+    if made.get(CLASS) != cls.name:
         return cls
-    immediate = made.get(labels.BINDING, IMMEDIATE if cls.immediate else WAIT) == IMMEDIATE
-    unit = next((unit for unit in UNITS.values() if str(unit) == made.get(labels.UNIT)), cls.unit)
+    immediate = made.get(BINDING, IMMEDIATE if cls.immediate else WAIT) == IMMEDIATE
+    unit = next((unit for unit in UNITS.values() if str(unit) == made.get(UNIT)), cls.unit)
     return replace(cls, immediate=immediate, unit=unit)
 
 
@@ -210,16 +250,14 @@ def _class(claim: Object, classes: Classes) -> ElasticClass:
 
 
 def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict:
-    name, binding = objects.name(current), labels.binding_name(current)
-    if not labels.claim_uid(current):
+    name, binding = objects.name(current), binding_name(current)
+    if not claim_uid(current):
         return Verdict(
             "NameTaken",
             f"there is a ResourceClaim {name} that koordra did not make; "
             "delete it, or give the ElasticGPUClaim another name",
         )
-    if not (
-        labels.is_retained(current) and claims_of.is_allocated(current) and not objects.is_deleting(current)
-    ):
+    if not (is_retained(current) and claims_of.is_allocated(current) and not objects.is_deleting(current)):
         return Verdict(
             "EarlierClaim", f"ResourceClaim {name} of an earlier claim of this name has not ended yet"
         )
@@ -236,7 +274,7 @@ def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict
 
 
 def _has_spec(current: Object, wanted: Object) -> bool:
-    return objects.annotations_of(current).get(labels.SPEC) == objects.annotations_of(wanted)[labels.SPEC]
+    return objects.annotations_of(current).get(SPEC) == objects.annotations_of(wanted)[SPEC]
 
 
 def _changed(current: Object, published: Set[Place]) -> Verdict:
@@ -254,7 +292,7 @@ def _bound(current: Object, published: Set[Place], warnings: tuple[str, ...] = (
         text = f"{', '.join(gone)} is not published any more; the claim waits for it to come back"
         return Verdict("DeviceGone", "; ".join((text, *warnings)), LOST)
     devices = ", ".join(str(result.get("device")) for result in claims_of.results(current))
-    text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {labels.binding_name(current)}"
+    text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {binding_name(current)}"
     return Verdict("Bound", "; ".join((text, *warnings)), BOUND, ready=True)
 
 

@@ -31,9 +31,21 @@ from koordra.api.objects import Object
 from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Cluster
-from koordra.controller.elastic import cards, labels
+from koordra.controller.elastic import cards
 from koordra.controller.elastic.apply import keep, one_object
-from koordra.controller.elastic.claims import Act, Classes, Place, Verdict, evaluate, identity, without_claim
+from koordra.controller.elastic.claims import (
+    Act,
+    Classes,
+    Place,
+    Verdict,
+    binding_name,
+    claim_uid,
+    evaluate,
+    finalizers,
+    identity,
+    is_held,
+    without_claim,
+)
 from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.controller.resource_class.reconcile import NAME_TAKEN, apply_device_class, ready, write_status
@@ -69,7 +81,7 @@ class ElasticReconciler:
         )
         bindings = {objects.name(obj): obj for obj in elastic[ELASTIC_GPUS]}
         for current in cluster.claims:
-            self._leave_over(current, _owner(current, living), bindings.get(labels.binding_name(current)))
+            self._leave_over(current, _owner(current, living), bindings.get(binding_name(current)))
         self._bindings_and_cards(cluster, elastic, living)
         uids = {objects.uid(obj) for kind in KINDS[1:] for obj in elastic[kind]}
         self._reported = {uid: text for uid, text in self._reported.items() if uid in uids}
@@ -136,7 +148,7 @@ class ElasticReconciler:
 
     def _report_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
         is_bound = current is not None and verdict.phase != "Pending"
-        binding = labels.binding_name(current) if current is not None and is_bound else None
+        binding = binding_name(current) if current is not None and is_bound else None
         condition = ready("True" if verdict.ready else "False", verdict.reason, cut(verdict.message))
         self._status(ELASTIC_CLAIMS, claim, {"phase": verdict.phase, "elasticGPUName": binding}, condition)
         if verdict.phase == "Bound" or not (verdict.ready or verdict.reason in _TRANSIENT_REASONS):
@@ -144,8 +156,8 @@ class ElasticReconciler:
 
     def _leave_over(self, current: Object, owner: Object | None, binding: Object | None) -> None:
         """A ResourceClaim left over from a claim that is gone."""
-        uid, deleting = labels.claim_uid(current), objects.is_deleting(current)
-        if not uid and not (labels.is_held(current) and deleting):
+        uid, deleting = claim_uid(current), objects.is_deleting(current)
+        if not uid and not (is_held(current) and deleting):
             return
         act = without_claim(current) if owner is None or deleting else Act.NOTHING
         if act is Act.NOTHING and not deleting and cards.is_freed(binding, current, owner):
@@ -187,7 +199,7 @@ class ElasticReconciler:
                 status["devices"] = None
             body: Object = {"metadata": identity(current), "status": status}
             current = self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place, subresource="status")
-        kept = [entry for entry in labels.finalizers(current) if entry != names.RETAIN_FINALIZER]
+        kept = [entry for entry in finalizers(current) if entry != names.RETAIN_FINALIZER]
         body = {"metadata": {**identity(current), "finalizers": kept}}
         self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place)
         log.info("elastic_claim_freed", claim=objects.key(current))
@@ -200,7 +212,7 @@ class ElasticReconciler:
             ELASTIC_GPUS: [
                 cards.elastic_gpu(claim, _owner(claim, living), published)
                 for claim in cluster.claims
-                if labels.claim_uid(claim) and claims_of.holds_koordra_devices(claim)
+                if claim_uid(claim) and claims_of.holds_koordra_devices(claim)
             ],
             GPUS: cards.gpus(published, cluster.claims, cluster.pods),
         }
@@ -222,7 +234,7 @@ class ElasticReconciler:
 
 def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
     """The ElasticGPUClaim of a ResourceClaim; a label that names one of another name or namespace is a forgery."""
-    found = living.get(labels.claim_uid(current))
+    found = living.get(claim_uid(current))
     return found if found is not None and objects.key(found) == objects.key(current) else None
 
 

@@ -36,11 +36,10 @@ _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
 
 def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
-    obj = _typed(asked)
-    if asked.operation != "CREATE" or asked.kind not in _CLAIMS or not is_native(obj, in_native):
+    if asked.operation != "CREATE" or asked.kind not in _CLAIMS or not is_native(asked.object, in_native):
         return Answer()
-    translated = native.translate(obj, lookups.classes())
-    return Answer(translated.problems, translated.object, translated.warnings)
+    changed, problems, warnings = native.translate(asked.object, lookups.classes())
+    return Answer(problems, changed, warnings)
 
 
 def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
@@ -56,14 +55,13 @@ def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answ
     """The parameters, and in native mode whether they can be said at all (an update reaches no mutating webhook)."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
         return Answer()
-    obj = _typed(asked)
-    found = claims.problems(obj)
-    warnings = list(claims.warnings(obj))
+    obj, classes = asked.object, lookups.classes()
+    found, warnings = claims.problems(obj), list(claims.warnings(obj))
     if asked.kind in _CLAIMS:
-        refused, overruled = claims.isolation_answers(obj, lookups.classes())
+        refused, overruled = claims.isolation_answers(obj, classes)
         found, warnings = [*found, *refused], [*warnings, *overruled]
-    if not found and asked.kind in _CLAIMS and is_native(obj, in_native):
-        found = list(native.translate(obj, lookups.classes()).problems)
+        if not found and is_native(obj, in_native):
+            found += native.translate(obj, classes).problems
     return Answer(tuple(found), warnings=tuple(warnings))
 
 
@@ -95,11 +93,6 @@ def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
         if place.get(names.MODE_LABEL) in (names.MODE_NATIVE, names.MODE_JOINT):
             return bool(place[names.MODE_LABEL] == names.MODE_NATIVE)
     return in_native
-
-
-def _typed(asked: AdmissionRequest) -> Object:
-    """The object with its kind, which the API server may leave out."""
-    return {**asked.object, "kind": asked.object.get("kind") or asked.kind}
 
 
 def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None = None) -> Object:

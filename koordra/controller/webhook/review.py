@@ -19,7 +19,7 @@ MOST_MESSAGE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """One request. `object` is what would be stored; it is {} for a deletion."""
+    """One request. `object` is what would be stored, with its kind; it has nothing else for a deletion."""
 
     uid: str
     operation: str
@@ -49,9 +49,10 @@ def decode(body: bytes) -> AdmissionRequest:
     request = review.get("request") if isinstance(review, Mapping) else None
     if not isinstance(request, Mapping) or not isinstance(request.get("uid"), str):
         raise InvalidManifest("has no request with a uid", object="AdmissionReview", field="request")
-    found = request.get("object")
-    kind = request.get("kind")
+    found, of_kind = request.get("object"), request.get("kind")
     obj: Object = dict(found) if isinstance(found, Mapping) else {}
+    kind = str(of_kind.get("kind") or "") if isinstance(of_kind, Mapping) else ""
+    obj["kind"] = obj.get("kind") or kind
     namespace = str(request.get("namespace") or "")
     if namespace and isinstance(obj.get("metadata"), Mapping) and not obj["metadata"].get("namespace"):
         # The API server fills it in later than it asks.
@@ -59,7 +60,7 @@ def decode(body: bytes) -> AdmissionRequest:
     return AdmissionRequest(
         uid=request["uid"],
         operation=str(request.get("operation") or ""),
-        kind=str(kind.get("kind") or "") if isinstance(kind, Mapping) else "",
+        kind=kind,
         namespace=namespace,
         object=obj,
         is_dry_run=bool(request.get("dryRun")),

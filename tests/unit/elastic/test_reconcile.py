@@ -11,7 +11,7 @@ from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.elastic import labels
+from koordra.controller.elastic import claims as elastic_claims
 from koordra.errors import Forbidden
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.elastic.elastic_cluster import ElasticCluster
@@ -357,7 +357,7 @@ def test_a_claim_that_the_server_refuses_says_so_and_is_tried_again(cluster: Ela
 def test_a_label_that_names_somebody_elses_claim_is_no_claim_of_ours(cluster: ElasticCluster) -> None:
     cluster.elastic_class()
     mine = cluster.elastic_claim()
-    cluster.joint.claim("forged", labels={labels.CLAIM_LABEL: objects.uid(mine)})
+    cluster.joint.claim("forged", labels={elastic_claims.CLAIM_LABEL: objects.uid(mine)})
     cluster.pod("q", "forged")
     cluster.settle()
     assert all(obj["spec"]["claimRef"]["name"] != "forged" for obj in cluster.bindings())
@@ -490,7 +490,7 @@ def test_what_was_just_taken_over_is_not_removed_for_the_claim_before(cluster: E
     cluster.api.delete(ELASTIC_GPUS, objects.name(binding))
     made = cluster.elastic_claim(elasticGPUName=objects.name(binding))
     cluster.one_pass()
-    assert labels.claim_uid(cluster.claim()) == objects.uid(made)
+    assert elastic_claims.claim_uid(cluster.claim()) == objects.uid(made)
     assert not objects.is_deleting(cluster.claim())
 
 
@@ -566,5 +566,5 @@ def test_the_mark_of_ownership_is_the_claims_uid(cluster: ElasticCluster) -> Non
     cluster.elastic_class()
     made = cluster.elastic_claim()
     cluster.settle()
-    assert labels.claim_uid(cluster.claim()) == objects.uid(made)
+    assert elastic_claims.claim_uid(cluster.claim()) == objects.uid(made)
     assert cluster.claim()["metadata"]["ownerReferences"][0]["uid"] == objects.uid(made)

@@ -42,14 +42,11 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Device type -> the names that ask for it."""
 
-_WHOLE: Final = frozenset({"whole"})
-_PERCENT: Final = frozenset({"percent"})
-_SPLIT: Final = frozenset({"split"})
-_NPU: Final = frozenset({"npu"})
-COMBINATIONS: Final[Mapping[frozenset[str], frozenset[str]]] = {
-    frozenset({NVIDIA}): _WHOLE,
-    frozenset({AMD}): _WHOLE,
-    frozenset({DCU}): _WHOLE,
+_PERCENT, _SPLIT, _NPU = "percent", "split", "npu"
+COMBINATIONS: Final[Mapping[frozenset[str], str]] = {
+    frozenset({NVIDIA}): _PERCENT,
+    frozenset({AMD}): _PERCENT,
+    frozenset({DCU}): _PERCENT,
     frozenset({GPU}): _PERCENT,
     frozenset({MEMORY}): _PERCENT,
     frozenset({RATIO}): _PERCENT,
@@ -124,13 +121,13 @@ def problem_of(request: Amounts) -> tuple[str, str] | None:
     if rule is None:
         together = ", ".join(sorted(request))
         return min(request), f"{together} do not stand together in Koordinator"
-    if rule in (_PERCENT, _WHOLE):
+    if rule == _PERCENT:
         for name in _PERCENTAGES:
             if request.get(name, 0) > 100 and request[name] % 100:
                 return name, f"{request[name]} is above 100 and no multiple of it"
         return None
     shared = request[SHARED]
-    if rule is _NPU:
+    if rule == _NPU:
         if shared > 1:
             return SHARED, f"{shared}: a virtual NPU is of one card"
         return (NPU_DVPP, f"{request[NPU_DVPP]} is above 100") if request.get(NPU_DVPP, 0) > 100 else None
