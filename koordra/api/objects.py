@@ -14,7 +14,6 @@ Object = dict[str, Any]
 
 
 def metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object's metadata, empty where it has none."""
     found = obj.get("metadata")
     return found if isinstance(found, (dict, Mapping)) else {}
 

@@ -84,7 +84,6 @@ def containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def with_containers(spec: Mapping[str, Any], change: Callable[[Object], Object]) -> Object:
-    """The spec of a pod with every container changed."""
     changed = {
         group: [change(raw) if isinstance(raw, dict) else raw for raw in spec[group]]
         for group in CONTAINER_LISTS

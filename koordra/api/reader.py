@@ -55,7 +55,6 @@ class Reader:
         return content if len(content) <= LONGEST_CONTENT else b""
 
     def place(self, name: str) -> str:
-        """The path of a field."""
         dot = "." if self.field and not name.startswith("[") else ""
         return f"{self.field}{dot}{name}"
 
@@ -69,7 +68,6 @@ class Reader:
         return Reader(data, object=self.object, field=self.place(name), error=self.error)
 
     def inner(self, name: str) -> Reader:
-        """The object in a field."""
         return self._nested(self.data.get(name), name)
 
     def entries(self, name: str) -> Iterator[tuple[str, Reader]]:
@@ -78,7 +76,6 @@ class Reader:
             yield key, self._nested(value, f"{name}[{key}]")
 
     def each(self, name: str) -> Iterator[Reader]:
-        """The objects in a list."""
         for index, entry in enumerate(self.sequence(name)):
             yield self._nested(entry, f"{name}[{index}]")
 
@@ -160,7 +157,6 @@ class Reader:
         return None if self.data.get(name) is None else self.amount(name)
 
     def amounts(self, name: str) -> dict[str, Decimal]:
-        """A map of quantities."""
         return {
             key: self.quantity(value, at=f"{name}[{key}]") for key, value in self.inner(name).data.items()
         }

@@ -26,7 +26,6 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print the table to stdout."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

@@ -109,7 +109,6 @@ def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
 
 
 def _freed(manifests: Sequence[Mapping[str, Any]], wanted: str, output: str) -> str:
-    """Which pods to move so that the shape `wanted` becomes free; nothing is moved."""
     found = free(manifests, shape_of(wanted))
     return as_text(found, output) if output in ("json", "yaml") else _moves(found) + "\n"
 
@@ -273,7 +272,6 @@ def _pods(pods: Sequence[Mapping[str, Any]]) -> str:
 def _add_latest_events(
     entries: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], events: Iterable[Object]
 ) -> None:
-    """What the controller's newest Event says of each claim."""
     words = latest_events(events)
     uids = {objects.key(obj): objects.uid(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
     for entry in entries:

@@ -44,7 +44,6 @@ def attached_file(state: Path, uid: str) -> Path:
 
 
 def claim_folder(state: Path, uid: str) -> Path:
-    """The folder of what the claim's containers may read."""
     return state / CLAIMS / uid
 
 

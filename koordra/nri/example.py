@@ -44,14 +44,12 @@ class Example(Plugin):
     def synchronize(
         self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
     ) -> Sequence[nri_pb2.ContainerUpdate]:
-        """What was there before us."""
         say(f"{len(containers)} containers in {len(pods)} pods")
         return ()
 
     def create_container(
         self, request: nri_pb2.CreateContainerRequest, _call: Call
     ) -> nri_pb2.CreateContainerResponse:
-        """A container is about to be created: refuse it, or change it."""
         who = f"{request.pod.namespace}/{request.pod.name}/{request.container.name}"
         if FORBIDDEN in request.pod.annotations:
             raise RemoteError(Code.PERMISSION_DENIED, f"{who}: the pod says that it is forbidden")

@@ -198,7 +198,6 @@ def _vendor_parameters(read: Reader, driver: str) -> list[Object]:
 
 
 def _selector(entry: Reader, *, driver: str, notes: Notes, required: bool = False) -> Object:
-    """The v1 selector of `namedResources`."""
     named = entry.inner("namedResources")
     expression = named.text("selector", required=required)
     return cel(v1_selector(expression, driver=driver, notes=notes, field=named.place("selector")))
@@ -281,7 +280,6 @@ def _capacities(read: Reader, *, driver: str, notes: Notes) -> Object:
 
 
 def _alignment(read: Reader, *, driver: str, notes: Notes) -> list[Object]:
-    """The constraints of v1."""
     constraints: list[Object] = []
     for name in _ALIGNMENT_FIELDS:
         scope = read.choice(name, ALIGNMENTS, problem="has no v1 constraint")

@@ -56,11 +56,9 @@ class Translator(Protocol):
 
     def handles(self, obj: Object) -> bool:
         """Whether the object is of this dialect."""
-        ...
 
     def translate(self, obj: Object, notes: Notes) -> Sequence[Object]:
         """What stands in the object's place. Raises Refused (`notes.refuse`) or InvalidInput."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,6 @@ def v1_object(kind: str, metadata: Object, spec: Object) -> list[Object]:
 
 
 def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    """A ResourceClass."""
     read = Reader(obj, object=notes.object)
     driver = read.text("driverName", required=True)
     read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=_ALWAYS)

@@ -38,12 +38,10 @@ class PodWithClaims:
 
 
 def names_claims(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod names an ElasticGPUClaim."""
     return any(key.startswith(PREFIX) for key in objects.annotations_of(pod))
 
 
 def without_annotations(pod: Object) -> Object:
-    """The pod without these annotations."""
     if not names_claims(pod):
         return pod
     kept = {key: value for key, value in objects.annotations_of(pod).items() if not key.startswith(PREFIX)}

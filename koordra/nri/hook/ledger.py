@@ -18,11 +18,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.logs import get_logger
+from koordra.node_state.disk import Disk
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Mount
 
@@ -82,6 +83,7 @@ class Ledger:
 
     def __init__(self, state_dir: Path, *, runs: Callable[[str], bool] = lambda _id: False) -> None:
         self._folder = state_dir / DIRECTORY
+        self._disk = Disk()
         self._runs = runs
         self._unwritten: set[str] = set()
         self._lock = threading.Lock()
@@ -106,16 +108,8 @@ class Ledger:
 
     def _write(self, container_id: str, granted: Granted) -> None:
         path = self._folder / f"{container_id}.json"
-        temporary = path.with_suffix(".tmp")
         try:
-            with os.fdopen(
-                os.open(
-                    temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-                ),
-                "w",
-            ) as file:
-                json.dump(_document(granted), file)
-            temporary.rename(path)
+            self._disk.replace(path, json.dumps(_document(granted)).encode(), mode=0o600, durable=False)
         except OSError as error:
             log.warning("ledger_entry_not_written", container=container_id, error=str(error))
             with self._lock:
@@ -133,7 +127,6 @@ class Ledger:
             return self._entries.get(container_id)
 
     def holds_claim(self, pod_uid: str) -> bool:
-        """Whether a container of the pod was given a device by a claim."""
         with self._lock:
             return any(
                 entry.pod_uid == pod_uid and any(device.claim_name for device in entry.devices)
@@ -165,16 +158,14 @@ class Ledger:
     def _load(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            paths = sorted(self._folder.iterdir())
+            paths = sorted(self._folder.glob("*.json"))
         except OSError as error:
             log.warning("ledger_entry_not_read", error=str(error))
             return
         for path in paths:
             try:
-                status = path.lstat()
-                if path.suffix != ".json" or status.st_uid not in {0, os.geteuid()} or path.is_symlink():
-                    continue
-                self._entries[path.stem] = _entry(json.loads(path.read_text()))
+                if path.lstat().st_uid in {0, os.geteuid()} and not path.is_symlink():
+                    self._entries[path.stem] = _entry(json.loads(path.read_text()))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("ledger_entry_not_read", file=path.name, error=str(error))
 
@@ -185,17 +176,7 @@ def _document(granted: Granted) -> dict[str, Any]:
         "podUID": granted.pod_uid,
         "env": dict(granted.env),
         "numbers": sorted(granted.numbers),
-        "devices": [
-            [
-                device.claim_namespace,
-                device.claim_name,
-                device.claim_uid,
-                device.device,
-                device.type,
-                device.share_id,
-            ]
-            for device in granted.devices
-        ],
+        "devices": [list(astuple(device)) for device in granted.devices],
         "memlock": granted.memlock,
         "mounts": [[mount.source, mount.destination, mount.read_only] for mount in granted.mounts],
     }

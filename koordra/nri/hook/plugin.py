@@ -205,7 +205,6 @@ class Hook(Plugin):
     def validate_container_adjustment(
         self, request: nri_pb2.ValidateContainerAdjustmentRequest, _call: Call
     ) -> nri_pb2.ValidateContainerAdjustmentResponse:
-        """Reject what another plugin adds."""
         if request.pod.namespace in self._settings.exempt:
             return nri_pb2.ValidateContainerAdjustmentResponse()
         container = container_of(request.pod, request.container)

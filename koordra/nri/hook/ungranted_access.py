@@ -190,25 +190,30 @@ def check_devices(
     """The rules to append. Raises Refusal."""
     held = {node.number for node in grants.nodes}
     privileged = is_privileged(container)
-    refused = _Refused(guarded, grants)
-    if not privileged:
-        for node in container.devices:
-            if node.number not in held and refused.has(node):
-                raise Refusal(
-                    "UngrantedDevice",
-                    f"{container}: it was given {node}, which no claim of it holds; {_REMOVE}",
-                )
-        for rule in container.rules:
-            number = (rule.type or "a", rule.major, rule.minor)
-            if rule.allow and number not in held and number in refused.numbers:
-                raise Refusal(
-                    "UngrantedDevice",
-                    f"{container}: a device rule opens {rule.type} {rule.major}:{rule.minor} to it; {_REMOVE}",
-                )
-    reached = refused.numbers | {node.number for node in container.devices if refused.has(node)}
+    opened = control_nodes(guarded, grants)
+    refused = [] if guarded is None else [node for device in guarded.devices for node in device.nodes]
+    refused += [node for node in (guarded.control if guarded else ()) if node not in opened]
+    numbers, paths = {node.number for node in refused}, {node.path for node in refused}
+    foreign = [
+        node
+        for node in container.devices
+        if node.number not in held and (node.number in numbers or node.path in paths or _looks_guarded(node))
+    ]
+    if foreign and not privileged:
+        raise Refusal(
+            "UngrantedDevice",
+            f"{container}: it was given {foreign[0]}, which no claim of it holds; {_REMOVE}",
+        )
+    for rule in () if privileged else container.rules:
+        number = (rule.type or "a", rule.major, rule.minor)
+        if rule.allow and number not in held and number in numbers:
+            raise Refusal(
+                "UngrantedDevice",
+                f"{container}: a device rule opens {rule.type} {rule.major}:{rule.minor} to it; {_REMOVE}",
+            )
     deny = [
         DeviceRule(False, *number, "rw")
-        for number in sorted(reached - held)
+        for number in sorted(numbers - held | {node.number for node in foreign})
         if can_open(container.rules, number)
     ]
     if guarded is None and privileged and not held:
@@ -219,36 +224,17 @@ def check_devices(
 _REMOVE = f"remove what brings it (a device plugin's resource, a CDI device, a hostPath) and {_ASK}"
 
 
-def _opens(grants: Grants, control: DeviceNode) -> bool:
-    """Whether the held devices need the control node."""
-    return grants.nic if _below(control.path, "/dev/infiniband") else grants.gpu
+def _looks_guarded(node: DeviceNode) -> bool:
+    """By name and number of such nodes, for a card that the inventory does not know (yet)."""
+    return bool(_DEVICE_SHAPE.fullmatch(node.path)) or (
+        node.type == "c" and node.major == NVIDIA_MAJOR and node.minor < 254
+    )
 
 
 def control_nodes(guarded: DeviceGuard | None, grants: Grants) -> frozenset[DeviceNode]:
-    """The control nodes of the held devices: nvidiactl with a GPU, rdma_cm with a NIC."""
-    return frozenset(node for node in (guarded.control if guarded else ()) if _opens(grants, node))
-
-
-def guarded_numbers(guarded: DeviceGuard) -> frozenset[tuple[str, int, int]]:
-    """Every device number that a container may open only by a grant."""
-    return frozenset(node.number for node in guarded.nodes)
-
-
-class _Refused:
-    """The guarded nodes without the control nodes that the held devices open."""
-
-    def __init__(self, guarded: DeviceGuard | None, grants: Grants) -> None:
-        nodes = [node for device in guarded.devices for node in device.nodes] if guarded else []
-        nodes += [node for node in (guarded.control if guarded else ()) if not _opens(grants, node)]
-        self.numbers = {node.number for node in nodes}
-        self._paths = {node.path for node in nodes}
-
-    def has(self, node: DeviceNode) -> bool:
-        """By number, by path, or, for a card that the inventory does not know (yet), by the name and number
-        of such nodes."""
-        return (
-            node.number in self.numbers
-            or node.path in self._paths
-            or bool(_DEVICE_SHAPE.fullmatch(node.path))
-            or (node.type == "c" and node.major == NVIDIA_MAJOR and node.minor < 254)
-        )
+    """The control nodes that the held devices need: nvidiactl with a GPU, rdma_cm with a NIC."""
+    return frozenset(
+        node
+        for node in (guarded.control if guarded else ())
+        if (grants.nic if _below(node.path, "/dev/infiniband") else grants.gpu)
+    )

@@ -67,7 +67,6 @@ class Mux:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
 
     def open(self, connection: int, receive: Callable[[bytes], None]) -> None:
-        """Hand payloads of `connection` to `receive`."""
         self._receivers[connection] = receive
 
     def write(self, connection: int, message: bytes) -> None:

@@ -71,7 +71,6 @@ class ApiReporter(Reporter):
         self._now = now
 
     def found(self, finding: Finding, /) -> None:
-        """Event, condition, eviction."""
         self._event(finding)
         for device in finding.drift.devices:
             self._condition(finding, device, status="False", reason=finding.drift.kind)

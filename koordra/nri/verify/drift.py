@@ -36,10 +36,10 @@ from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.device_guard import DeviceGuard
 from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
-from koordra.nri.hook.grants import GRANTED, claim_markers, grants_of
+from koordra.nri.hook.grants import GRANTED, grants_of
 from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices
 from koordra.nri.hook.oci import Refusal, can_open
-from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, guarded_numbers, host_path
+from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, host_path
 from koordra.nri.verify.bundles import Running
 
 BREACHES = frozenset(
@@ -98,8 +98,8 @@ class Expected:
 
 
 def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
-    unreadable = {} if expected.granted is not None else expected.unreadable or {}
-    for why in unreadable.values():
+    if expected.granted is None and expected.unreadable:
+        why = next(iter(expected.unreadable.values()))
         return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
     if expected.granted is not None:
         found = [
@@ -218,12 +218,7 @@ def _unknown_to_hook(
 
 
 def _foreign(running: Running, guarded: DeviceGuard, *, numbers: _Numbers) -> Iterator[Drift]:
-    container = running.container
     where = "the kernel lets it" if running.from_kernel else "its device rules let it"
-    for kind, major, minor in sorted(guarded_numbers(guarded) - numbers):
-        if can_open(container.rules, (kind, major, minor)):
+    for kind, major, minor in sorted({node.number for node in guarded.nodes} - numbers):
+        if can_open(running.container.rules, (kind, major, minor)):
             yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")
-
-
-def markers_of(running: Running) -> tuple[str, ...]:
-    return claim_markers(running.container)

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
@@ -32,11 +32,12 @@ from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.device_guard import DeviceGuard
 from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.node_state.reader import StateReader
+from koordra.nri.hook.grants import claim_markers
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.verify.bundles import Bundles, Running
-from koordra.nri.verify.drift import KINDS, LACKS, Drift, Expected, Interfaces, drift_of, markers_of
+from koordra.nri.verify.drift import KINDS, LACKS, Drift, Expected, Interfaces, drift_of
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
@@ -65,15 +66,12 @@ class Finding:
         return self.container.id, self.drift.message
 
 
-class Reporter:
-    """Reports findings. Raises ApiError if it failed; the call is then repeated. This one, of a hook without access to the
-    API, leaves it to log and metrics."""
+class Reporter(Protocol):
+    """Reports findings that appeared, and that are gone. Raises ApiError if it failed; the call is then repeated."""
 
-    def found(self, finding: Finding, /) -> None:
-        """The difference has appeared."""
+    def found(self, finding: Finding, /) -> None: ...
 
-    def gone(self, finding: Finding, /) -> None:
-        """The difference is gone."""
+    def gone(self, finding: Finding, /) -> None: ...
 
 
 class Verification:
@@ -101,19 +99,27 @@ class Verification:
         self._bundles = bundles
         self._exempt = exempt
         self._private = private
-        self._reporter = reporter or Reporter()
+        self._reporter = reporter
         self._clock = clock
         self._due = threading.Event()
         self._reported: dict[tuple[str, str], Finding] = {}
         self._pending: dict[tuple[str, str], Finding] = {}
-        self._instruments = _Instruments(metrics)
+        self._now = metrics.gauge(
+            "koordra_nri_drift", "Differences between what containers have and should have.", ["kind"]
+        )
+        self._found = metrics.counter("koordra_nri_drift_found", "Differences that appeared.", ["kind"])
+        self._containers = metrics.gauge("koordra_nri_verified_containers", "Containers of the last round.")
+        self._at = metrics.gauge(
+            "koordra_nri_last_verification_seconds", "End of the last round, as Unix time."
+        )
+        self._seconds = metrics.histogram("koordra_nri_verification_seconds", "Duration of a round.")
+        self._count({})
 
     def wake(self) -> None:
         """Verify soon: a container was created, or the runtime came back."""
         self._due.set()
 
     def run(self, stop: threading.Event, *, period: float = PERIOD_S, settle: float = SETTLE_S) -> None:
-        """Verify until `stop`."""
         while not stop.is_set():
             self.sync()
             deadline = time.monotonic() + period
@@ -139,10 +145,15 @@ class Verification:
                 findings[finding.key] = finding
         self._ledger.flush()
         self._report(findings)
-        self._instruments.round(
-            findings, containers=count, seconds=time.monotonic() - started, at=self._clock()
-        )
+        self._count(Counter(finding.drift.kind for finding in findings.values()))
+        self._containers.set(count)
+        self._at.set(self._clock())
+        self._seconds.observe(time.monotonic() - started)
         return tuple(findings.values())
+
+    def _count(self, by_kind: Mapping[str, int]) -> None:
+        for kind in KINDS:
+            self._now.labels(kind).set(by_kind.get(kind, 0))
 
     def _verify(self, running: Running, guarded: DeviceGuard | None) -> tuple[Finding, ...]:
         """The differences of one container. A container that cannot be verified, whatever its tenant did,
@@ -182,7 +193,7 @@ class Verification:
         granted = self._ledger.get(running.container.id)
         claims: dict[str, PreparedClaim] = {}
         unreadable: dict[str, str] = {}
-        for marker in markers_of(running) if granted is None else ():
+        for marker in claim_markers(running.container) if granted is None else ():
             try:
                 claim = self._state.claim(marker)
             except CheckpointError as error:
@@ -226,24 +237,24 @@ class Verification:
             if key in self._reported:
                 continue
             if key not in self._pending:
-                self._instruments.appeared(finding)
+                self._found.labels(finding.drift.kind).inc()
                 level = log.error if finding.drift.reported else log.info
                 level("container_drifted", kind=finding.drift.kind, message=finding.drift.message)
             self._pending[key] = finding
         for key in self._pending.keys() - findings.keys():
             del self._pending[key]
         for key, finding in list(self._pending.items()):
-            if self._delivered(self._reporter.found, finding):
+            if self._delivered(finding):
                 self._reported[key] = self._pending.pop(key)
         for key in self._reported.keys() - findings.keys():
-            if self._delivered(self._reporter.gone, _resolved(self._reported[key], findings.values())):
+            if self._delivered(_resolved(self._reported[key], findings.values()), gone=True):
                 del self._reported[key]
 
-    def _delivered(self, report: Callable[[Finding], None], finding: Finding) -> bool:
-        if not finding.drift.reported:
+    def _delivered(self, finding: Finding, *, gone: bool = False) -> bool:
+        if self._reporter is None or not finding.drift.reported:
             return True
         try:
-            report(finding)
+            (self._reporter.gone if gone else self._reporter.found)(finding)
         except ApiError as error:
             log.warning("drift_not_reported", kind=finding.drift.kind, error=str(error))
             return False
@@ -261,31 +272,3 @@ def _resolved(finding: Finding, others: Iterable[Finding]) -> Finding:
     }
     devices = tuple(device for device in finding.drift.devices if device not in left)
     return replace(finding, drift=replace(finding.drift, devices=devices))
-
-
-class _Instruments:
-    def __init__(self, metrics: Metrics) -> None:
-        self._now = metrics.gauge(
-            "koordra_nri_drift", "Differences between what containers have and should have.", ["kind"]
-        )
-        self._found = metrics.counter("koordra_nri_drift_found", "Differences that appeared.", ["kind"])
-        self._containers = metrics.gauge("koordra_nri_verified_containers", "Containers of the last round.")
-        self._at = metrics.gauge(
-            "koordra_nri_last_verification_seconds", "End of the last round, as Unix time."
-        )
-        self._seconds = metrics.histogram("koordra_nri_verification_seconds", "Duration of a round.")
-        for kind in KINDS:
-            self._now.labels(kind).set(0)
-
-    def appeared(self, finding: Finding) -> None:
-        self._found.labels(finding.drift.kind).inc()
-
-    def round(
-        self, findings: Mapping[tuple[str, str], Finding], *, containers: int, seconds: float, at: float
-    ) -> None:
-        counts = Counter(finding.drift.kind for finding in findings.values())
-        for kind in KINDS:
-            self._now.labels(kind).set(counts.get(kind, 0))
-        self._containers.set(containers)
-        self._at.set(at)
-        self._seconds.observe(seconds)
