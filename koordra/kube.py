@@ -5,7 +5,7 @@ tokens fresh; requests and answers are JSON that this module encodes and decodes
 fields they do not know and cost more than the request.
 
 Of resource.k8s.io an older server may serve older versions only: after `negotiate` each kind is read and written in the
-best version that the server has, and callers see v1 (koordra.api.versions). A patch of a spec is sent as it is; koordra patches
+best version that the server has, and callers see v1 (koordra.api.kinds). A patch of a spec is sent as it is; koordra patches
 metadata and status only, which have one shape.
 
 Every failure leaves as an `ApiError` of errors.py. `ApiUnreachable` means that nobody can say whether the request took
@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from koordra.api import versions
+from koordra.api import kinds
 from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import (
@@ -83,7 +83,7 @@ class KubeClient:
         Raises ApiUnreachable. A server that will not say is spoken to in v1.
         """
         found: dict[str, str] = {}
-        for version in versions.SERVED:
+        for version in kinds.SERVED:
             try:
                 answer = self._send("GET", f"/apis/{RESOURCE_GROUP}/{version}")
             except (NotFound, Forbidden):
@@ -99,7 +99,7 @@ class KubeClient:
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         """One object. Raises NotFound."""
-        return versions.to_v1(self._send("GET", self._as_served(kind).path(namespace=namespace, name=name)))
+        return kinds.to_v1(self._send("GET", self._as_served(kind).path(namespace=namespace, name=name)))
 
     def list(
         self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
@@ -113,7 +113,7 @@ class KubeClient:
             for item in page.get("items") or ():
                 item.setdefault("apiVersion", served.api_version)
                 item.setdefault("kind", kind.kind)
-                items.append(versions.to_v1(item))
+                items.append(kinds.to_v1(item))
             following = (page.get("metadata") or {}).get("continue")
             if not following:
                 return items, str((page.get("metadata") or {}).get("resourceVersion", ""))
@@ -161,7 +161,7 @@ class KubeClient:
     ) -> Object:
         """Merge patch by default; put a resourceVersion into the patch to make it conditional. Bytes are sent as they are."""
         path = self._as_served(kind).path(namespace=namespace, name=name, subresource=subresource)
-        return versions.to_v1(self._send("PATCH", path, body=body, content_type=content_type))
+        return kinds.to_v1(self._send("PATCH", path, body=body, content_type=content_type))
 
     def delete(
         self,
@@ -217,7 +217,7 @@ class KubeClient:
                     raise _status_error(int(obj.get("code") or 500), obj)
                 obj.setdefault("apiVersion", served.api_version)
                 obj.setdefault("kind", kind.kind)
-                yield kind_of_event, versions.to_v1(obj)
+                yield kind_of_event, kinds.to_v1(obj)
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"watch of {kind} broke off: {error}") from error
         finally:
@@ -232,8 +232,8 @@ class KubeClient:
     ) -> Object:
         """Send a whole object in the version that is served."""
         if served.group == RESOURCE_GROUP and body.get("apiVersion", "").startswith(RESOURCE_GROUP):
-            body = versions.from_v1(body, served.version)
-        return versions.to_v1(self._send(method, path, query=query, body=body))
+            body = kinds.from_v1(body, served.version)
+        return kinds.to_v1(self._send(method, path, query=query, body=body))
 
     def _send(
         self,

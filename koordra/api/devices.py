@@ -1,4 +1,5 @@
-"""What a ResourceSlice says about one device: attributes, capacities with their request policies, taints, counters.
+"""ResourceSlices: which devices a driver publishes, for which nodes, in which generation of which pool; and of each device its
+attributes, capacities with their request policies, taints, counters. DeviceTaintRules.
 
 All values are frozen and exact (`Decimal` amounts). Reading is strict about the fields koordra acts on and ignores
 those it does not know, since a newer API server may send more; an attribute of a type that is not known stays in the
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+from koordra.api import objects
 from koordra.api.reader import Reader
 
 SCALARS: Final = {"int": int, "bool": bool, "string": str, "version": str}
@@ -215,3 +217,69 @@ def read_selection(read: Reader) -> NodeSelection:
         read.flag("allNodes"),
         None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSlice:
+    """`shared_counters` maps counter set to counter to amount; `duplicate_counter_sets` are names that came twice."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    slice_count: int
+    selection: NodeSelection
+    per_device_selection: bool = False
+    devices: tuple[Device, ...] = ()
+    shared_counters: Mapping[str, Mapping[str, Decimal]] = field(default_factory=dict, hash=False)
+    duplicate_counter_sets: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, obj: Mapping[str, Any]) -> ResourceSlice:
+        """Raises InvalidManifest naming slice and field."""
+        read = Reader.of(obj).inner("spec")
+        pool = read.inner("pool")
+        sets: dict[str, Mapping[str, Decimal]] = {}
+        twice: list[str] = []
+        for each in read.each("sharedCounters"):
+            name = each.text("name", required=True)
+            if name in sets:
+                twice.append(name)
+            sets[name] = read_counters(each)
+        return cls(
+            name=objects.name(obj),
+            driver=read.text("driver"),
+            pool=pool.text("name", required=True),
+            generation=pool.whole("generation"),
+            slice_count=pool.whole("resourceSliceCount", default=1),
+            selection=read_selection(read),
+            per_device_selection=read.flag("perDeviceNodeSelection"),
+            devices=tuple(read_device(device) for device in read.each("devices")),
+            shared_counters=sets,
+            duplicate_counter_sets=tuple(twice),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaintRule:
+    """A taint that an administrator puts on every device the selector names; empty selector fields match all."""
+
+    taint: Taint
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+    @classmethod
+    def from_dict(cls, obj: Mapping[str, Any]) -> DeviceTaintRule:
+        """Raises InvalidManifest naming rule and field."""
+        read = Reader.of(obj).inner("spec")
+        selector = read.inner("deviceSelector")
+        return cls(
+            taint=read_taint(read.inner("taint")),
+            driver=selector.text("driver"),
+            pool=selector.text("pool"),
+            device=selector.text("device"),
+        )
+
+    def selects(self, *, driver: str, pool: str, device: str) -> bool:
+        return self.driver in ("", driver) and self.pool in ("", pool) and self.device in ("", device)

@@ -1,10 +1,23 @@
-"""The Kubernetes API resources koordra reads and writes, and where they live under the server's URL."""
+"""The Kubernetes API resources koordra reads and writes, where they live under the server's URL, and the served versions of
+resource.k8s.io with the way between them and v1.
+
+    v1          1.34 on                    what koordra speaks inside
+    v1beta2     1.33 to 1.38               the same shapes
+    v1beta1     1.32 to 1.37               a request's body stands beside its name (v1: under `exactly`), a device's body
+                                           under `basic` (v1: beside its name)
+    v1alpha3    DeviceTaintRule only (1.33 to 1.35)
+
+Objects are converted where they cross the border (koordra.kube); metadata and status have one shape in all of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+from koordra.api.objects import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +91,65 @@ ALL: Final = (
 def of_manifest(api_version: str, kind: str) -> Kind | None:
     """The resource a manifest's apiVersion and kind name, or None where koordra does not know it."""
     return next((known for known in ALL if (known.api_version, known.kind) == (api_version, kind)), None)
+
+
+V1: Final = "v1"
+V1BETA1: Final = "v1beta1"
+SERVED: Final = (V1, "v1beta2", V1BETA1, "v1alpha3")
+"""In the order of preference."""
+
+
+def to_v1(obj: Object) -> Object:
+    """An object of resource.k8s.io as v1 has it; the same value where nothing is to be done."""
+    group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+    if version == V1 or group != RESOURCE_GROUP:
+        return obj
+    changed = {**obj, "apiVersion": f"{RESOURCE_GROUP}/{V1}"}
+    return _with_bodies(changed, request=_nested, device=_flat) if version == V1BETA1 else changed
+
+
+def from_v1(obj: Object, version: str) -> Object:
+    """An object of v1 as `version` has it."""
+    if version == V1:
+        return obj
+    changed = {**obj, "apiVersion": f"{RESOURCE_GROUP}/{version}"}
+    return _with_bodies(changed, request=_flat, device=_nested) if version == V1BETA1 else changed
+
+
+_Change = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+
+
+def _with_bodies(obj: Object, *, request: _Change, device: _Change) -> Object:
+    spec, kind = obj.get("spec"), obj.get("kind")
+    if not isinstance(spec, Mapping):
+        return obj
+    if kind == "ResourceClaim":
+        return {**obj, "spec": _claim_spec(spec, request)}
+    if kind == "ResourceClaimTemplate" and isinstance(spec.get("spec"), Mapping):
+        return {**obj, "spec": {**spec, "spec": _claim_spec(spec["spec"], request)}}
+    if kind == "ResourceSlice" and spec.get("devices"):
+        return {**obj, "spec": {**spec, "devices": [device(entry, "basic") for entry in spec["devices"]]}}
+    return obj
+
+
+def _claim_spec(spec: Mapping[str, Any], change: _Change) -> Mapping[str, Any]:
+    devices = spec.get("devices")
+    if not isinstance(devices, Mapping) or not devices.get("requests"):
+        return spec
+    requests = [change(entry, "exactly") for entry in devices["requests"]]
+    return {**spec, "devices": {**devices, "requests": requests}}
+
+
+def _nested(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """With the body of a request or device in a field beside its name; alternatives have no body."""
+    if entry.get("firstAvailable") or field in entry:
+        return entry
+    body = {name: value for name, value in entry.items() if name not in ("name", "firstAvailable")}
+    return {"name": entry.get("name"), field: body}
+
+
+def _flat(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """With the body beside the name."""
+    if not isinstance(entry.get(field), Mapping):
+        return entry
+    return {"name": entry.get("name"), **entry[field]}

@@ -173,3 +173,8 @@ class Reader:
         """Raises for the first field that is not known."""
         for name in sorted(str(name) for name in self.data if name not in known and name not in ignored):
             raise self.wrong(problem, f"fields are {', '.join(known)}", at=name)
+
+
+def snake_case(name: str) -> str:
+    """The attribute for a field: `shareID` is `share_id`."""
+    return re.sub(r"[A-Z]+", lambda capitals: f"_{capitals[0].lower()}", name)

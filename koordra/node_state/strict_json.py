@@ -8,12 +8,12 @@ Reading raises ValueError naming the field: `devices[0].uuid: expected str, foun
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
+from koordra.api.reader import snake_case
 from koordra.topology.machine import DeviceNode
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ def mapping(kind: Kind[T]) -> Kind[tuple[tuple[str, T], ...]]:
 def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -> Kind[T]:
     """The kind of a dataclass. A document's own record has its schema as the first field."""
     fields = {
-        name: kind if isinstance(kind, tuple) else (_attribute(name), kind) for name, kind in table.items()
+        name: kind if isinstance(kind, tuple) else (snake_case(name), kind) for name, kind in table.items()
     }
     head = {} if schema is None else {"schema": schema}
 
@@ -123,10 +123,6 @@ def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -
             head | {name: kind.write(getattr(value, attribute)) for name, (attribute, kind) in fields.items()}
         ),
     )
-
-
-def _attribute(name: str) -> str:
-    return re.sub(r"[A-Z]+", lambda capitals: f"_{capitals[0].lower()}", name)
 
 
 def document(

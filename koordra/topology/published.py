@@ -13,7 +13,7 @@ from typing import Any
 
 from koordra.api import names
 from koordra.api.devices import Device as PublishedDevice
-from koordra.api.slices import ResourceSlice
+from koordra.api.devices import ResourceSlice
 from koordra.topology.fabrics import links_between_published
 from koordra.topology.levels import attribute
 from koordra.topology.machine import (

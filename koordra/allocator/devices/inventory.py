@@ -27,8 +27,7 @@ from koordra.allocator.devices.pools import (
 from koordra.allocator.features import TAINT_RULES, Features
 from koordra.api import objects
 from koordra.api.allocation import DeviceResult
-from koordra.api.devices import DeviceID
-from koordra.api.slices import DeviceTaintRule, ResourceSlice
+from koordra.api.devices import DeviceID, DeviceTaintRule, ResourceSlice
 from koordra.errors import InvalidManifest, PlanError
 
 __all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice", "Usage", "available_counters"]

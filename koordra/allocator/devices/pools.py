@@ -22,8 +22,16 @@ from koordra.allocator import features as gates
 from koordra.allocator.features import Features
 from koordra.allocator.predicates import selector_matches
 from koordra.api import names, objects
-from koordra.api.devices import Attribute, Capacity, Device, DeviceID, NodeSelection, Taint
-from koordra.api.slices import DeviceTaintRule, ResourceSlice
+from koordra.api.devices import (
+    Attribute,
+    Capacity,
+    Device,
+    DeviceID,
+    DeviceTaintRule,
+    NodeSelection,
+    ResourceSlice,
+    Taint,
+)
 from koordra.cel.selectors import DeviceFacts
 
 PoolID = tuple[str, str]

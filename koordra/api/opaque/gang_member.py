@@ -27,7 +27,7 @@ from typing import Any, Final
 from koordra.api import names
 from koordra.api.allocation import FROM_CLAIM
 from koordra.api.opaque.parameters import API_VERSION
-from koordra.api.reader import Reader
+from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
 
 KIND: Final = "GangMember"
@@ -37,15 +37,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """Hosts are written with commas and colons between them, so neither can be in one. All names end up in files and variables of
 containers, line by line."""
 
-_NUMBERS: Final = {
-    "rank": "rank",
-    "size": "size",
-    "nodeRank": "node_rank",
-    "nodes": "nodes",
-    "localRank": "local_rank",
-    "localSize": "local_size",
-}
-"""Field -> attribute."""
+_NUMBERS: Final = ("rank", "size", "nodeRank", "nodes", "localRank", "localSize")
 _FIELDS: Final = ("apiVersion", "kind", "gang", *_NUMBERS, "domains", "rails", "leader", "hosts", "slots")
 
 
@@ -70,7 +62,7 @@ class GangMember:
             "apiVersion": API_VERSION,
             "kind": KIND,
             "gang": self.gang,
-            **{name: getattr(self, attribute) for name, attribute in _NUMBERS.items()},
+            **{name: getattr(self, snake_case(name)) for name in _NUMBERS},
         }
         rest = {"domains": dict(self.domains), "rails": list(self.rails), "leader": self.leader}
         found |= {name: value for name, value in rest.items() if value}
@@ -95,11 +87,11 @@ def decode_gang_member(parameters: Mapping[str, Any], *, object: str, field: str
         raise read.wrong(f"is not {API_VERSION}", at="apiVersion")
     read.only(*_FIELDS, problem=f"{KIND} has no such field")
     numbers = {}
-    for name, attribute in _NUMBERS.items():
+    for name in _NUMBERS:
         number = read.between(name, 0)
         if number is None:
             raise read.wrong("is missing", at=name)
-        numbers[attribute] = number
+        numbers[snake_case(name)] = number
     domains = read.inner("domains").data
     rails, hosts, slots = read.texts("rails"), read.texts("hosts"), read.sequence("slots")
     gang, leader = read.text("gang"), read.text("leader")

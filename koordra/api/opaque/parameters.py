@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
-from koordra.api.reader import Reader
+from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
 
 API_VERSION: Final = "koordra.io/v1alpha1"
@@ -137,29 +137,20 @@ Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """One field: its name in JSON and in the dataclass, and either an enum of words, the name of an isolation backend (or,
-    `several`, a list of them), an int range, the `network` object or a bool."""
+class Field:
+    """One field: an enum of words, the name of an isolation backend (or, `several`, a list of them), an int range, the `network`
+    object, or else a bool. Its attribute is its name in snake case."""
 
-    json: str
-    attribute: str
     words: type[StrEnum] | None = None
     isolation: bool = False
     several: bool = False
     whole: tuple[int, int] | None = None
-    required: bool = False
     network: bool = False
 
     def allowed(self) -> tuple[str, ...]:
         if self.isolation:
             return isolations()
         return tuple(word.value for word in self.words or ())
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    build: type[JointAllocation] | type[PlacementPolicy] | type[GpuConfig] | type[RdmaConfig]
-    fields: tuple[_Field, ...] = field(default=())
 
 
 NO_EFFECT: Final[Mapping[str, str]] = {
@@ -186,42 +177,39 @@ def isolations() -> tuple[str, ...]:
 
 _BACKEND_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(?<!.{23})")
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "JointAllocation": _Kind(
+KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, Field]]]] = {
+    "JointAllocation": (
         JointAllocation,
-        (
-            _Field("scope", "scope", words=Scope, required=True),
-            _Field("enforcement", "enforcement", words=Enforcement),
-            _Field("pairing", "pairing", words=Pairing),
-        ),
+        {
+            "scope": Field(words=Scope),
+            "enforcement": Field(words=Enforcement),
+            "pairing": Field(words=Pairing),
+        },
     ),
-    "PlacementPolicy": _Kind(
+    "PlacementPolicy": (
         PlacementPolicy,
-        (_Field("node", "node", words=NodePolicy), _Field("device", "device", words=DevicePolicy)),
+        {"node": Field(words=NodePolicy), "device": Field(words=DevicePolicy)},
     ),
-    "GpuConfig": _Kind(
+    "GpuConfig": (
         GpuConfig,
-        (
-            _Field("isolation", "isolation", isolation=True),
-            _Field("coresPolicy", "cores_policy", words=CoresPolicy),
-            _Field("priority", "priority", whole=(0, 100)),
-            _Field("memoryPercent", "memory_percent", whole=(1, 100)),
-            _Field("exclusive", "exclusive"),
-            _Field("partition", "partition", words=PartitionPolicy),
-            _Field("numaAffinity", "numa_affinity"),
-            _Field("allowedIsolation", "allowed_isolation", isolation=True, several=True),
-            _Field("defaultIsolation", "default_isolation", isolation=True),
-        ),
+        {
+            "isolation": Field(isolation=True),
+            "coresPolicy": Field(words=CoresPolicy),
+            "priority": Field(whole=(0, 100)),
+            "memoryPercent": Field(whole=(1, 100)),
+            "exclusive": Field(),
+            "partition": Field(words=PartitionPolicy),
+            "numaAffinity": Field(),
+            "allowedIsolation": Field(isolation=True, several=True),
+            "defaultIsolation": Field(isolation=True),
+        },
     ),
-    "RdmaConfig": _Kind(
+    "RdmaConfig": (
         RdmaConfig,
-        (
-            _Field("mode", "mode", words=RdmaMode),
-            _Field("memlock", "memlock"),
-            _Field("network", "network", network=True),
-        ),
+        {"mode": Field(words=RdmaMode), "memlock": Field(), "network": Field(network=True)},
     ),
 }
+_REQUIRED: Final = {"JointAllocation": "scope"}
 
 
 def decode(parameters: object, *, object: str, field: str) -> Parameters:
@@ -234,25 +222,24 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
             "parameters are not an object", object=object, field=field, remedy=_KINDS_REMEDY
         )
     read = Reader(parameters, object=object, field=field, error=InvalidParameters)
-    kind_name, version = parameters.get("kind"), parameters.get("apiVersion")
-    kind = _KINDS.get(kind_name) if isinstance(kind_name, str) else None
+    kind, version = parameters.get("kind"), parameters.get("apiVersion")
     if version != API_VERSION:
         problem = f"{version!r} is not a version koordra knows"
         raise read.wrong(problem, f"write {API_VERSION}", at="apiVersion")
-    if kind is None:
-        problem = f"there is no kind {kind_name!r}{_did_you_mean(kind_name, tuple(_KINDS))}"
+    if not isinstance(kind, str) or kind not in KINDS:
+        problem = f"there is no kind {kind!r}{_did_you_mean(kind, tuple(KINDS))}"
         raise read.wrong(problem, _KINDS_REMEDY, at="kind")
-    known = {entry.json: entry for entry in kind.fields}
+    build, known = KINDS[kind]
     for name in sorted(str(name) for name in parameters.keys() - known.keys() - {"apiVersion", "kind"}):
-        problem = f"{kind_name} has no field {name!r}{_did_you_mean(name, tuple(known))}"
+        problem = f"{kind} has no field {name!r}{_did_you_mean(name, tuple(known))}"
         raise read.wrong(problem, f"fields are {', '.join(known)}", at=name)
-    for name, entry in known.items():
-        if entry.required and name not in parameters:
-            remedy = f"use one of {', '.join(entry.allowed())}"
-            raise read.wrong(f"{kind_name} needs {name}", remedy, at=name)
-    built = kind.build(
+    required = _REQUIRED.get(kind)
+    if required is not None and required not in parameters:
+        remedy = f"use one of {', '.join(known[required].allowed())}"
+        raise read.wrong(f"{kind} needs {required}", remedy, at=required)
+    built = build(
         **{
-            entry.attribute: _value(entry, parameters[name], read, name)
+            snake_case(name): _value(entry, parameters[name], read, name)
             for name, entry in known.items()
             if name in parameters
         }
@@ -269,17 +256,14 @@ def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
             raise read.wrong(problem, "add it to allowedIsolation, or leave it out", at=name)
 
 
-OPERATORS_FIELDS: Final[Mapping[str, str]] = {
-    "allowedIsolation": "allowed_isolation",
-    "defaultIsolation": "default_isolation",
-}
-"""Fields of GpuConfig that a DeviceClass may say and a claim may not, with their attributes."""
+OPERATORS_FIELDS: Final = ("allowedIsolation", "defaultIsolation")
+"""Fields of GpuConfig that a DeviceClass may say and a claim may not."""
 
 
 def reject_operator_fields(parameters: Parameters, *, object: str, field: str) -> None:
     """Raises InvalidParameters where a claim says what is the operator's to say."""
-    for name, attribute in OPERATORS_FIELDS.items():
-        if isinstance(parameters, GpuConfig) and getattr(parameters, attribute) is not None:
+    for name in OPERATORS_FIELDS:
+        if isinstance(parameters, GpuConfig) and getattr(parameters, snake_case(name)) is not None:
             raise InvalidParameters(
                 "is for the operator to say, in a DeviceClass or ResourceClass",
                 object=object,
@@ -288,7 +272,7 @@ def reject_operator_fields(parameters: Parameters, *, object: str, field: str) -
             )
 
 
-def _value(entry: _Field, value: object, read: Reader, name: str) -> Any:
+def _value(entry: Field, value: object, read: Reader, name: str) -> Any:
     if entry.network:
         return decode_network(value, object=read.object, field=read.place(name))
     if entry.several:
@@ -316,4 +300,4 @@ def _did_you_mean(word: object, known: tuple[str, ...]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-_KINDS_REMEDY: Final = f"write apiVersion {API_VERSION} and a kind of {', '.join(_KINDS)}"
+_KINDS_REMEDY: Final = f"write apiVersion {API_VERSION} and a kind of {', '.join(KINDS)}"

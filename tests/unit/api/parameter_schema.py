@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from koordra.api.opaque.parameters import _KINDS, API_VERSION, _Kind
+from koordra.api.opaque.parameters import _REQUIRED, API_VERSION, KINDS, Field
 from koordra.api.opaque.rdma_network import _GUID, _INTERFACE
 
 
@@ -13,25 +14,23 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://{API_VERSION}",
-        "oneOf": [_kind_schema(name, kind) for name, kind in _KINDS.items()],
+        "oneOf": [_kind_schema(name, fields) for name, (_, fields) in KINDS.items()],
     }
 
 
-def _kind_schema(name: str, kind: _Kind) -> dict[str, Any]:
+def _kind_schema(name: str, fields: Mapping[str, Field]) -> dict[str, Any]:
     properties: dict[str, Any] = {"apiVersion": {"const": API_VERSION}, "kind": {"const": name}}
-    for entry in kind.fields:
+    for field, entry in fields.items():
         if entry.network:
-            properties[entry.json] = network_schema()
+            properties[field] = network_schema()
         elif words := entry.allowed():
             word = {"enum": list(words)}
-            properties[entry.json] = (
-                {"type": "array", "items": word, "minItems": 1} if entry.several else word
-            )
+            properties[field] = {"type": "array", "items": word, "minItems": 1} if entry.several else word
         elif entry.whole is not None:
-            properties[entry.json] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
+            properties[field] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
         else:
-            properties[entry.json] = {"type": "boolean"}
-    required = ["apiVersion", "kind", *(entry.json for entry in kind.fields if entry.required)]
+            properties[field] = {"type": "boolean"}
+    required = ["apiVersion", "kind", *(field for field in fields if field == _REQUIRED.get(name))]
     return {
         "title": name,
         "type": "object",

@@ -9,9 +9,8 @@ import pytest
 
 from koordra.api.allocation import Allocation
 from koordra.api.claims import Constraint, DeviceClass, ResourceClaim, Toleration
-from koordra.api.devices import Attribute, DeviceID, Taint
+from koordra.api.devices import Attribute, DeviceID, DeviceTaintRule, ResourceSlice, Taint
 from koordra.api.reader import LONGEST_CONTENT
-from koordra.api.slices import DeviceTaintRule, ResourceSlice
 from koordra.errors import InvalidManifest
 
 Dict = dict[str, Any]

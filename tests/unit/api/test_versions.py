@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api.versions import from_v1, to_v1
+from koordra.api.kinds import from_v1, to_v1
 
 GROUP = "resource.k8s.io"
 

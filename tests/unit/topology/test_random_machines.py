@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.api.slices import ResourceSlice
+from koordra.api.devices import ResourceSlice
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import SCOPES, level_between, scope_key, worst_level

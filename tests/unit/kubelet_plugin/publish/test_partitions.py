@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.api.devices import read_device
+from koordra.api.devices import ResourceSlice, read_device
 from koordra.api.reader import Reader
-from koordra.api.slices import ResourceSlice
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.partitions import gpu_counters, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
