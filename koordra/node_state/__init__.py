@@ -7,7 +7,7 @@ not know.
 layout            where each file lies
 claim_ref         a claim's name and uid, and the marker by which the hook recognises the claim
 prepared_claim    prepared/<uid>.json       plugin -> hook: what a container gets with each device of a claim
-device_guard      guarded.json              plugin -> hook: every device node of a GPU or NIC of the node
+                  guarded.json              plugin -> hook: every device node of a GPU or NIC of the node
 claim_network     network/<uid>.json        plugin -> hook: what is done to the network of a claim's pod
                   network/attached/...      hook -> plugin: what was done, and how to undo it
 reader            the hook's reads: cached, and only of files that nobody else could have written

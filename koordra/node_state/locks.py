@@ -113,27 +113,28 @@ def sole_instance(
     killed leaves it, which marks its sockets as `abandoned`. Raises CheckpointError when the file cannot be
     opened.
     """
-    descriptor: int | None = None
-    try:
-        while descriptor is None:
-            descriptor = _open_instance(path)
+    while not stop.is_set():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = _open(path)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be opened: {error.strerror}; make the directory writable"
+            ) from error
+        try:
             if not wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=waiting):
                 break
             if not _is_at(descriptor, path):
-                # Its last owner removed the file while we waited: our lock is on a deleted file.
-                os.close(descriptor)
-                descriptor = None
-                continue
+                continue  # its last owner removed the file while we waited: our lock is on a deleted file
             try:
                 yield True
             finally:
                 with suppress(OSError):
                     path.unlink()
             return
-        yield False
-    finally:
-        if descriptor is not None:
+        finally:
             os.close(descriptor)
+    yield False
 
 
 @contextmanager
@@ -153,16 +154,6 @@ def abandoned(path: Path) -> Iterator[bool]:
         path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
-
-
-def _open_instance(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return _open(path)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be opened: {error.strerror}; make the directory writable"
-        ) from error
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -14,6 +14,12 @@
 the type. `env` is what the device's CDI edits set, without the markers: CDI lets the last device win where
 several set the same variable (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and the hook merges them over all devices
 of the container.
+
+guarded.json, the device nodes that a container may open only by a claim:
+
+    {"schema": "koordra.io/guarded/v1", "node": "...",
+     "devices": [{"name": "...", "type": "gpu|nic", "nodes": [{"path", "type", "major", "minor"}]}],
+     "control": [<node>]}                                                nvidiactl, nvidia-uvm, rdma_cm, ...
 """
 
 from __future__ import annotations
@@ -41,6 +47,7 @@ from koordra.node_state.strict_json import (
 from koordra.topology.machine import DeviceNode
 
 SCHEMA: Final = "koordra.io/prepared/v1"
+GUARD_SCHEMA: Final = "koordra.io/guarded/v1"
 
 NUMA_AFFINITY: Final = "KOORDRA_NUMA_AFFINITY"
 """Variable of a GPU whose claim asks for processors near it (GpuConfig `numaAffinity`); its value is
@@ -140,3 +147,46 @@ def decode(data: bytes) -> PreparedClaim:
     if claim.marker != claim.ref.marker:
         raise ValueError(f"marker: {claim.marker!r}, expected {claim.ref.marker!r}")
     return claim
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedDevice:
+    """A GPU or NIC of this node, with all device nodes that lead to it."""
+
+    name: str
+    type: str
+    nodes: tuple[DeviceNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGuard:
+    """`control` nodes belong to no single device and are open to every holder of a GPU or NIC."""
+
+    node: str
+    devices: tuple[GuardedDevice, ...]
+    control: tuple[DeviceNode, ...]
+
+    @property
+    def nodes(self) -> tuple[DeviceNode, ...]:
+        return (*self.control, *(node for device in self.devices for node in device.nodes))
+
+
+encode_guard, decode_guard = strict_json.document(
+    DeviceGuard,
+    GUARD_SCHEMA,
+    {
+        "node": TEXT,
+        "devices": listed(
+            record(
+                GuardedDevice,
+                {
+                    "name": TEXT,
+                    "type": one_of(frozenset({names.TYPE_GPU, names.TYPE_NIC})),
+                    "nodes": DEVICE_NODES,
+                },
+            )
+        ),
+        "control": DEVICE_NODES,
+    },
+)
+"""`decode_guard` raises ValueError naming the field that is not as described above."""

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from koordra.errors import CheckpointError
-from koordra.node_state import claim_network, device_guard, layout, prepared_claim
+from koordra.node_state import claim_network, layout, prepared_claim
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import uid_of_marker
-from koordra.node_state.device_guard import DeviceGuard
-from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 
 _LARGEST_FILE: Final = 4 << 20
 _CACHED_FILES: Final = 1024
@@ -67,7 +66,7 @@ class StateReader:
 
     def guard(self) -> DeviceGuard | None:
         """The guarded device nodes; None while the plugin has not written them. CheckpointError: unusable."""
-        guard = self._read(layout.guarded_file(self._state_dir), device_guard.decode)
+        guard = self._read(layout.guarded_file(self._state_dir), prepared_claim.decode_guard)
         if guard is not None and guard.node != self._node_name:
             raise CheckpointError(f"guarded.json is about node {guard.node}, not {self._node_name}")
         return guard

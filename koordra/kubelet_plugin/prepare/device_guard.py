@@ -20,9 +20,9 @@ from pathlib import Path
 from koordra.api import names
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.publish import partitions
-from koordra.node_state import device_guard, layout
-from koordra.node_state.device_guard import DeviceGuard, GuardedDevice
+from koordra.node_state import layout, prepared_claim
 from koordra.node_state.disk import Disk
+from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice
 from koordra.topology.machine import Device, DeviceNode, Gpu, Machine
 
 
@@ -54,7 +54,7 @@ class DeviceGuardFile:
 
     def _write(self, guard: DeviceGuard) -> None:
         try:
-            self._disk.replace(self._path, device_guard.encode(guard), mode=layout.MODE)
+            self._disk.replace(self._path, prepared_claim.encode_guard(guard), mode=layout.MODE)
         except OSError as error:
             raise CheckpointError(
                 f"{self._path} cannot be written: {error.strerror}; check the state directory"

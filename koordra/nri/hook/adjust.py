@@ -36,8 +36,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.node_state.claim_network import AttachedNetwork
-from koordra.node_state.device_guard import DeviceGuard
-from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook import cgroups
 from koordra.nri.hook.cgroups import RdmaLimit
 from koordra.nri.hook.grants import Grant, Grants, check_network, check_nodes, granted_env, grants_of

@@ -21,8 +21,7 @@ from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.claim_network import AttachedNetwork, Sandbox
-from koordra.node_state.device_guard import DeviceGuard
-from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import Annotated, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import claim_markers, grants_of

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, Refusal, can_open
 from koordra.topology.machine import DeviceNode

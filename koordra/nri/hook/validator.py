@@ -17,7 +17,7 @@ from typing import Final
 
 from koordra._proto.nri import nri_pb2
 from koordra.node_state.claim_ref import MARKER_PREFIX
-from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.adjust import VISIBLE_DEVICES
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, Refusal, container_of

@@ -33,8 +33,7 @@ from dataclasses import dataclass
 from koordra.api import names
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import MARKER_PREFIX
-from koordra.node_state.device_guard import DeviceGuard
-from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
 from koordra.nri.hook.grants import GRANTED, grants_of
 from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices

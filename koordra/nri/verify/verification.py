@@ -29,8 +29,7 @@ from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
-from koordra.node_state.device_guard import DeviceGuard
-from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import claim_markers
 from koordra.nri.hook.ledger import Ledger

@@ -11,7 +11,7 @@ import pytest
 
 from koordra.kubelet_plugin.claims.checkpoint import recover_record
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.node_state import claim_network, device_guard, layout, prepared_claim
+from koordra.node_state import claim_network, layout, prepared_claim
 from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.disk import Disk
 from koordra.node_state.reader import StateReader
@@ -24,7 +24,7 @@ WRITTEN = Path(__file__).parent / "written"
     ("file", "decode", "encode"),
     [
         ("prepared.json", prepared_claim.decode, prepared_claim.encode),
-        ("guarded.json", device_guard.decode, device_guard.encode),
+        ("guarded.json", prepared_claim.decode_guard, prepared_claim.encode_guard),
         ("network.json", claim_network.decode, claim_network.encode),
         ("attached.json", claim_network.decode_attached, claim_network.encode_attached),
     ],

@@ -9,8 +9,7 @@ from typing import Any
 
 from koordra.node_state import prepared_claim
 from koordra.node_state.claim_ref import marker_of
-from koordra.node_state.device_guard import DeviceGuard, GuardedDevice
-from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice, PreparedClaim
 from koordra.nri.hook.adjust import NodeFacts, decide
 from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
 from koordra.topology.machine import DeviceNode

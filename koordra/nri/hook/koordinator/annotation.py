@@ -38,8 +38,7 @@ from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity, KoordraError, NotFound
 from koordra.kube import KubeClient
 from koordra.node_state.claim_ref import ClaimRef
-from koordra.node_state.device_guard import DeviceGuard
-from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
+from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim, PreparedDevice
 from koordra.nri.hook.adjust import VISIBLE_DEVICES, Annotated
 from koordra.nri.hook.oci import Container, Mount, Refusal
 from koordra.quantity import parse

@@ -14,7 +14,7 @@ import yaml
 from koordra.api import names
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
-from koordra.node_state import device_guard
+from koordra.node_state import prepared_claim
 from koordra.quantity import parse
 from koordra.topology.machine import DeviceNode, Machine, Nic, RdmaPort
 from koordra.topology.presets.facts import preset
@@ -238,7 +238,7 @@ def test_names_of_slices_fit_for_the_longest_node_name() -> None:
 
 def test_guarded_lists_every_node_once_and_control_apart() -> None:
     found = machine("hgx-h100")
-    document = json.loads(device_guard.encode(guard_of(found, node_name="node-a")))
+    document = json.loads(prepared_claim.encode_guard(guard_of(found, node_name="node-a")))
     assert (document["schema"], document["node"]) == ("koordra.io/guarded/v1", "node-a")
     assert document["devices"][0] == {
         "name": "gpu-0000-0f-00-0",

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.adjust import NodeFacts
 from koordra.nri.hook.oci import Adjustment, DeviceRule, Mount, adjustment_message, can_open
 from koordra.topology.machine import DeviceNode
