@@ -114,28 +114,20 @@ class Reader:
         return value
 
     def whole(self, name: str, *, default: int = 0) -> int:
-        value = self.data.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(f"{value!r} is not a whole number", at=name)
-        return value
+        found = self.between(name)
+        return default if found is None else found
 
-    def between(self, name: str, low: int, high: int | None = None) -> int | None:
+    def between(self, name: str, low: int | None = None, high: int | None = None) -> int | None:
         """A whole number within bounds, None where it is absent."""
         value = self.data.get(name)
         if value is None:
             return None
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not low <= value <= (value if high is None else high)
-        ):
-            bounds = f"from {low} up" if high is None else f"from {low} to {high}"
-            raise self.wrong(
-                f"{value!r} is not a whole number {bounds}", "write one within the bounds", at=name
-            )
-        return value
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or (low is not None and value < low) or (high is not None and value > high):
+            bounds = "" if low is None else f" from {low} up" if high is None else f" from {low} to {high}"
+            remedy = "write one within the bounds" if bounds else ""
+            raise self.wrong(f"{value!r} is not a whole number{bounds}", remedy, at=name)
+        return int(value)
 
     def matching(self, name: str, pattern: re.Pattern[str], meaning: str) -> str | None:
         """A text of a form, None where it is absent."""

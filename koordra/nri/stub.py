@@ -155,8 +155,7 @@ class Session:
             "Shutdown": self._shutdown,
             "StateChange": self._state_change,
         }
-        for row in EVENT_METHODS:
-            methods[row.method] = self._event(row)
+        methods |= {row.method: self._event(row) for row in EVENT_METHODS}
         return {(PLUGIN_SERVICE, method): handler for method, handler in methods.items()}
 
     def _event(self, row: EventMethod) -> Handler:
@@ -190,7 +189,12 @@ class Session:
 
     def _synchronize(self, payload: bytes, _call: Call) -> bytes:
         request = nri_pb2.SynchronizeRequest.FromString(payload)
-        self._refuse_endless(request)
+        empty = request.more and not request.pods and not request.containers
+        self._empty_parts = self._empty_parts + 1 if empty else 0
+        if self._empty_parts > MOST_EMPTY_PARTS:
+            # Some runtimes cut the number of pods per part down to none where a long listing has very few pods, and never get
+            # to the last. All container operations wait meanwhile, so an error is the better answer.
+            raise RemoteError(Code.UNKNOWN, "the runtime sends empty parts of its listing without end")
         self._pods += request.pods
         self._containers += request.containers
         if request.more:
@@ -201,18 +205,6 @@ class Session:
         self.synchronized.set()
         self._report_connection(connected=True)
         return nri_pb2.SynchronizeResponse(update=updates).SerializeToString()
-
-    def _refuse_endless(self, request: nri_pb2.SynchronizeRequest) -> None:
-        """End what some runtimes begin when a long listing has very few pods: parts without anything, until
-        time is up.
-
-        They cut the number of pods per part down to none and never get to the last. All container operations
-        wait meanwhile, so an error is the better answer.
-        """
-        empty = request.more and not request.pods and not request.containers
-        self._empty_parts = self._empty_parts + 1 if empty else 0
-        if self._empty_parts > MOST_EMPTY_PARTS:
-            raise RemoteError(Code.UNKNOWN, "the runtime sends empty parts of its listing without end")
 
     def _shutdown(self, _payload: bytes, _call: Call) -> bytes:
         self._plugin.shutdown()
@@ -260,7 +252,6 @@ class Stub:
         self._index = index
         self._socket_path = socket_path
         self._inherited = environ.get("NRI_PLUGIN_SOCKET", "")
-        self._rand = random.Random()
         self._session: Session | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -296,7 +287,7 @@ class Stub:
                 if isinstance(error, RemoteError):
                     most = REJECTED_PAUSE_S
                 reported = self._report(error, reported)
-            stop.wait(pause * self._rand.uniform(0.5, 1.0))
+            stop.wait(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, most)
 
     def _report(self, error: NRIError, reported: str) -> str:

@@ -18,7 +18,6 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
-from koordra.nri.hook.ungranted_access import guarded_numbers
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, drift_of
 from koordra.nri.verify.verification import Finding, Verification
@@ -342,10 +341,12 @@ def test_an_entry_is_kept_while_the_bundle_is_there_though_the_runtime_does_not_
 def test_an_entry_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     (tmp_path / "nri-granted").rmdir()
+    (tmp_path / "nri-granted").write_text("no folder")
     ledger.add("c1", GRANTED)
     ledger.add("c2", GRANTED)
     ledger.remove("c2")
-    assert Ledger(tmp_path).get("c1") is None  # makes the folder again
+    assert Ledger(tmp_path).get("c1") is None
+    (tmp_path / "nri-granted").unlink()
     ledger.flush()
     again = Ledger(tmp_path)
     assert again.get("c1") == GRANTED
@@ -397,7 +398,9 @@ def test_ordinary_daemons_of_a_node_are_no_breach(
 ) -> None:
     daemon = container(env=(VOID,), mounts=tuple(each for path in mounts for each in bind(path)), pod=name)
     if rules is not None:
-        deny = tuple(DeviceRule(False, *number, "rw") for number in sorted(guarded_numbers(GUARDED)))
+        deny = tuple(
+            DeviceRule(False, *number, "rw") for number in sorted(node.number for node in GUARDED.nodes)
+        )
         daemon = replace(daemon, rules=(*rules, *deny))
     assert kinds(daemon) == []
 
