@@ -10,11 +10,7 @@ def shape_of_machine(machine: Machine, *, virtual_functions: bool = False) -> Ma
     """The shape of all GPUs and NICs (or virtual functions instead of NICs) of a machine, in its order."""
     gpus, nics = machine.gpus, machine.vfs if virtual_functions else machine.nics
     devices: list[Device] = [*gpus, *nics]
-    links = [[0 if a is b else nvlinks_between(a, b) for b in gpus] for a in gpus]
-    return MachineShape(
-        gpus=len(gpus),
-        nics=len(nics),
-        classes=_classes(len(gpus), len(devices), lambda a, b: pcie_level(devices[a], devices[b])),
-        nvlinks=tuple(map(tuple, links)),
-        partitions=_partitions(links, [gpu.architecture for gpu in gpus], [gpu.minor for gpu in gpus]),
-    )
+    links = tuple(tuple(0 if a is b else nvlinks_between(a, b) for b in gpus) for a in gpus)
+    levels = [[pcie_level(a, b) for b in devices[:at]] for at, a in enumerate(devices)]
+    kinds = [(gpu.architecture, gpu.minor) for gpu in gpus]
+    return MachineShape(len(gpus), len(nics), _classes(len(gpus), levels), links, _partitions(links, kinds))
