@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from koordra.allocator.search.search import Search
-from koordra.allocator.search.solution import Outcome, Position
+from koordra.allocator.search.solution import CostPair, Outcome, Position
 from koordra.placement import plan
 from tests.unit.allocator.machines import (
     claim,
@@ -58,14 +58,18 @@ class Seen:
 
     def _walk(self, search: Search) -> None:
         at, steps = Position(0), []
-        self.bounds = [search.least(0)]
+        self.bounds = [written(search.least(0))]
         while at.request < len(search.requests):
             steps.append(search._moves(at))
             at = next(steps[-1])
             if at.alternative is None:
-                self.bounds.append(search.least(at.request))
+                self.bounds.append(written(search.least(at.request)))
         for step in reversed(steps):
             step.close()
+
+
+def written(bound: CostPair | None) -> int | None:
+    return None if bound is None else bound.written if bound.cluster else bound.claim
 
 
 def test_whole_devices() -> None:
