@@ -22,8 +22,7 @@ from benchmarks._results import data, table, write
 from koordra.placement.policy.workload import Workload
 from koordra.simulation.learning import replayed
 from koordra.simulation.openb import read_nodes, read_pods
-from koordra.simulation.policies import NAMES
-from koordra.simulation.replay import Experiment, cluster_of
+from koordra.simulation.replay import NAMES, Experiment, cluster_of
 from koordra.simulation.report import Reported, document
 
 PUBLISHED_NAMES = {

@@ -21,8 +21,7 @@ from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fleet import Fleet
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import read_nodes, read_pods
-from koordra.simulation.policies import policy_named
-from koordra.simulation.replay import arrivals, cluster_of, run, shuffled
+from koordra.simulation.replay import arrivals, cluster_of, policy_named, run, shuffled
 
 _EVERY = 30
 

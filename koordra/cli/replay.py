@@ -25,8 +25,7 @@ from koordra.simulation import dlrm, plot, report
 from koordra.simulation.learning import replayed
 from koordra.simulation.machine_cluster import MachineCluster
 from koordra.simulation.openb import read_nodes, read_pods
-from koordra.simulation.policies import NAMES
-from koordra.simulation.replay import Cluster, Experiment, cluster_of
+from koordra.simulation.replay import NAMES, Cluster, Experiment, cluster_of
 from koordra.simulation.report import Reported
 
 _LEARNING_SEEDS = 200

@@ -11,20 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
+from koordra.errors import PlanError
 from koordra.placement.columns.state import WHOLE, Kind, Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online
 from koordra.placement.policy.workload_table import Table
-from koordra.simulation.baseline_policies import place_randomly
-from koordra.simulation.expected_waste import ExpectedWaste
-from koordra.simulation.fgd import Target, fragmented
-from koordra.simulation.fleet import Fleet, Placement
+from koordra.simulation.baseline_policies import SCORES, BaselinePolicy, place_randomly
+from koordra.simulation.expected_waste import NAME, ExpectedWaste
+from koordra.simulation.fgd import Fgd, Target, fragmented
+from koordra.simulation.fleet import Fleet, Placement, Policy
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import TraceNode, TracePod
-from koordra.simulation.policies import policy_named
+
+NAMES: Final = (*SCORES, "fgd", NAME)
+"""Of policies."""
 
 Clock = Callable[[], int]
 Progress = Callable[[int, int], None]
@@ -173,6 +177,15 @@ def decision_us(decisions: Sequence[int]) -> dict[str, float | None]:
     return {"p50": p50, "p99": p99, "max": most}
 
 
+def policy_named(name: str, kinds: Sequence[Kind], workload: Workload, table: Table | None = None) -> Policy:
+    """A fresh policy; `table` is what `koordra` knows. Raises PlanError for an unknown name."""
+    if name in SCORES:
+        return BaselinePolicy(name, SCORES[name])
+    if name not in NAMES:
+        raise PlanError(f"{name!r} is not a policy; policies are {', '.join(NAMES)}")
+    return Fgd(Target(workload.popular(), kinds)) if name == "fgd" else ExpectedWaste(kinds, table)
+
+
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from what arrives."""
@@ -200,32 +213,24 @@ class Experiment:
         )
         policy = policy_named(name, cluster.kinds, self.workload, self.table)
         fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
+        online = Online(capacity_of(cluster.kinds, cluster.nodes))
+
+        def place(request: Request) -> Placement | None:
+            if name == "random":
+                return place_randomly(fleet, request, generator)
+            if self.unknown and isinstance(policy, ExpectedWaste):
+                table = online.observe(request)
+                if table is not None:
+                    policy.learn(table)
+                    fleet.policy_changed()
+            return fleet.place(request)
+
         return run(
             fleet,
             requests,
             cluster.capacity,
             clock=clock,
-            place=self._placing(fleet, generator),
+            place=place,
             fragmentation=lambda now: fragmented(now, target),
             on_progress=on_progress,
         )
-
-    def _placing(
-        self, fleet: Fleet, generator: np.random.Generator
-    ) -> Callable[[Request], Placement | None] | None:
-        """How a request is placed where the fleet does not do it alone: at random, or while learning."""
-        policy = fleet.policy
-        if policy.name == "random":
-            return lambda request: place_randomly(fleet, request, generator)
-        if not isinstance(policy, ExpectedWaste) or not self.unknown:
-            return None
-        online = Online(capacity_of(self.cluster.kinds, self.cluster.nodes))
-
-        def place(request: Request) -> Placement | None:
-            table = online.observe(request)
-            if table is not None:
-                policy.learn(table)
-                fleet.policy_changed()
-            return fleet.place(request)
-
-        return place

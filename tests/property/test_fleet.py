@@ -23,7 +23,7 @@ from koordra.placement.policy.workload_learning import Online
 from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fleet import Fleet, Placement
 from koordra.simulation.learning import capacity_of
-from koordra.simulation.policies import policy_named
+from koordra.simulation.replay import policy_named
 from tests.long import mostly_long
 from tests.unit.placement import fleets
 from tests.unit.placement.fleets import KINDS

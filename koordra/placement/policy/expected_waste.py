@@ -32,14 +32,14 @@ Numbers are whole: U in thousandths of a milli-GPU, costs in thousandths of that
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import cache, lru_cache, partial
 from typing import Final, NamedTuple
 
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools
-from koordra.placement.columns.state import WHOLE, Request, Slice, State
+from koordra.placement.columns.state import WHOLE, Request, State
 from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy.workload_table import MILLION, Block, Demand, Table
@@ -91,8 +91,9 @@ class ExpectedWaste:
         self.cores, self.memory = StrandedCapacity(table.cores), StrandedCapacity(table.memory)
         self.nics = StrandedCapacity(table.nics)
         self.blocks = MultiGpuFragmentation(table.blocks)
-        self._worth: dict[tuple[object, ...], _Worth] = {}
-        self._least: dict[Hashable, int] = {}
+        self._worth = lru_cache(maxsize=_MOST_KEPT)(self._worth_of)
+        self.least_of_share = cache(self._least_of_share)
+        self.least_of_place = cache(self._least_of_place)
 
     def on_node(self, state: NodeState) -> WasteOnNode:
         return WasteOnNode(self, state)
@@ -106,17 +107,10 @@ class ExpectedWaste:
         cards = (
             tuple([(layout, free.cuts[at]) for at in of.gpus if (layout := layouts[at])]) if layouts else ()
         )
-        joined = devices.kind.shape is not None
-        key = (gpus, nics, cards, joined)
-        found = self._worth.get(key)
-        if found is None:
-            if len(self._worth) >= _MOST_KEPT:
-                self._worth.clear()
-            found = self._worth[key] = self._worth_of(gpus, nics, cards, joined=joined)
-        return found
+        return self._worth(gpus, nics, cards, joined=devices.kind.shape is not None)
 
     def _worth_of(
-        self, gpus: Sequence[int], nics: int, cards: Sequence[tuple[Layout, int]], *, joined: bool
+        self, gpus: tuple[int, ...], nics: int, cards: tuple[tuple[Layout, int], ...], *, joined: bool
     ) -> _Worth:
         rest = _MICRO * sum(gpus)
         usable = rest - sum([self.holes[free] for free in gpus])
@@ -175,7 +169,15 @@ class ExpectedWaste:
         if not count:
             return [DeviceWaste()]
         if len(request.slices) > 1:
-            lost = sum([self.least_of_slice(devices, one) for one in request.slices])
+            lost = 0
+            for one in request.slices:
+                places = [
+                    self.least_of_place(layout, place)
+                    for layout in set(devices.kind.layouts)
+                    if layout is not None
+                    for place in positions(layout.places_of(one.profiles))
+                ]
+                lost += min(places, default=0)
             return [DeviceWaste(self.least_cost(lost), lost, 0, request.share)]
         near, far = list[DeviceWaste](), list[DeviceWaste]()
         for group in devices.groups:
@@ -199,48 +201,23 @@ class ExpectedWaste:
     def _with_one(self, devices: NodeDevices, state: State, request: Request, gpu: int) -> State | None:
         """The node with one GPU, or share or slice of one, given to the request; None where it does not fit."""
         if not request.slices:
-            fits = state.gpus[gpu] >= request.milli
-            return state._replace(gpus=_less(state.gpus, gpu, request.milli)) if fits else None
+            if state.gpus[gpu] < request.milli:
+                return None
+            return state._replace(gpus=_less(state.gpus, gpu, request.milli))
         layout = devices.kind.layouts[gpu] if devices.kind.layouts else None
         taken = None if layout is None else self.cuts.best(layout, state.cuts[gpu], request.slices[0])
         return None if taken is None else state._replace(cuts=_less(state.cuts, gpu, -(1 << taken.place)))
 
-    def least_of_share(self, milli: int) -> int:
+    def _least_of_share(self, milli: int) -> int:
         """Usable GPU that is gone at least when a share of this size is taken of a GPU."""
-        found = self._least.get(milli)
-        if found is None:
-            hole = self.table.hole
-            drops = hole[: len(hole) - milli] - hole[milli:]
-            found = self._least[milli] = _MICRO * milli + int(drops.min())
-        return found
+        hole = self.table.hole
+        return _MICRO * milli + int((hole[: len(hole) - milli] - hole[milli:]).min())
 
-    def least_of_place(self, layout: Layout, place: int) -> int:
+    def _least_of_place(self, layout: Layout, place: int) -> int:
         """The same of a place of a card."""
-        key = (layout, place)
-        found = self._least.get(key)
-        if found is None:
-            usable = self.cuts.table(layout)
-            found = self._least[key] = min(
-                [
-                    usable[at] - usable[then[place]]
-                    for at, then in enumerate(layout.states.after)
-                    if place in then
-                ],
-                default=0,
-            )
-        return found
-
-    def least_of_slice(self, devices: NodeDevices, wanted: Slice) -> int:
-        """The same of any place that serves the slice."""
-        return min(
-            [
-                self.least_of_place(layout, place)
-                for layout in set(devices.kind.layouts)
-                if layout is not None
-                for place in positions(layout.places_of(wanted.profiles))
-            ],
-            default=0,
-        )
+        usable = self.cuts.table(layout)
+        after = enumerate(layout.states.after)
+        return min([usable[at] - usable[then[place]] for at, then in after if place in then], default=0)
 
     def least_cost(self, lost: int) -> int:
         """Of so much usable GPU that is gone: whatever lacked its NIC there does so no more."""
@@ -257,12 +234,8 @@ class WasteOnNode:
         self._parts = list(state.parts)
 
     def __call__(self, search: PartialChoice) -> DeviceWaste:
-        chosen = dict.fromkeys([one.device for one in search.placed if not one.wanted.spec.admin_access])
-        return self._waste.between(self._devices, self._before, self._after(chosen))
-
-    def _after(self, chosen: Iterable[int]) -> State:
         gpus, nics, cuts = list(self._before.gpus), list(self._before.nics), list(self._before.cuts)
-        for device in chosen:
+        for device in {one.device for one in search.placed if not one.wanted.spec.admin_access}:
             place = self._devices.places[device]
             if place is None:
                 continue
@@ -271,7 +244,8 @@ class WasteOnNode:
             else:
                 free = gpus if place.is_gpu else nics
                 free[place.card] = max(0, free[place.card] - self._taken(device, place.most))
-        return self._before._replace(gpus=tuple(gpus), nics=tuple(nics), cuts=tuple(cuts))
+        after = self._before._replace(gpus=tuple(gpus), nics=tuple(nics), cuts=tuple(cuts))
+        return self._waste.between(self._devices, self._before, after)
 
     def _taken(self, device: int, most: int) -> int:
         """What of the device was not taken before, `most` being all of it; rounded as what is free is."""
@@ -357,11 +331,6 @@ class MultiGpuFragmentation:
         return UNIT * self.total // MILLION
 
     def one(self, rest: int, free: int, cpu: int, model: str) -> int:
-        fitting = sum(
-            [
-                one.part
-                for one in self.blocks
-                if one.gpus <= free and one.cpu <= cpu and (not one.models or model in one.models)
-            ]
-        )
+        fits = [one for one in self.blocks if one.gpus <= free and one.cpu <= cpu]
+        fitting = sum([one.part for one in fits if not one.models or model in one.models])
         return (self.total * rest - UNIT * free * fitting) // MILLION

@@ -16,8 +16,7 @@ from koordra.placement.policy.workload_learning import expected
 from koordra.simulation.fleet import INFEASIBLE, Fleet
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import read_nodes, read_pods
-from koordra.simulation.policies import policy_named
-from koordra.simulation.replay import Experiment, cluster_of
+from koordra.simulation.replay import Experiment, cluster_of, policy_named
 from tests.unit.placement import fleets
 
 

@@ -10,7 +10,7 @@ from koordra.placement.policy.workload import Workload
 from koordra.simulation import fleet as fleet_module
 from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fleet import INFEASIBLE, Fleet, Placement
-from koordra.simulation.policies import NAMES, policy_named
+from koordra.simulation.replay import NAMES, policy_named
 from tests.unit.placement import fleets
 
 
