@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang, table_fit
+from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, node_fit, place_gang
 from koordra.placement.gang.topology.packing import Costs, Packing
 from koordra.placement.gang.topology.rail_minimization import RailBound
 from tests.fakes.gang_engine import gang_engine, member, order_of
@@ -53,7 +53,7 @@ def shift_by_shift(packing: Packing, left: Costs, right: Costs) -> Costs:
 @contextmanager
 def plainly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_fit, "table_of", lambda *_, **__: None)
+        patch.setattr(node_fit, "table_of", lambda *_, **__: None)
         patch.setattr(Packing, "_convolved", shift_by_shift)
         patch.setattr(RailBound, "suffices", lambda *_: True)
         yield

@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
@@ -97,12 +97,22 @@ _NAMED_BY: Final = (
 )
 """Annotations, and labels, by which pods of a system name their group."""
 
+_POD_GROUPS: Final = {
+    Source.KUBERNETES: ("scheduling.k8s.io",),
+    Source.COSCHEDULING: ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
+    Source.VOLCANO: ("scheduling.volcano.sh",),
+}
+"""API groups whose PodGroups (Workloads) a system means."""
+
 _LEAST_BY: Final = {
     Source.KOORDINATOR: (_KOORDINATOR + "min-available", objects.annotations_of),
     Source.COSCHEDULING: (_COSCHEDULING_OLD + "/min-available", objects.labels_of),
     Source.KUEUE: (_KUEUE + "total-count", objects.annotations_of),
 }
 """What on a pod says how many are needed."""
+
+
+_Word = TypeVar("_Word", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +168,69 @@ def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
     return None
 
 
+@dataclass(slots=True)
+class _Said:
+    """What the members say together; `problems`: what cannot be meant."""
+
+    pods: list[Object]
+    problems: list[str]
+
+    def text(
+        self, name: str, of: Callable[[Object], Mapping[str, str]] = objects.annotations_of
+    ) -> str | None:
+        """What all agree on, None where nobody says anything."""
+        said = sorted({str(value) for pod in self.pods if (value := of(pod).get(name)) is not None})
+        if len(said) > 1:
+            self.problems.append(f"its members disagree about {name}: {', '.join(said)}")
+        return said[0] if said else None
+
+    def number(
+        self, name: str, of: Callable[[Object], Mapping[str, str]] = objects.annotations_of
+    ) -> int | None:
+        text = self.text(name, of)
+        number = None if text is None else whole_number(text)
+        if text is not None and not 0 < (number or 0) <= 100_000:
+            self.problems.append(f"{name} is {text[:40]!r}: write a number from 1 on")
+            return None
+        return number
+
+    def seconds(self, name: str) -> float | None:
+        text = self.text(name)
+        seconds = None if text is None else _seconds(text)
+        if text is not None and seconds is None:
+            self.problems.append(
+                f"{name} is {text[:40]!r}: write a time such as 300s, 5m or 1h30m, 7 days at most"
+            )
+        return seconds
+
+    def word(self, name: str, words: type[_Word], default: _Word) -> _Word:
+        text = self.text(name)
+        if text is None or text in list(words):
+            return default if text is None else words(text)
+        self.problems.append(f"{name} is {text[:40]!r}: write {' or '.join(words)}")
+        return default
+
+
 def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object]) -> Terms | None:
     """The terms that all members agree on; None where the pod group says that it is no gang.
 
     `pod_groups`: `API group/namespace/name` -> object.
     """
-    pods = list(pods)
-    problems: list[str] = []
-
-    def agreed(name: str, of: Callable[[Object], Mapping[str, str]] = objects.annotations_of) -> str | None:
-        said = sorted({str(value) for pod in pods if (value := of(pod).get(name)) is not None})
-        if len(said) > 1:
-            problems.append(f"its members disagree about {name}: {', '.join(said)}")
-        return said[0] if said else None
-
-    group = _pod_group(ref, pod_groups)
-    if _is_basic(ref, group):
+    said = _Said(list(pods), [])
+    problems = said.problems
+    group = next(
+        filter(
+            None,
+            (
+                pod_groups.get(f"{domain}/{ref.namespace}/{ref.name}")
+                for domain in _POD_GROUPS.get(ref.source, ())
+            ),
+        ),
+        {},
+    )
+    spec = objects.spec_of(group)
+    policy = _policy_of(ref, spec)
+    if ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy:
         return None
     if len(ref.name) > _LONGEST_NAME:
         problems.append(f"its name has {len(ref.name)} letters: {_LONGEST_NAME} at most")
@@ -181,27 +238,32 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
         problems.append(
             f"its name {ref.name[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
         )
-    least = _number(GANG_MIN, agreed(GANG_MIN), problems)
+    least = said.number(GANG_MIN)
     if least is None:
-        least = _least_of_group(ref, group)
+        is_kubernetes = ref.source is Source.KUBERNETES
+        least = _positive(
+            (policy.get("gang") or {}).get("minCount") if is_kubernetes else spec.get("minMember")
+        )
     if least is None and ref.source in _LEAST_BY:
-        name, of = _LEAST_BY[ref.source]
-        least = _number(name, agreed(name, of), problems)
-    most = _number(GANG_MAX, agreed(GANG_MAX), problems)
+        least = said.number(*_LEAST_BY[ref.source])
+    most = said.number(GANG_MAX)
     if most is not None and least is not None and most < least:
         problems.append(f"{GANG_MAX} is {most} and {GANG_MIN} is {least}")
-    timeout = _seconds(GANG_TIMEOUT, agreed(GANG_TIMEOUT), problems)
+    timeout = said.seconds(GANG_TIMEOUT)
     if timeout is None:
-        timeout = _timeout_of_others(group, agreed)
+        seconds = _positive(spec.get("scheduleTimeoutSeconds"))
+        waiting = _seconds(said.text(_KOORDINATOR + "waiting-time") or "") or TIMEOUT
+        timeout = waiting if seconds is None else min(float(seconds), LONGEST_TIMEOUT)
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
+    levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()
     return Terms(
         least,
         most,
         timeout,
-        _word(GANG_POLICY, agreed(GANG_POLICY), Policy, Policy.RESTART, problems),
-        _word(GANG_SHRINK, agreed(GANG_SHRINK), Shrink, Shrink.NEVER, problems),
-        agreed(GANG_TOPOLOGY) or _topology_of(group),
+        said.word(GANG_POLICY, Policy, Policy.RESTART),
+        said.word(GANG_SHRINK, Shrink, Shrink.NEVER),
+        said.text(GANG_TOPOLOGY) or next((str(level["key"]) for level in levels if level.get("key")), None),
         tuple(problems),
     )
 
@@ -223,9 +285,7 @@ def must_be_held(pod: Mapping[str, Any], *, has_ours: bool, has_unknown: bool) -
     of koordra's, or claims that are not known yet: its scheduler knows the gate, and nothing else of the group is koordra's business.
     """
     ref = gang_of(pod)
-    if ref is None:
-        return False
-    return ref.source is Source.KOORDRA or has_ours or has_unknown
+    return ref is not None and (ref.source is Source.KOORDRA or has_ours or has_unknown)
 
 
 def refusals(pod: Mapping[str, Any]) -> tuple[InvalidManifest, ...]:
@@ -238,66 +298,17 @@ def refusals(pod: Mapping[str, Any]) -> tuple[InvalidManifest, ...]:
     )
 
 
-def _pod_group(ref: GangRef, pod_groups: Mapping[str, Object]) -> Object | None:
-    domains = {
-        Source.KUBERNETES: ("scheduling.k8s.io",),
-        Source.COSCHEDULING: ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
-        Source.VOLCANO: ("scheduling.volcano.sh",),
-    }.get(ref.source, ())
-    found = (pod_groups.get(f"{domain}/{ref.namespace}/{ref.name}") for domain in domains)
-    return next((group for group in found if group is not None), None)
-
-
-def _policy_of(ref: GangRef, group: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy of a PodGroup of Kubernetes, or of the part of a Workload."""
-    spec = objects.spec_of(group or {})
     if not ref.part:
         return spec.get("schedulingPolicy") or {}
     named = ref.part.partition("/")[0]
-    found = next((entry for entry in spec.get("podGroups") or () if entry.get("name") == named), None)
-    return (found or {}).get("policy") or {}
-
-
-def _is_basic(ref: GangRef, group: Mapping[str, Any] | None) -> bool:
-    if ref.source is not Source.KUBERNETES:
-        return False
-    policy = _policy_of(ref, group)
-    return "basic" in policy and "gang" not in policy
-
-
-def _least_of_group(ref: GangRef, group: Mapping[str, Any] | None) -> int | None:
-    if group is None:
-        return None
-    if ref.source is not Source.KUBERNETES:
-        return _positive(objects.spec_of(group).get("minMember"))
-    return _positive((_policy_of(ref, group).get("gang") or {}).get("minCount"))
-
-
-def _timeout_of_others(group: Mapping[str, Any] | None, agreed: Any) -> float:
-    seconds = _positive(objects.spec_of(group or {}).get("scheduleTimeoutSeconds"))
-    if seconds is not None:
-        return float(min(seconds, int(LONGEST_TIMEOUT)))
-    unread: list[str] = []
-    return _seconds(_KOORDINATOR + "waiting-time", agreed(_KOORDINATOR + "waiting-time"), unread) or TIMEOUT
-
-
-def _topology_of(group: Mapping[str, Any] | None) -> str | None:
-    asked = (objects.spec_of(group or {}).get("schedulingConstraints") or {}).get("topology") or ()
-    return next((str(entry["key"]) for entry in asked if entry.get("key")), None)
+    named_so = (entry for entry in spec.get("podGroups") or () if entry.get("name") == named)
+    return next((entry.get("policy") for entry in named_so), None) or {}
 
 
 def _positive(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _number(name: str, text: str | None, problems: list[str]) -> int | None:
-    if text is None:
-        return None
-    number = whole_number(text)
-    if number is None or not 0 < number <= 100_000:
-        problems.append(f"{name} is {text[:40]!r}: write a number from 1 on")
-        return None
-    return number
 
 
 def whole_number(text: str) -> int | None:
@@ -305,24 +316,9 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def _seconds(name: str, text: str | None, problems: list[str]) -> float | None:
-    """`300`, `90s`, `5m`, `1h30m`."""
-    if text is None:
-        return None
-    spelled = f"{text}s" if text.isdecimal() else text
-    total = 0.0
+def _seconds(text: str) -> float | None:
+    """`300`, `90s`, `5m`, `1h30m`; None where it is no time, or too long."""
+    spelled, total = f"{text}s" if text.isdecimal() else text, 0.0
     if _TIME.fullmatch(spelled):
         total = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(spelled))
-    if not 0 < total <= LONGEST_TIMEOUT:
-        problems.append(f"{name} is {text[:40]!r}: write a time such as 300s, 5m or 1h30m, 7 days at most")
-        return None
-    return total
-
-
-def _word(name: str, text: str | None, words: Any, default: Any, problems: list[str]) -> Any:
-    if text is None:
-        return default
-    if text not in {word.value for word in words}:
-        problems.append(f"{name} is {text[:40]!r}: write {' or '.join(word.value for word in words)}")
-        return default
-    return words(text)
+    return total if 0 < total <= LONGEST_TIMEOUT else None

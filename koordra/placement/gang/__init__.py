@@ -6,13 +6,11 @@ Pure: the same gang and nodes in any order give the same answer, byte for byte. 
 request classes; what is gangs' own is how members are spread over the fabric. Every file imports only earlier ones:
 
     types                what is asked and answered
-    member_classes       members that ask the same
-    node_kinds           nodes that give one answer
+    equivalence          members that ask the same, nodes that give one answer
     member_assignment    the form of a node's answer
     node_search          one node is asked for devices
     device_table         tables of whole devices
-    table_fit            what nodes say by their tables
-    node_fit             what fits on one node
+    node_fit             what fits on one node, by tables or by search
     topology/            where a gang may stand in the fabric, how many members go to which node, and whether fewer rails could do
     rank_assignment      who gets which rank, and what members are told
     place                the way from a gang to its answer

@@ -29,7 +29,6 @@ from koordra.allocator.device_table import DeviceTable, MachineTerms, Masks
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import (
     Member,
-    Rule,
     ScopeTracker,
     members_of,
     relaxation_levels,
@@ -186,9 +185,8 @@ def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, 
                 if verdict.demand is None or verdict.cause is not None:
                     continue
                 whole = _whole(state, device, verdict.demand.amounts)
-                if state.shared[device] and (whole is None or found.setdefault(device, whole) != whole):
+                if found.setdefault(device, whole) != whole or (state.shared[device] and whole is None):
                     return None
-                found.setdefault(device, whole)
     return found
 
 
@@ -217,17 +215,17 @@ def _ways(
         for index, request in enumerate(claim.requests):
             wanted = request.alternatives[0]
             verdicts = [state.verdict(wanted, device) for device in range(len(state.devices))]
-            usable = [at for at, one in enumerate(verdicts) if one.demand is not None and one.cause is None]
+            able = [at for at, one in enumerate(verdicts) if one.demand is not None]
+            usable = [at for at in able if verdicts[at].cause is None]
             requests.append(((position, index), wanted, usable))
-            kinds[position, index] = {
-                state.devices[at].kind for at, one in enumerate(verdicts) if one.demand is not None
-            }
-    rules: list[Rule] = [
+            kinds[position, index] = {state.devices[at].kind for at in able}
+    rules = [
         rule_for(joint, members, relaxation_levels(joint)[0], kinds)
         for joint, members in members_of(asked, kinds, siblings)
     ]
-    tallies = [ScopeTracker(rule) for rule in rules if rule.scope is not None]
-    yield from _given(requests, tallies, state, (), set())
+    yield from _given(
+        requests, [ScopeTracker(rule) for rule in rules if rule.scope is not None], state, (), set()
+    )
 
 
 def _given(
@@ -299,8 +297,7 @@ def _sets(own: Sequence[int]) -> list[Masks] | None:
         if before.size * each.size > _MOST_PAIRS:
             return None
         pairs = before[:, None] & each[None, :]
-        both = before[:, None] | each[None, :]
-        level = np.unique(both[pairs == 0])
+        level = np.unique((before[:, None] | each[None, :])[pairs == 0])
         if not level.size:
             return found
         found.append(level)

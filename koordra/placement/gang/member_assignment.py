@@ -24,7 +24,7 @@ from koordra.allocator.score import ALTERNATIVE, RELAXATION
 from koordra.api import names
 from koordra.placement.candidates.result_cache import DeviceAssignment, Result, offer_of
 from koordra.placement.decide import Engine
-from koordra.placement.gang.member_classes import MemberClass
+from koordra.placement.gang.equivalence import MemberClass
 from koordra.placement.gang.topology.packing import Count
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.topology.levels import Level
@@ -158,13 +158,15 @@ def _nics(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:
     """The answer for members that ask alike, given to their classes in turn."""
     assignments = {asks: iter(own) for asks, own in zip(fit.asks, fit.assignments, strict=True)}
-    shared = tuple(
-        tuple(itertools.islice(assignments[one.devices], number))
-        if one.claims and number
-        else (BARE,) * number
-        for one, number in zip(classes, count, strict=True)
+    return replace(
+        fit,
+        assignments=tuple(
+            tuple(itertools.islice(assignments[one.devices], number))
+            if one.claims and number
+            else (BARE,) * number
+            for one, number in zip(classes, count, strict=True)
+        ),
     )
-    return replace(fit, assignments=shared)
 
 
 def offer_for(assignment: MemberAssignment, resolved: ResolvedGroup, node: str, engine: Engine) -> Offer:

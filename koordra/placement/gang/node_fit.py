@@ -1,36 +1,49 @@
 """What fits on one node: how many members of each class at the same time, and on which devices.
 
-    kinds       nodes that give the same answers: one of them is asked (node_kinds.py)
+    kinds       nodes that give the same answers: one of them is asked (equivalence.py)
     counts      asked for from small to large
-    answers     kept with the engine's request classes, else from device tables (table_fit.py), else searched for (node_search.py)
+    answers     kept with the engine's request classes, else from device tables, else searched for (node_search.py)
 
 What does not fit is not asked for with more on top, for taking a member away never makes a placement impossible.
 
-`unknown` says that some answer is not the last word: a search ran out of budget, or there were too many counts.
+    node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ numbers for every count
+                                                                                         └▶ assignments, for the counts that are chosen
+
+A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts. Tables are kept with the
+request class, and so are the numbers of a DeviceState: a node that did not change costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
+from koordra.allocator.devices.capacity import Demand
+from koordra.allocator.devices.inventory import NIC, Usage
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.offer import Offer
+from koordra.allocator.placement import Placement
+from koordra.allocator.search.solution import Placed
 from koordra.placement.decide import Engine
-from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class
-from koordra.placement.gang.member_classes import MemberClass
-from koordra.placement.gang.node_kinds import NodeKind, NodeKinds
-from koordra.placement.gang.node_search import NodeSearch
-from koordra.placement.gang.table_fit import fit_by_table, kept_with, numbers_by_table
+from koordra.placement.gang.device_table import Free, Table, table_of
+from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
+from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of, rail_of
+from koordra.placement.gang.node_search import NodeSearch, together
 from koordra.placement.gang.topology.packing import Count, NodeCounts
+from koordra.placement.index import NodeInfo
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _MOST_COUNTS: Final = 3_000
 """Counts that are tried on one kind of node (many classes that ask differently)."""
 
+_MOST_KEPT: Final = 1 << 14
+
 
 @dataclass(slots=True)
 class NodeFit:
-    """Asks nodes for one gang. Not thread-safe. `asked`: questions to nodes that were not answered before."""
+    """Asks nodes for one gang. Not thread-safe. `asked`: questions to nodes that were not answered before; `unknown`: some answer is
+    not the last word, since a search ran out of budget, or there were too many counts."""
 
     classes: Sequence[MemberClass]
     engine: Engine
@@ -73,7 +86,7 @@ class NodeFit:
             return 0, 0
         if len(alike) == 1:
             ((asks, own),) = alike
-            known = numbers_by_table(self.engine, kind, asks, own[0], rails)
+            known = _numbers(self.engine, kind, asks, own[0], rails)
             if known is not None and len(own) <= len(known.numbers):
                 return known.numbers[len(own) - 1]
             if known is not None and known.complete:
@@ -107,14 +120,14 @@ class NodeFit:
 
     def _answer(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> Fit | None:
         """The answer that is kept with the first request class; one that was sought in vain is sought again with a larger budget."""
-        kept = kept_with(alike[0][0], "fits")
+        kept = _kept(alike[0][0], "fits")
         key: Hashable = (kind.where, tuple((asks, len(own)) for asks, own in alike), rails)
         known: tuple[Fit | None, int] | None = kept.get(key)
         if known is None or 0 < known[1] < self.budget:
             self.asked += 1
             fit, unknown = None, False
             if len(alike) == 1:
-                fit = fit_by_table(self.engine, kind, *alike[0], rails)
+                fit = _fit(self.engine, kind, *alike[0], rails)
             if fit is None:
                 fit, unknown = self.searching.search(kind.info, alike, rails)
             known = kept[key] = fit, self.budget if unknown else 0
@@ -129,3 +142,118 @@ def _all_smaller(count: Count, found: Mapping[Count, object], zero: Count) -> bo
         if number and less != zero and less not in found:
             return False
     return True
+
+
+class Numbers(NamedTuple):
+    """(apart, spare) for 1, 2, … members; `complete`: more than that do not fit for sure."""
+
+    numbers: tuple[tuple[int, int], ...]
+    complete: bool
+
+
+def _numbers(
+    engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedGroup, rails: Rails | None
+) -> Numbers | None:
+    """What nodes of the kind say to members that ask this."""
+    known, key = _kept(asks, "numbers"), (kind.where, rails)
+    if key not in known:
+        table = _table(engine, kind, asks, member)
+        free = None if table is None else _free(engine, kind.info, table, rails)
+        known[key] = None if table is None or free is None else _counted(table, free)
+    found: Numbers | None = known[key]
+    return found
+
+
+def _fit(
+    engine: Engine,
+    kind: NodeKind,
+    asks: RequestClass,
+    members: Sequence[ResolvedGroup],
+    rails: Rails | None,
+) -> Fit | None:
+    """The assignments of members that fit by the numbers."""
+    table = _table(engine, kind, asks, members[0])
+    free = None if table is None else _free(engine, kind.info, table, rails)
+    if table is None or free is None:
+        return None
+    best = table.best(len(members), free)
+    if not best.size:
+        return None
+    asked = together(engine, members).asked
+    requests = iter([request for claim in asked for request in claim.requests])
+    state, spare, placed = table.state, free.untouched & table.gpus, list[Placed]()
+    for own in table.divided(best, len(members)):
+        spare &= ~own
+        for taken, request in zip(table.own[own], requests, strict=False):
+            wanted = request.alternatives[0]
+            for device in taken:
+                verdict = state.verdict(wanted, device)
+                assert verdict.demand is not None
+                shared = state.shared[device]
+                placed.append(Placed(wanted, device, verdict.demand if shared else Demand({}), shared))
+    offers = [Offer(kind.info.name, asked, state.devices, tuple(placed))]
+    return replace(fit_of([(asks, members)], offers, taken=engine.index.taken), spare=spare.bit_count())
+
+
+def _counted(table: Table, free: Free) -> Numbers:
+    numbers: list[tuple[int, int]] = []
+    for number in range(1, len(table.sets)):
+        best = table.best(number, free)
+        if not best.size:
+            break
+        cards = {(one & table.gpus).bit_count() for one in best.tolist()}
+        apart = 0
+        if len(cards) > 1 or any(table.apart.values()):
+            divided = table.divided(best, number)
+            apart = sum(table.apart[own] for own in divided)
+            cards = {sum((own & table.gpus).bit_count() for own in divided)}
+        numbers.append((apart, (free.untouched & table.gpus).bit_count() - cards.pop()))
+    return Numbers(tuple(numbers), complete=not table.preferred)
+
+
+def _table(engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedGroup) -> Table | None:
+    info, where = kind.info, kind.where
+    devices = info.devices
+    if where is None or devices.node_class is None or engine.policy is None:
+        return None
+    tables = _kept(asks, "tables")
+    key = where if where[0] is info else (devices.node_class, devices.honors_partitions)
+    if key not in tables:
+        policy = Placement(
+            member.asked, member.siblings, policy=engine.policy, features=engine.features
+        ).policy
+        state = NodeState(info.pools, Usage(), engine.features, honors_partitions=devices.honors_partitions)
+        tables[key] = policy and table_of(member.asked, member.siblings, state, policy=policy)
+    found: Table | None = tables[key]
+    return found
+
+
+def _free(engine: Engine, info: NodeInfo, table: Table, rails: Rails | None) -> Free | None:
+    """None where a device is in use and yet whole."""
+    taken = engine.index.taken
+    bit = {device: 1 << at for at, device in enumerate(table.devices)}
+    blocked = used = 0
+    for device, offered in enumerate(offered for pool in info.pools for offered in pool.devices):
+        if rails is not None and offered.kind == NIC and rail_of(offered.plain) not in rails:
+            blocked |= bit.get(device, 0)
+        if not taken.in_use(offered.id):
+            continue
+        capacity = table.whole.get(device)
+        if (
+            capacity is not None
+            and offered.id not in taken.dedicated
+            and not taken.consumed.get(offered.id, {}).get(capacity)
+        ):
+            return None
+        used |= bit.get(device, 0)
+        blocked |= table.blocks.get(device, 0)
+    whole = (1 << len(table.devices)) - 1
+    return Free(whole & ~blocked, whole & ~used)
+
+
+def _kept(asks: RequestClass, name: str) -> dict[Hashable, Any]:
+    """What is kept with a request class, with room for more."""
+    found: dict[Hashable, Any] = asks.kept.setdefault(name, {})
+    if len(found) >= _MOST_KEPT:
+        found.clear()
+    return found

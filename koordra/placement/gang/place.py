@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons
 from koordra.placement.decide import Engine
+from koordra.placement.gang.equivalence import MemberClass, NodeKinds, classes_of
 from koordra.placement.gang.member_assignment import offer_for
-from koordra.placement.gang.member_classes import MemberClass, classes_of
 from koordra.placement.gang.node_fit import NodeFit
-from koordra.placement.gang.node_kinds import NodeKinds
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.gang.rank_assignment import ranks
 from koordra.placement.gang.topology.distribution import Distribution, Found
@@ -115,8 +114,8 @@ class _Placing:
                     member, resolved = next(members)
                     offer = offer_for(assignment, resolved, node, engine)
                     keys = [claim.key for claim in member.group.claims]
-                    given = offer.allocations(pin_to_node=True)
-                    allocations = {key: one.to_dict() for key, one in zip(keys, given, strict=True)}
+                    given = zip(keys, offer.allocations(pin_to_node=True), strict=True)
+                    allocations = {key: one.to_dict() for key, one in given}
                     levels = {key: level_of(offer.devices_of(at)) for at, key in enumerate(keys)}
                     one = PlacedMember(member.key, node, 0, allocations, levels, domains, assignment.rails)
                     placed.append((member, one))
@@ -175,4 +174,4 @@ class _Placing:
                 info, taken = kind.info, fitting.engine.index.taken
                 answer = fitting.searching.ask(info, one.resolved_groups[0], taken)
                 found += [reason for _, reason in answer.reasons()]
-        return found
+        return list(ordered_reasons(found))

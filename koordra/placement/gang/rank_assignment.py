@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.opaque.gang_member import GangMember
@@ -14,11 +14,10 @@ from koordra.placement.gang.types import Fixed, GangPlaced, Member, PlacedMember
 _GPU_PREFIX: Final = "gpu-"
 
 
-@dataclass(frozen=True, slots=True)
-class _RankedMember:
+class _RankedMember(NamedTuple):
+    rank: int
     key: str
     node: str
-    rank: int
     gpus: int
 
 
@@ -45,23 +44,19 @@ def gang_members(
 
     `hosts`: by member key, the name under which other members reach the pod; members without one are told by their key's name.
     """
-    known = hosts or {}
     ranked = [
-        _RankedMember(one.key, one.node, one.rank, _gpus(one.allocations.values())) for one in answer.members
+        _RankedMember(one.rank, one.key, one.node, _gpus(one.allocations.values())) for one in answer.members
     ]
-    ranked += [
-        _RankedMember(
-            one.key, one.node, one.rank if one.rank is not None else -1, _gpus(map(_allocation, one.claims))
-        )
-        for one in fixed
-    ]
-    ranked.sort(key=lambda one: (one.rank < 0, one.rank, one.key))
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in ranked))}
-    beside: dict[str, dict[str, int]] = {}
+    for stays in fixed:
+        held = [objects.status_of(claim).get("allocation") or {} for claim in stays.claims]
+        rank = -1 if stays.rank is None else stays.rank
+        ranked.append(_RankedMember(rank, stays.key, stays.node, _gpus(held)))
+    ranked.sort(key=lambda one: (one.rank < 0, one))
+    beside: dict[str, list[str]] = {}
     for one in ranked:
-        here = beside.setdefault(one.node, {})
-        here[one.key] = len(here)
-    own_host = [known.get(one.key) or one.key.rpartition("/")[2] for one in ranked]
+        beside.setdefault(one.node, []).append(one.key)
+    nodes = {node: number for number, node in enumerate(beside)}
+    own_host = [(hosts or {}).get(one.key) or one.key.rpartition("/")[2] for one in ranked]
     slots = tuple(one.gpus for one in ranked)
     found: dict[str, dict[str, Any]] = {}
     for member in answer.members:
@@ -71,7 +66,7 @@ def gang_members(
             size=answer.size,
             node_rank=nodes[member.node],
             nodes=len(nodes),
-            local_rank=beside[member.node][member.key],
+            local_rank=beside[member.node].index(member.key),
             local_size=len(beside[member.node]),
             domains={level: name for level, name in member.domains.items() if name},
             rails=tuple(rail for rail in dict.fromkeys(member.rails) if rail),
@@ -81,10 +76,6 @@ def gang_members(
         ).entry()
         found |= dict.fromkeys(member.allocations, entry)
     return found
-
-
-def _allocation(claim: Mapping[str, Any]) -> Mapping[str, Any]:
-    return objects.status_of(claim).get("allocation") or {}
 
 
 def _gpus(allocations: Any) -> int:

@@ -10,7 +10,7 @@ import pytest
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.environment import variables
-from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, table_fit
+from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, node_fit
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.index import NodeInfo
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
@@ -44,7 +44,7 @@ def test_classes_that_ask_the_same_of_devices_are_one_question(monkeypatch: pyte
         return search(self, info, alike, rails)
 
     monkeypatch.setattr(NodeSearch, "search", counted)
-    monkeypatch.setattr(table_fit, "table_of", lambda *_, **__: None)
+    monkeypatch.setattr(node_fit, "table_of", lambda *_, **__: None)
     members = workers(8, 1)
     for number, member in enumerate(members):
         spec: Any = member.group.pods[0]["spec"]

@@ -70,7 +70,7 @@ class Distribution:
         takes: Mapping[Any, NodeCounts],
     ) -> Packed | None:
         scope, operations = self.scope, OPERATIONS * self.budget
-        domains = scope.domains(scope.places.keys())
+        domains = scope.domains(scope.places)
         return Packing(root, kinds, takes, want, domains, scope.opened, scope.required, operations).best()
 
     def _class_by_class(self, want: Count, takes: Mapping[Any, NodeCounts], rails: Rails | None) -> Found:
@@ -86,8 +86,8 @@ class Distribution:
                 kinds[node] = key = (kind, base)
                 if key not in own:
                     own[key] = _beside(takes[kind], base, at, fixed=kind.fixed or any(base))
-            beside = {node: sum(count) for node, count in placed.items()}
-            best = self._best((want[at],), self.scope.tree(beside), kinds, own)
+            root = self.scope.tree({node: sum(count) for node, count in placed.items()})
+            best = self._best((want[at],), root, kinds, own)
             for node, (number,) in best.counts.items() if best is not None else ():
                 base = placed.get(node, nobody)
                 placed[node] = (*base[:at], number, *base[at + 1 :])

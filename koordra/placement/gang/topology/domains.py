@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.placement.gang.member_classes import natural
+from koordra.placement.gang.equivalence import natural
 from koordra.placement.gang.types import Gang
 from koordra.placement.index import ClusterIndex
 from koordra.topology.network_topology import NODE, NVLINK, NetworkLevels, trimmed
@@ -112,8 +112,8 @@ class Scope:
         """The nodes' domains, with members that stay and those `beside` (by node) as fixed ones."""
         fixed = Counter(beside)
         fixed.update(one.node for one in self.gang.fixed)
-        touched = {name for name, info in self.index.nodes.items() if info.holders}
-        return tree_of(self.places, fixed=fixed, touched=touched | fixed.keys())
+        touched = {name for name, info in self.index.nodes.items() if info.holders or name in fixed}
+        return tree_of(self.places, fixed=fixed, touched=touched)
 
     def domains(self, nodes: Collection[str]) -> list[int]:
         """In how many domains of each level these nodes are."""

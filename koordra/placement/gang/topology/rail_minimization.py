@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from koordra.allocator.devices.inventory import NIC, PublishedDevice
 from koordra.api import names
 from koordra.api.allocation import Allocation
+from koordra.placement.gang.equivalence import NodeKind, natural
 from koordra.placement.gang.member_assignment import Rails, rail_of
-from koordra.placement.gang.member_classes import natural
 from koordra.placement.gang.node_fit import NodeFit
-from koordra.placement.gang.node_kinds import NodeKind
 from koordra.placement.gang.topology.distribution import Distribution, Found
 from koordra.placement.gang.topology.domains import Scope
 from koordra.placement.gang.topology.packing import Count, NodeCounts

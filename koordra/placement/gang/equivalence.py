@@ -1,4 +1,8 @@
-"""Nodes of one kind give one answer, so only one of them, the first by name, is asked.
+"""Members that ask the same are one class, nodes that give one answer are one kind: a node is asked for a class, and only the first node
+of a kind, by name, is asked.
+
+A class is everything that a node's answer depends on: the engine's request class of the member's claims and pods, the claims that
+the pods have already, and the nodes that are excluded. Inside a class members are ordered by their index, else by name. A kind is
 
     where     the DeviceState: what the node publishes and what of it is taken (the node itself where selectors read identities)
     room      CPU, memory, pods and the like: how many members they leave room for
@@ -11,21 +15,101 @@ pods read no labels or names.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
+from koordra.allocator.predicates import requests_of
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.errors import InvalidQuantity
 from koordra.placement.decide import Engine
-from koordra.placement.gang.member_classes import MemberClass
+from koordra.placement.gang.types import Member
 from koordra.placement.index import NodeInfo, identity
 from koordra.placement.node_class import DeviceState
 from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.quantity import parse
+
+Requests = list[tuple[int, int, str]]
+"""Of a claim, in order: 0, how many devices and of which class; a last entry that is more than any request."""
+
+_NUMBERS: Final = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberClass:
+    """`room` is what a member's pods ask of a node together.
+
+    `devices` is the request class that stands for what a member asks of devices: classes that differ in CPU alone share it.
+    """
+
+    members: tuple[Member, ...]
+    resolved_groups: tuple[ResolvedGroup, ...]
+    room: Mapping[str, Decimal]
+    devices: RequestClass
+
+    @property
+    def claims(self) -> int:
+        return len(self.members[0].group.claims)
+
+
+def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
+    """The classes by what they ask, so that order of input does not matter.
+
+    Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
+    found: dict[Hashable, list[tuple[Member, ResolvedGroup]]] = {}
+    for member in sorted(members, key=_order):
+        resolved = engine.resolve(member.group)
+        key = (resolved.request_class, frozenset(member.excluded), member.group.allocated)
+        found.setdefault(key, []).append((member, resolved))
+    devices: dict[Hashable, RequestClass] = {}
+    classes = []
+    for own in sorted(found.values(), key=lambda own: _asks(own[0][1])):
+        first, resolved = own[0]
+        room: dict[str, Decimal] = {}
+        for pod in first.group.pods:
+            for resource, amount in requests_of(pod).items():
+                room[resource] = room.get(resource, Decimal(0)) + amount
+        classes.append(
+            MemberClass(
+                tuple(member for member, _ in own),
+                tuple(resolved for _, resolved in own),
+                room,
+                devices.setdefault((resolved.key[0], resolved.siblings), resolved.request_class),
+            )
+        )
+    return classes
+
+
+def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests]], str]:
+    """What is asked, without names. Who asks for no devices comes first; claims with a configuration, which are bound to more, come
+    before those without, and claims for several kinds of devices before those for one."""
+    found = []
+    for asked in resolved.asked:
+        config = [entry.raw for entry in asked.claim.config]
+        first = [request.alternatives[0] for request in asked.requests]
+        requests: Requests = [(0, wanted.spec.count, wanted.device_class.name) for wanted in first]
+        found.append((not config, json.dumps(config, sort_keys=True, default=str), [*requests, (1, 0, "")]))
+    return bool(found), found, repr(resolved.key)
+
+
+def _order(member: Member) -> tuple[object, ...]:
+    return (member.index is None, member.index or 0, natural(member.key))
+
+
+@lru_cache(maxsize=1 << 16)
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Order of names as people count: worker-2 before worker-10."""
+    return tuple(
+        (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _NUMBERS.split(name) if part
+    )
+
 
 Where = tuple[DeviceState | NodeInfo, int]
 """Whose devices, and the node's generation where the node is asked for itself."""
@@ -64,11 +148,15 @@ class NodeKinds:
         for one in self.classes:
             for name, amount in one.room.items():
                 if amount:
-                    before = self._resources.get(name, Decimal(0))
-                    self._resources[name] = before + amount * len(one.members)
-        groups = [member.group for one in self.classes for member in one.members]
+                    self._resources[name] = self._resources.get(name, 0) + amount * len(one.members)
         # Pods that count for a node already, since claims of theirs are there.
-        arrived = frozenset(identity(pod) for group in groups if group.allocated for pod in group.pods)
+        arrived = frozenset(
+            identity(pod)
+            for one in self.classes
+            for member in one.members
+            if member.group.allocated
+            for pod in member.group.pods
+        )
         known: dict[Hashable, tuple[Refusals, tuple[Decimal | None, ...], NodeKind]] = {}
         for name in sorted(index.nodes):
             info = index.nodes[name]
@@ -93,12 +181,10 @@ class NodeKinds:
         asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]
         where: Where | None = None
         if asking and not all(refusals):
-            identities = self.engine.index.known.identities
-            alone = any(one.reads_any_of(identities) for one in asking)
+            alone = any(one.reads_any_of(self.engine.index.known.identities) for one in asking)
             where = (info, info.generation) if alone else (info.devices, 0)
         suits, fixed = tuple(not told for told in refusals), info.name in self.fixed
-        key = where, room, suits, fixed
-        return self.all.setdefault(key, NodeKind(info, where, room, suits, fixed))
+        return self.all.setdefault((where, room, suits, fixed), NodeKind(info, where, room, suits, fixed))
 
     def _room(self, node: Mapping[str, Any], load: Mapping[str, Decimal]) -> tuple[Decimal | None, ...]:
         """What is free of what is asked, as far as the gang could use it; with one class in whole members."""
