@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -84,12 +85,10 @@ class KubeClient:
         """
         found: dict[str, str] = {}
         for version in kinds.SERVED:
-            try:
+            with suppress(NotFound, Forbidden):
                 answer = self._send("GET", f"/apis/{RESOURCE_GROUP}/{version}")
-            except (NotFound, Forbidden):
-                continue
-            for resource in answer.get("resources") or ():
-                found.setdefault(str(resource.get("name")), version)
+                for resource in answer.get("resources") or ():
+                    found.setdefault(str(resource.get("name")), version)
         self._served = found
         return found
 
@@ -135,18 +134,16 @@ class KubeClient:
         and duplicate fields, as kubectl does for what people write.
         """
         place = namespace or (body.get("metadata") or {}).get("namespace") or "default"
-        query = {"fieldValidation": "Strict"} if strict else None
         served = self._as_served(kind)
         path = served.path(namespace=place if kind.namespaced else None, name=name, subresource=subresource)
+        query = {"fieldValidation": "Strict"} if strict else None
         return self._answer("POST", path, served, body=body, query=query)
 
     def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
         """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries one."""
-        metadata = body["metadata"]
+        place, name = body["metadata"].get("namespace"), body["metadata"]["name"]
         served = self._as_served(kind)
-        path = served.path(
-            namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
-        )
+        path = served.path(namespace=place, name=name, subresource=subresource)
         return self._answer("PUT", path, served, body=body)
 
     def patch(

@@ -56,7 +56,8 @@ def owner_of(named: Sequence[str], classes: Mapping[str, Object]) -> Owner:
 def class_names(claim: Mapping[str, Any]) -> list[str]:
     """The DeviceClasses a claim names, in the order of its requests, each once."""
     found: dict[str, None] = {}
-    for request in _mappings(_devices(claim).get("requests")):
+    devices = objects.spec_of(claim).get("devices")
+    for request in _mappings(devices.get("requests") if isinstance(devices, Mapping) else None):
         for asked in (request, request.get("exactly"), *_mappings(request.get("firstAvailable"))):
             if isinstance(asked, Mapping) and asked.get("deviceClassName"):
                 found[str(asked["deviceClassName"])] = None
@@ -69,10 +70,10 @@ def is_koordra_class(device_class: Mapping[str, Any]) -> bool:
     if name == names.DRIVER or name.endswith(f".{names.DRIVER}"):
         return True
     spec = objects.spec_of(device_class)
-    for selector in _mappings(spec.get("selectors")):
-        if _OUR_WORDS.search(str((selector.get("cel") or {}).get("expression") or "")):
-            return True
     return any(
+        _OUR_WORDS.search(str((selector.get("cel") or {}).get("expression") or ""))
+        for selector in _mappings(spec.get("selectors"))
+    ) or any(
         (entry.get("opaque") or {}).get("driver") == names.DRIVER for entry in _mappings(spec.get("config"))
     )
 
@@ -114,15 +115,11 @@ def reserved_for(claim: Mapping[str, Any]) -> list[str]:
 def node_of(claim: Mapping[str, Any]) -> str | None:
     """The one node an allocation is pinned to through `metadata.name In [node]`; None when it is not pinned
     that way."""
-    found = allocation(claim)
-    if found is None:
-        return None
-    selector = found.get("nodeSelector") or {}
     pinned: set[str] = set()
-    for term in _mappings(selector.get("nodeSelectorTerms")):
+    for term in _mappings(((allocation(claim) or {}).get("nodeSelector") or {}).get("nodeSelectorTerms")):
         for field in _mappings(term.get("matchFields")):
             if field.get("key") == "metadata.name" and field.get("operator") == "In":
-                pinned.update(str(value) for value in field.get("values") or ())
+                pinned.update(map(str, field.get("values") or ()))
     return pinned.pop() if len(pinned) == 1 else None
 
 
@@ -130,10 +127,6 @@ def is_immediate(claim: Mapping[str, Any]) -> bool:
     """Whether the claim asks to be allocated without waiting for a pod; such a claim keeps its devices
     without one."""
     return objects.annotations_of(claim).get(names.MODE_LABEL) == "Immediate"
-
-
-def is_made_from_template(claim: Mapping[str, Any]) -> bool:
-    return names.POD_CLAIM_NAME in objects.annotations_of(claim)
 
 
 def consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
@@ -190,7 +183,7 @@ class ClaimEntry:
             bool(objects.status_of(claim).get("reservedFor")),
             tuple([str(one.get("uid")) for one in references]),
             tuple([str(one.get("uid")) for one in references if one.get("controller")]),
-            is_made_from_template(claim),
+            names.POD_CLAIM_NAME in objects.annotations_of(claim),
             objects.is_deleting(claim),
             is_immediate(claim),
         )
@@ -208,11 +201,6 @@ def _device(result: Mapping[str, Any]) -> tuple[str, str, str, str]:
         str(result.get("device")),
         str(result.get("shareID", "")),
     )
-
-
-def _devices(claim: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = objects.spec_of(claim).get("devices")
-    return found if isinstance(found, Mapping) else {}
 
 
 def _mappings(value: object) -> Sequence[Mapping[str, Any]]:

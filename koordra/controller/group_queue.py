@@ -188,8 +188,7 @@ class GroupQueue:
                 events.tell_quota_exceeded(member, why, context=self._context)
             return None
         for claim in member.ours if served else ():
-            key = objects.key(claim)
-            if key in served and uid not in served[key]:
+            if uid not in served.get(objects.key(claim), (uid,)):
                 self._report_full(claim, member)
                 return None
         return member
@@ -245,7 +244,7 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
     """The 256 pods that have the claim: those it is reserved for, then by urgency."""
     reserved = set(claims_of.reserved_for(claim))
     first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
-    return frozenset(objects.uid(pod) for pod in first[:MOST_CONSUMERS])
+    return frozenset(map(objects.uid, first[:MOST_CONSUMERS]))
 
 
 def basis_of(group: Group, epoch: int, excluded: Excluded) -> Basis:

@@ -53,8 +53,7 @@ class LeftoverStore:
 
     def save(self, leftovers: LearnedOrder, *, now: bool = False) -> None:
         """Write what was learned since the last time, if it is time (or `now`)."""
-        is_due = now or self.clock() >= self._again
-        if leftovers.epoch == self._saved or not is_due or not self.may_write():
+        if leftovers.epoch == self._saved or not (now or self.clock() >= self._again) or not self.may_write():
             return
         self._again = self.clock() + PERIOD
         try:

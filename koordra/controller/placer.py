@@ -181,9 +181,9 @@ class Placer:
                     {key: written for key, (written, _) in self._offered.items()},
                     {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)},
                 )
-            reasons = self._reasons(group, resolved, excluded)
+            reasons = zip(keys, self._reasons(group, resolved, excluded), strict=True)
             return GroupPlacement(
-                reasons=waits_for_others(dict(zip(keys, reasons, strict=True))),
+                reasons=waits_for_others(dict(reasons)),
                 undecided=isinstance(decision, Undecided),
                 defect=decision.defect,
             )

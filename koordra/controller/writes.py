@@ -205,14 +205,11 @@ class Writer:
         """A merge patch that holds only for this version of this very claim."""
         body = {**change, "metadata": {**change.get("metadata", {}), **_this_version(claim)}}
         written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)
-        if written.outcome is Outcome.CONFLICT:
-            again = self.read_again(claim)
-            return Written(
-                Outcome.GONE if again.outcome is Outcome.GONE else Outcome.CONFLICT,
-                again.obj,
-                written.message,
-            )
-        return written
+        if written.outcome is not Outcome.CONFLICT:
+            return written
+        again = self.read_again(claim)
+        outcome = Outcome.GONE if again.outcome is Outcome.GONE else Outcome.CONFLICT
+        return Written(outcome, again.obj, written.message)
 
     def _send(
         self,

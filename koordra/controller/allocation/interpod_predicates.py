@@ -28,7 +28,7 @@ from typing import Any, Final
 from koordra.allocator.predicates import selector_matches
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
-from koordra.api.classic.suitable_nodes import SUITABLE_NODES
+from koordra.api.classic import suitable_nodes
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
@@ -37,7 +37,6 @@ from koordra.controller.allocation.pod_terms import (
     counts_for_spread,
     host_ports,
     label_selector_matches,
-    parsed_selector,
     reads_other_pods,
     required_terms,
     volume_claim_names,
@@ -46,6 +45,7 @@ from koordra.controller.allocation.pod_terms import (
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_index import is_living
+from koordra.errors import InvalidManifest
 from koordra.placement.index import NodeInfo
 
 _DO_NOT_SCHEDULE: Final = "DoNotSchedule"
@@ -249,10 +249,13 @@ class InterPodPredicates:
 
     def _unsuitable_classes(self, group: Group) -> _Unsuitable:
         for name in self._changed_classes:
-            text = objects.annotations_of(self._cache.classes.get(name, {})).get(SUITABLE_NODES, "")
             self._suitable.pop(name, None)
-            if text:
-                self._suitable[name] = parsed_selector(text)
+            try:
+                selector = suitable_nodes.of_device_class(self._cache.classes.get(name, {}))
+            except InvalidManifest:
+                selector = {}  # one that cannot be read suits no node, which is said, rather than all
+            if selector is not None:
+                self._suitable[name] = selector
         self._changed_classes.clear()
         if not self._suitable:
             return

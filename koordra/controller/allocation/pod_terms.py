@@ -3,7 +3,6 @@ interpod_predicates.py, each of one field, as kube-scheduler reads it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -52,10 +51,9 @@ def label_selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[s
 def with_label_keys(pod: Object, term: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The term's selector with matchLabelKeys and mismatchLabelKeys of the pod; None selects nothing. Newer API
     servers have merged them into the selector already, which changes nothing here."""
-    selector = term.get("labelSelector")
+    selector, labels = term.get("labelSelector"), objects.labels_of(pod)
     if selector is None:
         return None
-    labels = objects.labels_of(pod)
     added = [
         {"key": key, "operator": operator, "values": [labels[key]]}
         for field_name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
@@ -92,15 +90,6 @@ def volume_claim_names(pod: Object) -> list[str]:
         elif volume.get("ephemeral"):
             found.append(f"{objects.name(pod)}-{volume.get('name')}")
     return found
-
-
-def parsed_selector(text: str) -> Mapping[str, Any]:
-    """The annotation's node selector; one that cannot be read suits no node, which is said, rather than all."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, Mapping) else {}
 
 
 def reads_other_pods(pod: Mapping[str, Any]) -> bool:

@@ -92,8 +92,8 @@ def preemption_for(
     """The cheapest eviction that makes the group fit, None when there is none. `users`: claim key -> pods."""
     if not group.pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in group.pods):
         return None
-    priority = min(_priority(pod) for pod in group.pods)
-    weaker = [(info, _weaker(info, users, priority, together or {})) for info in nodes]
+    priority = min(map(_priority, group.pods))
+    weaker = ((info, _weaker(info, users, priority, together or {})) for info in nodes)
     candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
     found = [
         Preemption(info.name, victims)

@@ -60,6 +60,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
+from koordra.controller.cache.changes import set_or_drop
 from koordra.controller.cache.pod_index import Condition, PodClaims, PodIndex, pod_scheduled
 
 SETTLE: Final = 1.0
@@ -103,14 +104,8 @@ class Answer:
     why: str = ""
     look_again: float | None = None
 
-    @property
-    def is_no(self) -> bool:
-        return self.reading in {Reading.REFUSED, Reading.ERASED}
 
-
-def granted(
-    claim: Mapping[str, Any], pod: Mapping[str, Any], *, now: float, gated: bool | None = None
-) -> Grant | None:
+def granted(claim: Mapping[str, Any], pod: Mapping[str, Any], *, now: float) -> Grant | None:
     """The grant to remember for an allocated claim and a pod that waits; None where it is pinned to no node.
 
     `pod` is the pod as it was seen when the allocation was written, or is first seen with it.
@@ -125,18 +120,17 @@ def granted(
         since=now,
         condition=pod_scheduled(pod),
         generation=int(objects.metadata(pod).get("generation") or 0),
-        was_gated=pod_index.is_gated(pod) if gated is None else gated,
+        was_gated=pod_index.is_gated(pod),
         reserved=tuple(claims_of.reserved_for(claim)),
     )
 
 
 def updated(grant: Grant, *, pod: Mapping[str, Any], claim: Mapping[str, Any] | None, now: float) -> Grant:
     """The grant with what is seen now, for the rules that compare two moments."""
-    condition = pod_scheduled(pod)
-    changed = now if condition != grant.condition else grant.changed
-    reserved = grant.reserved
+    condition, reserved = pod_scheduled(pod), grant.reserved
     if claim is not None and claims_of.is_allocated(claim):
         reserved = tuple(claims_of.reserved_for(claim))
+    changed = now if condition != grant.condition else grant.changed
     return replace(grant, condition=condition, changed=changed, reserved=reserved)
 
 
@@ -158,14 +152,12 @@ def read(
         return Answer(Reading.SETTLED)
     if claim is None or objects.uid(claim) != grant.claim_uid or objects.is_deleting(claim):
         return Answer(Reading.SETTLED)
-    pod_uid = objects.uid(pod)
     if not claims_of.is_allocated(claim):
-        if set(grant.reserved) - {pod_uid}:
+        if set(grant.reserved) - {objects.uid(pod)}:
             return Answer(Reading.SETTLED)
         return Answer(Reading.ERASED, grant.condition.message or "the allocation was erased")
-    if claims_of.node_of(claim) != grant.node or _timestamp(claim) != grant.allocated_at:
-        return Answer(Reading.SETTLED)
-    if claims_of.reserved_for(claim):
+    has_moved = claims_of.node_of(claim) != grant.node or _timestamp(claim) != grant.allocated_at
+    if has_moved or claims_of.reserved_for(claim):
         return Answer(Reading.SETTLED)
     if not grant.condition.is_unschedulable or pod_index.gates(pod) or not all_allocated:
         return Answer(Reading.NOT_YET)
@@ -224,11 +216,8 @@ class FeedbackTracker:
     def remember(self, claim: Object, pods: Iterable[Object], *, now: float) -> None:
         """The claim was just allocated for these pods: what they say at this moment is an old answer."""
         for pod in pods:
-            grant = granted(claim, pod, now=now)
-            if grant is not None:
-                self._put(
-                    objects.uid(pod), {**self._grants.get(objects.uid(pod), {}), grant.claim_uid: grant}
-                )
+            if (grant := granted(claim, pod, now=now)) is not None:
+                self._grants.setdefault(objects.uid(pod), {})[grant.claim_uid] = grant
 
     def drop(self, claim: Object) -> None:
         """We took the allocation back ourselves; its absence is nobody's answer."""
@@ -238,7 +227,7 @@ class FeedbackTracker:
     def settle(self, refusal: Refusal) -> None:
         """A no has been acted on; until then every reading finds it again."""
         pod = objects.uid(refusal.member.pod)
-        self._put(pod, {})
+        self._grants.pop(pod, None)
         self._unread.add(pod)
 
     def read(self, *, now: float) -> tuple[list[Refusal], float | None]:
@@ -249,21 +238,17 @@ class FeedbackTracker:
         """
         while self._due and self._due[0][0] <= now:
             self._unread.add(heapq.heappop(self._due)[1])
-        unread, refusals = set(self._unread), []
-        for uid in unread:
-            refusal = self._read(uid, now)
-            if refusal is None:
-                self._unread.discard(uid)
-            else:
-                refusals.append(refusal)
-        refusals.sort(key=lambda refusal: objects.key(refusal.member.pod))
-        return refusals, self._due[0][0] if self._due else None
+        refusals = {uid: refusal for uid in self._unread if (refusal := self._read(uid, now)) is not None}
+        self._unread.intersection_update(refusals)
+        return sorted(refusals.values(), key=lambda refusal: objects.key(refusal.member.pod)), (
+            self._due[0][0] if self._due else None
+        )
 
     def _read(self, uid: str, now: float) -> Refusal | None:
         entry = self._pods.entries.get(uid)
         member = entry.member if entry is not None and uid in self._pods.open else None
         if member is None or pod_index.is_bound(member.pod):
-            self._put(uid, {})
+            self._grants.pop(uid, None)
             return None
         current: dict[str, Grant] = {}
         refusal = None
@@ -279,13 +264,13 @@ class FeedbackTracker:
                 refusals=self._refusals(uid),
                 now=now,
             )
-            if answer.is_no and refusal is None:
+            if answer.reading in {Reading.REFUSED, Reading.ERASED} and refusal is None:
                 refusal = Refusal(member, claim, grant.node, answer)
             if answer.reading is not Reading.SETTLED:
                 current[grant.claim_uid] = grant
             if answer.look_again is not None:
                 heapq.heappush(self._due, (answer.look_again, uid))
-        self._put(uid, current)
+        set_or_drop(self._grants, uid, current)
         return refusal
 
     def _up_to_date(self, pod: Object, claim: Object, now: float) -> Grant | None:
@@ -293,9 +278,3 @@ class FeedbackTracker:
         if before is not None:
             return updated(before, pod=pod, claim=claim, now=now)
         return granted(claim, pod, now=now) if claims_of.is_allocated(claim) else None
-
-    def _put(self, pod: str, grants: dict[str, Grant]) -> None:
-        if grants:
-            self._grants[pod] = grants
-        else:
-            self._grants.pop(pod, None)

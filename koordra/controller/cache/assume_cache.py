@@ -72,12 +72,8 @@ class AssumeCache:
         """Whether the cache shows what our last write was answered with, and nothing newer: there is nothing new in it."""
         uid, version = objects.uid(cached), objects.resource_version(cached)
         written = self._written.get(uid)
-        if (
-            written is None
-            or not version
-            or objects.resource_version(written) != version
-            or uid in self._pending
-        ):
+        is_shown = written is not None and version and objects.resource_version(written) == version
+        if not is_shown or uid in self._pending:
             return False
         del self._written[uid]
         return uid not in self._lost

@@ -160,10 +160,9 @@ class ClusterCache:
         self._refresh(claim)
 
     def _refresh(self, claim: Object) -> None:
-        key = objects.key(claim)
-        cached = self._cached.get(key)
+        cached = self._cached.get(objects.key(claim))
         if cached is not None and objects.uid(cached) == objects.uid(claim):
-            self._put(RESOURCE_CLAIMS, key, self.assume_cache.current(cached))
+            self._put(RESOURCE_CLAIMS, objects.key(claim), self.assume_cache.current(cached))
 
     def _put_cached(self, key: str, claim: Object | None) -> None:
         before = self._cached.get(key)
@@ -287,13 +286,12 @@ class Audit:
     def run(self) -> bool:
         """One full read; whether another one has to confirm a suspicion."""
         found = self._cache.differences(self._source.cluster())
-        suspects = {(str(change.kind), change.key, id(change.obj)) for change in found}
-        confirmed = suspects & self._suspects
-        missed = [one for one in found if (str(one.kind), one.key, id(one.obj)) in confirmed]
+        suspects = {(str(change.kind), change.key, id(change.obj)): change for change in found}
+        missed = [change for suspect, change in suspects.items() if suspect in self._suspects]
         for change in missed:
             self._count(change.kind.plural, change.key)
         self._cache.apply(missed)
-        self._suspects = suspects - confirmed
+        self._suspects = suspects.keys() - self._suspects
         self.compare()
         self._cache.touch_all()
         return bool(self._suspects)

@@ -75,9 +75,7 @@ class Group:
 
     def users(self, claim: Object) -> tuple[Object, ...]:
         uid = objects.uid(claim)
-        return tuple(
-            [one.pod for one in self.members if any(objects.uid(entry) == uid for entry in one.ours)]
-        )
+        return tuple([one.pod for one in self.members if uid in map(objects.uid, one.ours)])
 
 
 def _each(several: Iterable[Sequence[Object]]) -> list[Object]:
@@ -96,8 +94,8 @@ def groups_in_use(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[
         place, called = objects.namespace(pod), objects.pod_claim_names(pod).values()
         own = [held.pop(key) for name in called if (key := f"{place}/{name}") in held]
         if own:
-            spec = {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}
-            yield Group((PodClaims({**pod, "spec": spec}, tuple(own)),))
+            unbound = {**pod, "spec": {**objects.spec_of(pod), "nodeName": ""}}
+            yield Group((PodClaims(unbound, tuple(own)),))
     for claim in held.values():
         yield Group((), claim)
 

@@ -162,12 +162,10 @@ class PodIndex:
     """By the classes that a claim names."""
 
     def member(self, uid: str) -> PodClaims | None:
-        entry = self.entries.get(uid)
-        return None if entry is None else entry.member
+        return self.entries[uid].member if uid in self.entries else None
 
     def members(self, uids: Iterable[str]) -> list[PodClaims]:
-        found = [member for uid in uids if (member := self.member(uid)) is not None]
-        return sorted(found, key=lambda member: objects.key(member.pod))
+        return sorted(filter(None, map(self.member, uids)), key=lambda member: objects.key(member.pod))
 
     def follow(self) -> set[str]:
         """uids of the pods there are, and of those that are touched: a set that the caller empties."""
@@ -226,9 +224,7 @@ class PodIndex:
         for entry in entries:
             if entry.is_from_template and objects.uid(pod) not in entry.controllers:
                 return None
-            owner = Owner.KOORDRA if entry.pools else Owner.FOREIGN
-            if not entry.is_allocated:
-                owner = self._owner(entry)
+            owner = self._owner(entry)
             if owner is Owner.KOORDRA:
                 ours.append(entry.claim)
             elif owner is Owner.FOREIGN:
@@ -238,6 +234,8 @@ class PodIndex:
         return PodClaims(pod, tuple(ours), tuple(others), tuple(refused))
 
     def _owner(self, entry: ClaimEntry) -> Owner:
+        if entry.is_allocated:
+            return Owner.KOORDRA if entry.pools else Owner.FOREIGN
         found = self._owners.get(entry.class_names)
         if found is None:
             found = self._owners[entry.class_names] = claims_of.owner_of(entry.class_names, self.class_table)
@@ -280,7 +278,7 @@ class PodIndex:
         if is_bound(pod):
             return str(objects.spec_of(pod)["nodeName"])
         keys = self.entries[uid].keys if uid in self.entries else ()
-        claims = [self.claim_entries[key] for key in keys if key in self.claim_entries]
+        claims = (self.claim_entries[key] for key in keys if key in self.claim_entries)
         return next((claim.node for claim in claims if claim.node), "")
 
 

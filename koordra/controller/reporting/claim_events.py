@@ -64,9 +64,9 @@ EventSink = Callable[[ClaimEvent], object]
 
 
 def allocated(claim: Object, pods: Iterable[Object], *, level: str | None = None) -> ClaimEvent:
-    devices = [_device_text(result) for result in claims_of.results(claim)]
+    devices = ", ".join(map(_device_text, claims_of.results(claim)))
     near = f", GPU and NIC at {level}" if level else ""
-    message = f"{_name(claim)} on {claims_of.node_of(claim) or 'any node'}: {', '.join(devices)}{near}"
+    message = f"{_name(claim)} on {claims_of.node_of(claim) or 'any node'}: {devices}{near}"
     return ClaimEvent(ALLOCATED, cut(message), (claim, *pods), warning=False)
 
 
@@ -114,17 +114,15 @@ def nearest_miss(reasons: Sequence[Reason]) -> str:
     """The one word for many reasons: a device that almost fits says more than a node that is out of the
     question, and that says more than devices of the wrong kind. Among the rest the allocator's order decides,
     then the more frequent."""
-    if not reasons:
-        return Cause.NODE_UNSUITABLE.value
-    wrong_kind = Cause.SELECTOR_MISMATCH.value
-    relevant = (
-        [reason for reason in reasons if reason.device is not None and reason.reason != wrong_kind]
-        or [reason for reason in reasons if reason.reason != wrong_kind]
-        or list(reasons)
-    )
+    right_kind = [reason for reason in reasons if reason.reason != Cause.SELECTOR_MISMATCH.value]
+    relevant = [reason for reason in right_kind if reason.device is not None] or right_kind or reasons
     rank = {cause.value: position for position, cause in enumerate(Cause)}
     frequency = Counter(reason.reason for reason in relevant)
-    return min(frequency, key=lambda word: (rank.get(word, -1), -frequency[word], word))
+    return min(
+        frequency,
+        key=lambda word: (rank.get(word, -1), -frequency[word], word),
+        default=Cause.NODE_UNSUITABLE.value,
+    )
 
 
 def explain(reasons: Sequence[Reason], *, headline: str) -> str:
@@ -141,17 +139,13 @@ def explain(reasons: Sequence[Reason], *, headline: str) -> str:
 def _clause(place: tuple[str, str, str, str], devices: Sequence[str], *, headline: str) -> str:
     node, request, word, detail = place
     others = f" and {len(devices) - 1} more" if len(devices) > 1 else ""
-    where = " ".join(
-        part
-        for part in (
-            f"node {node}" if node else "",
-            f"request {request}" if request else "",
-            f"{devices[0]}{others}" if devices else "",
-        )
-        if part
+    where = (
+        f"node {node}" if node else "",
+        f"request {request}" if request else "",
+        f"{devices[0]}{others}" if devices else "",
     )
     what = detail if word == headline else f"{word}: {detail}"
-    return f"{where}: {what}" if where else what
+    return f"{' '.join(filter(None, where))}: {what}" if any(where) else what
 
 
 def _joined(clauses: Sequence[str]) -> str:
