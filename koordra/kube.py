@@ -42,6 +42,7 @@ from koordra.errors import (
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
+WATCH_SECONDS: Final = 300
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _VALUE: Final = re.compile(r"(Invalid value: )[\[{&].*[\]}]", re.DOTALL)
 
@@ -97,7 +98,6 @@ class KubeClient:
         return replace(kind, version=version) if version else kind
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
-        """One object. Raises NotFound."""
         return kinds.to_v1(self._send("GET", self._as_served(kind).path(namespace=namespace, name=name)))
 
     def list(
@@ -191,21 +191,17 @@ class KubeClient:
         kind: Kind,
         *,
         resource_version: str,
-        namespace: str | None = None,
         field_selector: str = "",
-        timeout: int = 300,
     ) -> Iterator[tuple[str, Object]]:
-        """(event type, object) from `resource_version` on, until the server ends the stream after `timeout` seconds.
+        """(event type, object) from `resource_version` on, until the server ends the stream after WATCH_SECONDS.
 
         BOOKMARK events are passed on: their object carries only a newer resourceVersion. Raises Gone when the history
         no longer reaches back.
         """
-        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout)}
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
         served = self._as_served(kind)
-        response = self._open(
-            "GET", served.path(namespace=namespace), query=query, read_timeout=timeout + 15.0
-        )
+        response = self._open("GET", served.path(), query=query, read_timeout=WATCH_SECONDS + 15.0)
         try:
             for line in _lines(response):
                 event = _decode(line)

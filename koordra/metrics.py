@@ -51,7 +51,6 @@ class Metrics:
         return Counter(name, meaning, labels, registry=self._registry)
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        """Something that is now."""
         return Gauge(name, meaning, labels, registry=self._registry)
 
     def histogram(
@@ -125,7 +124,6 @@ class MetricsServer:
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def close(self) -> None:
-        """Stop answering and free the port."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -68,14 +68,12 @@ class WatchCache:
         field_selector: str = "",
         on_change: Listener | None = None,
         trim: Callable[[Object], Object] = lambda obj: obj,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         self.kind = kind
         self._client = client
         self._field_selector = field_selector
         self._on_change = on_change
         self._trim = trim
-        self._jitter = jitter
         self._lock = threading.Lock()
         self._objects: dict[str, Object] = {}
         self._order: list[str] | None = None
@@ -110,7 +108,7 @@ class WatchCache:
                 if not isinstance(error, Gone):
                     log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
                 self._version = ""
-                stop.wait(backoff * (0.5 + self._jitter()))
+                stop.wait(backoff * (0.5 + random.random()))
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
 
     def _relist(self) -> None:

@@ -40,7 +40,6 @@ _OUR_WORDS: Final = re.compile(
 
 
 def owner(claim: Mapping[str, Any], classes: Mapping[str, Object]) -> Owner:
-    """Who may allocate this claim. `classes`: all DeviceClasses by name."""
     return owner_of(class_names(claim), classes)
 
 
@@ -85,7 +84,6 @@ def allocation(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The devices of a claim's allocation, as written in its status."""
     return list(_mappings(((allocation(claim) or {}).get("devices") or {}).get("results")))
 
 
@@ -108,7 +106,6 @@ def pools(claim: Mapping[str, Any]) -> set[str]:
 
 
 def reserved_for(claim: Mapping[str, Any]) -> list[str]:
-    """uids of the pods that the claim is reserved for."""
     return [str(entry.get("uid")) for entry in _mappings(objects.status_of(claim).get("reservedFor"))]
 
 

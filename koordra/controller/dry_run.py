@@ -129,7 +129,6 @@ def _run(
 
 
 def _waiting(cache: ClusterCache) -> dict[str, Group]:
-    """The groups that wait, by key, gangs left out."""
     groups, pods = GroupIndex(), cache.pod_index
     for uid in pods.pending:
         if gang_of(pods.entries[uid].pod) is None:

@@ -88,9 +88,8 @@ class Placer:
             contained=lambda event, node: log.exception(event, node=node),
         )
         self._cache: ClusterCache | None = None
-        self._learned: dict[str, tuple[Group, ResolvedGroup]] = {}
-        """Groups by key that were counted in this pass and not placed yet."""
-        self._last: tuple[Group, ResolvedGroup] | None = None
+        self._read: dict[str, tuple[Group, ResolvedGroup]] = {}
+        """Groups by key, as they were read in this pass."""
         self._offered: dict[str, tuple[Mapping[str, Any], Allocation]] = {}
         """By claim key: what was offered last, as it is written and as the engine reads it."""
         self._explained: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
@@ -108,7 +107,6 @@ class Placer:
 
     def sync(self, cache: ClusterCache) -> None:
         """Everything as it is at the beginning of a pass. A new cache is listened to from now on."""
-        self._learned.clear()
         if self._cache is not cache:
             self._cache = cache
             for kind in _KINDS:
@@ -119,6 +117,7 @@ class Placer:
             for group, resolved in self._readable(groups_in_use(cache.claims.values(), cache.pods.values()))
         ):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
+        self._read.clear()
 
     def _on_change(self, kind: Kind, key: str, _before: Object | None, obj: Object | None) -> None:
         if kind is RESOURCE_SLICES and obj is not None:
@@ -157,7 +156,6 @@ class Placer:
         one."""
         new = (group for group in groups if not group.placed and self.order.is_new(_uids(group)))
         for group, resolved in self._readable(new):  # what cannot be read is reported when it is placed
-            self._learned[group.key] = group, resolved
             self._learn(group, resolved)
 
     def _learn(self, group: Group, resolved: ResolvedGroup) -> None:
@@ -201,7 +199,6 @@ class Placer:
         return self.fits(group, info, frozenset(map(objects.uid, (*info.holders, *pods))))
 
     def fits(self, group: Group, info: NodeInfo, without: frozenset[str]) -> bool:
-        """Whether the group has a place on the node, with these claims and pods (by uid) gone."""
         try:
             return self.engine.fits(self._resolved(group), info.name, without=without)
         except KoordraError:
@@ -209,16 +206,12 @@ class Placer:
 
     def _resolved(self, group: Group) -> ResolvedGroup:
         """The group as the engine reads it. Raises ClaimRefused for a claim that cannot be read or placed by anybody."""
-        for known in (self._last, self._learned.pop(group.key, None)):
-            if known is not None and known[0] is group:
-                self._last = known
-                return known[1]
-        found = self.engine.resolve(self.group(group))
-        self._last = group, found
-        return found
+        known = self._read.get(group.key)
+        if known is None or known[0] is not group:
+            known = self._read[group.key] = group, self.engine.resolve(self.group(group))
+        return known[1]
 
     def group(self, group: Group) -> placement_groups.Group:
-        """The group with its claims read. Raises ClaimRefused for one that cannot be."""
         claims = []
         for claim in group.pending:
             try:

@@ -18,7 +18,7 @@ waits and calls again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import Cause, Reason, reason_of
@@ -48,7 +48,7 @@ log = get_logger(__name__)
 class Reconciler:
     """Joint allocation for one cluster.
 
-    `source` has the objects that are watched; `clock` is monotonic; `sinks` are told what happens.
+    `source` has the objects that are watched; `clock` is monotonic; `report` is told what happens.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Reconciler:
         writer: Writer,
         *,
         clock: Callable[[], float],
-        sinks: Sequence[EventSink] = (),
+        report: EventSink = lambda claim_event: None,
         starves_after: float = STARVES_AFTER,
         preemption: bool = False,
         learned: Learned | None = None,
@@ -66,7 +66,7 @@ class Reconciler:
     ) -> None:
         self._node_backoff = NodeBackoff()
         self._context = PassContext(
-            source, writer, clock=clock, sinks=sinks, refusals=self._node_backoff.refusals
+            source, writer, clock=clock, report=report, refusals=self._node_backoff.refusals
         )
         self.allocation = AllocationStep(
             self._context,

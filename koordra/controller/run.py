@@ -241,7 +241,7 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         source,
         Writer(process.instruments.counting(process.client), may_write=may_write, now=wall_clock),
         clock=time.monotonic,
-        sinks=process.sinks,
+        report=process.report,
         starves_after=process.settings.starves_after,
         preemption=process.settings.preemption,
         learned=store.read(),

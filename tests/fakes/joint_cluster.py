@@ -49,7 +49,7 @@ class JointCluster:
             self.caches,
             self.writer,
             clock=lambda: self.now,
-            sinks=(self.told.append,),
+            report=self.told.append,
             starves_after=self.starves_after,
             preemption=self.preemption,
         )

@@ -1067,7 +1067,7 @@ class World:
     def is_held_back(self, answer: Any) -> bool:
         """A node may be kept free for somebody who comes first."""
         leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
-        kept = {entry.node for one in leading for entry in one.allocation.reservations.held}
+        kept = {entry.node for one in leading for entry in one.allocation.reservations._held.values()}
         return bool(kept & set(answer.nodes.values()))
 
 

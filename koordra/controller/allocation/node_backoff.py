@@ -33,9 +33,7 @@ class BackedOffNode:
 class NodeBackoff:
     """By pod uid and node. Not thread-safe: the reconciler's worker owns it."""
 
-    def __init__(self, *, first: float = FIRST, longest: float = LONGEST) -> None:
-        self._first = first
-        self._longest = longest
+    def __init__(self) -> None:
         self._by_pod: dict[str, dict[str, BackedOffNode]] = {}
         self._changed: set[str] = set()
         self._ends: list[tuple[float, str]] = []
@@ -43,14 +41,13 @@ class NodeBackoff:
     def exclude(self, pod_uid: str, node: str, *, why: str, now: float) -> BackedOffNode:
         nodes = self._by_pod.setdefault(pod_uid, {})
         before = nodes[node].refusals if node in nodes else 0
-        until = now + min(self._first * 2.0**before, self._longest)
+        until = now + min(FIRST * 2.0**before, LONGEST)
         found = nodes[node] = BackedOffNode(why, until, before + 1)
         self._changed.add(pod_uid)
         heapq.heappush(self._ends, (until, pod_uid))
         return found
 
     def active(self, pod_uid: str, now: float) -> dict[str, str]:
-        """node -> why, for the nodes the pod has to stay off now; sorted by node."""
         entries = sorted(self._by_pod.get(pod_uid, {}).items())
         return {node: entry.why for node, entry in entries if entry.until > now}
 
@@ -78,7 +75,6 @@ class NodeBackoff:
             self._changed.add(heapq.heappop(self._ends)[1])
 
     def next_expiry(self, now: float) -> float | None:
-        """When the next exclusion ends at the earliest, None when none is active."""
         self._expire(now)
         return self._ends[0][0] if self._ends else None
 

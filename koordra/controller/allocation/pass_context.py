@@ -33,7 +33,7 @@ REFUSED_PAUSE: Final = 60.0
 
 
 class PassContext:
-    """`clock` is monotonic; `sinks` are told what happens."""
+    """`clock` is monotonic; `report` is told what happens."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PassContext:
         writer: Writer,
         *,
         clock: Callable[[], float],
-        sinks: Sequence[EventSink],
+        report: EventSink,
         refusals: Callable[[str], int],
     ) -> None:
         self._source = source
@@ -49,7 +49,7 @@ class PassContext:
         self.clock = clock
         self.cache = ClusterCache()
         self.audit = Audit(self.cache, source, clock=clock)
-        self.events = EventDedup(sinks, clock=clock)
+        self.events = EventDedup(report, clock=clock)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=refusals)
         self._conflicts = 0
         self._conflicts_before = 0

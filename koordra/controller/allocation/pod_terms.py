@@ -93,7 +93,6 @@ def volume_claim_names(pod: Object) -> list[str]:
 
 
 def reads_other_pods(pod: Mapping[str, Any]) -> bool:
-    """Whether it matters to the pod where other pods and volumes are."""
     spec = objects.spec_of(pod)
     affinity = spec.get("affinity") or {}
     return bool(

@@ -60,10 +60,6 @@ class Reservations:
         self._next: float | None = None
         self.version = 0
 
-    @property
-    def held(self) -> tuple[Reservation, ...]:
-        return tuple(self._held[key] for key in sorted(self._held))
-
     def waits(self, group: Group, *, now: float) -> None:
         if self._since.setdefault(group.key, now) == now and self._starves_after > 0:
             self._review_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))

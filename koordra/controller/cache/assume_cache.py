@@ -52,18 +52,15 @@ class AssumeCache:
             self._written[objects.uid(claim)] = claim
 
     def doubt(self, claim: Object, allocation: Mapping[str, Any]) -> None:
-        """`allocation` was sent for `claim` (conditional on its version) and no answer came."""
         self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)
 
     def pending_writes(self) -> list[PendingWrite]:
         return sorted(self._pending.values(), key=lambda doubt: objects.key(doubt.claim))
 
     def lose(self, claim_uid: str) -> None:
-        """The server does not have the claim any more, whatever the cache shows."""
         self._lost.add(claim_uid)
 
     def forget(self, claim_uid: str) -> None:
-        """The cache does not show the claim any more."""
         self._written.pop(claim_uid, None)
         self._pending.pop(claim_uid, None)
         self._lost.discard(claim_uid)

@@ -95,7 +95,6 @@ class ClusterCache:
 
     @classmethod
     def of(cls, cluster: Cluster) -> ClusterCache:
-        """A cache of objects that were read once."""
         cache = cls()
         cache.adopt(cluster)
         return cache
@@ -132,7 +131,6 @@ class ClusterCache:
                 self._put(change.kind, change.key, change.obj)
 
     def adopt(self, cluster: Cluster) -> None:
-        """Everything as a full read has it; what differs is applied as changes."""
         self.apply(self.differences(cluster))
 
     def differences(self, cluster: Cluster) -> list[Change]:
@@ -147,7 +145,6 @@ class ClusterCache:
     # what our own writes show
 
     def assume(self, claim: Object) -> None:
-        """The server has answered with this state of a claim; where the claim is known, it counts from now on."""
         self.assume_cache.assume(claim)
         self._refresh(claim)
 
@@ -185,7 +182,6 @@ class ClusterCache:
     # for the audit
 
     def rebuilt(self) -> ClusterCache:
-        """A cache made anew from the same objects, as they are with our writes laid over."""
         fresh = ClusterCache()
         for kind, table in self._tables.items():
             for key, obj in table.items():

@@ -81,7 +81,6 @@ def is_living(pod: Mapping[str, Any]) -> bool:
 
 
 def may_be_planned(member: PodClaims) -> bool:
-    """Whether the pod waits for koordra and for nobody else; see the module's docstring."""
     is_free = all(gate == names.JOINT_GATE for gate in gates(member.pod))
     return bool(member.pending) and is_free and not member.refused
 

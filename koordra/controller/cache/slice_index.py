@@ -28,7 +28,6 @@ class SliceIndex:
         return tuple(self.slices[key] for key in sorted(self._of_node.get(node, ())))
 
     def of_pool(self, pool: str) -> tuple[Object, ...]:
-        """koordra's slices of a pool, by name."""
         return tuple(self.slices[key] for key in sorted(self._of_pool.get(pool, ())))
 
     def on_slice(self, key: str, before: Object | None, now: Object | None) -> None:
@@ -52,7 +51,6 @@ def pool_name(entry: Object) -> str:
 
 
 def joint_slice(entry: Object) -> Object:
-    """A slice of koordra's with the devices that the controller gives out."""
     spec = objects.spec_of(entry)
     devices = spec.get("devices") or []
     joint = [device for device in devices if allocator_of(device) in {"", names.ALLOCATOR_CONTROLLER}]

@@ -183,7 +183,6 @@ def strange_slices(slices: Iterable[Object]) -> list[DeviceConflict]:
 
 
 def contest_conflicts(found: Iterable[Contest], node: Object | None) -> list[DeviceConflict]:
-    """Devices that two drivers publish, on their node."""
     return [
         DeviceConflict(
             TWO_DRIVERS,
@@ -249,7 +248,6 @@ def _facts(entry: Object, device: Mapping[str, Any]) -> DeviceFacts | None:
 
 
 def joint_places(slices: Iterable[Object]) -> set[Place]:
-    """Pool and name of every device that the controller gives out."""
     return {
         (pool_name(entry), str(device.get("name")))
         for entry in slices

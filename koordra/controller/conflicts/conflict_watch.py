@@ -141,7 +141,6 @@ class ConflictWatch:
             self._probes.update({kind: (name, facts) for kind, facts in found.items()})
 
     def excluded(self, group: Group) -> dict[str, Reason]:
-        """Node -> why no GPU of it is given out."""
         if not self._refused:
             return {}
         named = {name for claim in group.pending for name in claims_of.class_names(claim)}

@@ -59,7 +59,7 @@ class ClaimEvent:
     warning: bool = True
 
 
-EventSink = Callable[[ClaimEvent], object]
+EventSink = Callable[[ClaimEvent], None]
 """Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""
 
 
@@ -93,7 +93,6 @@ def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> Cla
 
 
 def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:
-    """A pod was evicted; reported on it and on the pod that takes its place."""
     message = f"pod {objects.key(victim)} was evicted from node {node} for pod {objects.key(by)}, which has a higher priority"
     return ClaimEvent(PREEMPTED, cut(message), (victim, by))
 

@@ -53,7 +53,6 @@ class EventRecorder:
         self._wake = threading.Event()
 
     def __call__(self, claim_event: ClaimEvent, /) -> None:
-        """Put one Event per object aside."""
         with self._lock:
             for about in claim_event.about:
                 place = (objects.namespace(about), event_name(about, claim_event.reason))
@@ -132,7 +131,6 @@ class EventRecorder:
 
 
 def event_name(about: Object, reason: str) -> str:
-    """The Event's name: the object's, and a digest of uid and reason."""
     digest = hashlib.sha256(f"{objects.uid(about)}/{reason}/{COMPONENT}".encode()).hexdigest()[:16]
     return f"{objects.name(about)[:200].rstrip('.-')}.{digest}"
 
@@ -149,17 +147,13 @@ class _Reported:
 
 
 class EventDedup:
-    """Passes events on to the sinks. Not thread-safe; sinks neither block nor raise."""
+    """Passes events on, to one that neither blocks nor raises. Not thread-safe."""
 
-    def __init__(self, sinks: Sequence[EventSink], *, clock: Callable[[], float]) -> None:
-        self._sinks = tuple(sinks)
+    def __init__(self, report: EventSink, *, clock: Callable[[], float]) -> None:
+        self.report = report
         self._clock = clock
         self._reported: dict[str, _Reported] = {}
         self._held_back: dict[str, ClaimEvent] = {}
-
-    def report(self, claim_event: ClaimEvent) -> None:
-        for sink in self._sinks:
-            sink(claim_event)
 
     def allocated(self, claim: Object, pods: Iterable[Object], *, level: str | None) -> None:
         self.forget(objects.uid(claim))

@@ -118,7 +118,6 @@ class ControllerMetrics:
         self._plan.observe(planned)
 
     def counting(self, api: KubeClient) -> KubeClient:
-        """The same API, with its writes counted and timed."""
         return cast("KubeClient", _CountingApi(api, self))
 
     @contextmanager
@@ -186,7 +185,6 @@ class LatencyBreakdown:
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
-        """The worker encodes, or waits for an answer."""
         started = self._clock()
         try:
             yield

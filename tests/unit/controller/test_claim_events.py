@@ -56,7 +56,7 @@ def test_no_reasons_at_all_means_no_devices_at_all() -> None:
 def test_the_same_reason_is_told_again_only_with_new_figures_and_not_all_the_time() -> None:
     heard: list[ClaimEvent] = []
     now = 0.0
-    announce = EventDedup((heard.append,), clock=lambda: now)
+    announce = EventDedup(heard.append, clock=lambda: now)
     waits = claim("a", uid="u")
 
     def say(figures: str, at: float) -> int:
@@ -80,7 +80,7 @@ def test_what_was_held_back_is_told_when_its_pause_is_over() -> None:
     """The last Event of a claim never stays wrong: nobody may come by again in a quiet cluster."""
     heard: list[ClaimEvent] = []
     now = 0.0
-    announce = EventDedup((heard.append,), clock=lambda: now)
+    announce = EventDedup(heard.append, clock=lambda: now)
     waits = claim("a", uid="u")
     for figures in ("none", "1 free", "2 free"):
         announce.waiting(waits, [], [short("gpu-0", figures=figures)])

@@ -96,22 +96,22 @@ def test_order_is_priority_then_age_then_name() -> None:
 
 
 def test_exclusions_double_up_to_a_bound_and_are_forgotten_with_the_pod() -> None:
-    kept = NodeBackoff(first=5, longest=30)
+    kept = NodeBackoff()
     now, pauses = 0.0, []
-    for _ in range(5):
+    for _ in range(8):
         entry = kept.exclude("p", "n0", why="no", now=now)
         pauses.append(entry.until - now)
         assert kept.active("p", now) == {"n0": "no"}
         assert kept.active("p", entry.until) == {}
         assert kept.next_expiry(now) == entry.until
         now = entry.until
-    assert pauses == [5, 10, 20, 30, 30]
-    assert kept.refusals("p") == 5
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert kept.refusals("p") == 8
     assert kept.active("other", 0.0) == {}
     kept.exclude("p", "n1", why="no", now=now)
     kept.retry_node("n1", now)
     assert kept.active("p", now) == {}
-    assert kept.refusals("p") == 6
+    assert kept.refusals("p") == 9
     kept.forget("p")
     assert kept.refusals("p") == 0
 

@@ -56,7 +56,7 @@ class Timed(JointCluster):
             self.caches,
             Writer(api, may_write=lambda: True, now=self.timestamp),  # type: ignore[arg-type]
             clock=self.clock,
-            sinks=(self.takes_a_second,),
+            report=self.takes_a_second,
             latency=self.latency,
         )
 

@@ -229,7 +229,7 @@ def test_a_watch_goes_on_after_the_last_event_and_after_410_the_next_request_is_
         if obj["metadata"]["name"] == "other":
             stop.set()
 
-    WatchCache(client, kinds.PODS, on_change=on_change, jitter=lambda: 0.0).run(stop)
+    WatchCache(client, kinds.PODS, on_change=on_change).run(stop)
     asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked]
     assert [one["resourceVersion"][0] if "watch" in one else "list" for one in asked] == [
         "list",
@@ -264,13 +264,14 @@ class Waits(threading.Event):
 
 
 def test_a_cache_that_gets_no_answer_waits_twice_as_long_each_time_up_to_ten_seconds(
-    server: ScriptedServer, client: KubeClient
+    server: ScriptedServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("koordra.watch.random.random", lambda: 0.25)
     server.script = [(403, {"message": "no"})] * 8 + [
         (200, {"metadata": {"resourceVersion": "3"}, "items": []})
     ]
     stop = Waits()
-    WatchCache(client, kinds.PODS, jitter=lambda: 0.25).run(stop)
+    WatchCache(client, kinds.PODS).run(stop)
     expected = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
     # The list was answered, its watch was not: that is a first failure again.
     assert stop.seconds == pytest.approx([0.75 * seconds for seconds in (*expected, 0.2, 0.4)])
@@ -299,7 +300,6 @@ def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(
         client,
         kinds.PODS,
         on_change=lambda event, obj: seen.append((event, obj["metadata"]["name"])),
-        jitter=lambda: 0.0,
     )
     thread = threading.Thread(target=cache.run, args=(stop,), daemon=True)
     thread.start()

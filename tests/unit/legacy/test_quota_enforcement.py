@@ -123,7 +123,7 @@ class Leader(JointCluster):
             self.caches,
             self.writer,
             clock=lambda: self.now,
-            sinks=(self.told.append,),
+            report=self.told.append,
             quota=self.keeper.held,
         )
 
