@@ -82,12 +82,11 @@ def _request(name: str, share: Share, normalized: NormalizedRequest) -> Object:
     if wanted:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in wanted]
     exactly["count"] = share.count
-    capacity = {}
-    if share.memory.bytes is not None:
-        capacity[names.CAPACITY_MEMORY] = canonical(share.memory.bytes)
-    if share.cores:
-        capacity[names.CAPACITY_CORES] = str(share.cores)
-    if capacity:
+    amounts = {
+        names.CAPACITY_MEMORY: None if share.memory.bytes is None else canonical(share.memory.bytes),
+        names.CAPACITY_CORES: str(share.cores) if share.cores else None,
+    }
+    if capacity := {key: amount for key, amount in amounts.items() if amount is not None}:
         exactly["capacity"] = {"requests": capacity}
     return {"name": name, "exactly": exactly}
 

@@ -55,8 +55,7 @@ def asks(view: PodView) -> bool:
 
 
 def asks_by_annotation(annotations: Iterable[object]) -> bool:
-    asking = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
-    return any(str(key).startswith(asking) for key in annotations)
+    return any(str(key).startswith(_ASKING) for key in annotations)
 
 
 def dialect_of(view: PodView) -> Dialect:
@@ -190,6 +189,7 @@ def warn_of_annotations(view: PodView) -> None:
             )
 
 
+_ASKING: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
 _LIKE_RESOURCES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
 _LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
 _PUBLISHERS: Final = tuple(publisher for dialect in DIALECTS for publisher in dialect.publishers)

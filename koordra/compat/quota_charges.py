@@ -54,10 +54,10 @@ def amounts(dialect: str, spec: Mapping[str, Any], settings: Settings) -> Amount
     found = {name: charge(claim, settings) for name, charge in _OWN.items()}
     spoken = dialect_named(dialect)
     if spoken is not None:
-        cards = claim if spoken.charges_partitions else _without_instances(claim)
+        cards = [share for share in claim.shares if spoken.charges_partitions or not share.mig]
         for key, charge in spoken.charges.items():
             if name := settings.name(key, dialect):
-                found[name] = charge(cards, settings)
+                found[name] = charge(claim._replace(shares=cards), settings)
     for share in claim.shares:
         if share.profile:
             name = "nvidia.com/mig-" + share.profile.replace("+", ".")
@@ -68,10 +68,6 @@ def amounts(dialect: str, spec: Mapping[str, Any], settings: Settings) -> Amount
 def is_in_bytes(name: str) -> bool:
     """Whether amounts under the name are bytes, and written as quantities."""
     return name == OWN_MEMORY or any(name in dialect.bytes for dialect in DIALECTS)
-
-
-def _without_instances(claim: Charged) -> Charged:
-    return claim._replace(shares=[share for share in claim.shares if not share.mig])
 
 
 def _charged(spec: Mapping[str, Any]) -> Charged:

@@ -174,11 +174,8 @@ def _comparable(one: Memory, other: Memory) -> bool:
 
 
 def _larger(one: Memory, other: Memory) -> Memory:
-    if one.whole or other.whole:
-        return one if one.whole else other
-    if one.bytes is not None and other.bytes is not None:
-        return one if one.bytes >= other.bytes else other
-    return one if (one.percent or 0) >= (other.percent or 0) else other
+    """Of two that are comparable."""
+    return max(one, other, key=lambda memory: (memory.whole, memory.bytes or memory.percent or 0))
 
 
 def _growth(have: Share, want: Share) -> tuple[int, int, int]:

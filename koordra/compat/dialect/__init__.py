@@ -4,7 +4,7 @@
 `vgpu`         what HAMi and Volcano vGPU have in common
 `charges`      how quotas count a claim;  `allocation`  what a pod was given
 
-A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign`: whether
+All that a dialect is written with can be imported from here. A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign`: whether
 it shows which dialect a pod speaks; `result` marks what only the dialect's own scheduler may write: such annotations are
 never believed, and are taken out. docs/migrate/<peer>.md prints the tables of names, which code and messages share.
 """
@@ -19,11 +19,85 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Final
 
-from koordra.compat.dialect.allocation import Allocated, Card, NodeCards, Variables
+from koordra.compat.dialect import charges
+from koordra.compat.dialect.allocation import (
+    NANOSECONDS,
+    Allocated,
+    Card,
+    Held,
+    NodeCards,
+    Variables,
+    memory_limits,
+)
 from koordra.compat.dialect.charges import Charge
-from koordra.compat.dialect.pod_view import Container, PodView
-from koordra.compat.normalized_request import NormalizedRequest, Share
-from koordra.compat.settings import Section, Settings
+from koordra.compat.dialect.pod_view import REQUESTS_FIRST, Container, ContainerRequest, PodView
+from koordra.compat.normalized_request import (
+    GIB,
+    LEAST,
+    MIB,
+    WHOLE,
+    Joint,
+    Memory,
+    Nics,
+    NormalizedRequest,
+    Phase,
+    Share,
+    Together,
+    percent_of,
+)
+from koordra.compat.settings import Section, Settings, memory_unit_section, number_section
+
+__all__ = [
+    "GIB",
+    "LEAST",
+    "MIB",
+    "MIG",
+    "MOST_KEPT",
+    "NANOSECONDS",
+    "REQUESTS_FIRST",
+    "WHOLE",
+    "Allocated",
+    "Card",
+    "Charge",
+    "Container",
+    "ContainerRequest",
+    "Dialect",
+    "Held",
+    "Joint",
+    "Memory",
+    "Name",
+    "Nics",
+    "NormalizedRequest",
+    "Phase",
+    "Place",
+    "PodView",
+    "Settings",
+    "Share",
+    "Together",
+    "Variables",
+    "Vocabulary",
+    "annotation",
+    "asking_containers",
+    "charges",
+    "covering",
+    "environment",
+    "exclusively",
+    "hint",
+    "label",
+    "memory_limits",
+    "memory_unit_section",
+    "mig_shares",
+    "number_section",
+    "on_nodes",
+    "percent_of",
+    "profile_of",
+    "resource",
+    "scheduler",
+    "setting",
+    "split_list",
+    "warn_of_environment",
+    "written",
+]
 
 MOST_KEPT: Final = 1 << 15
 

@@ -10,20 +10,29 @@ from collections.abc import Sequence
 from typing import Final
 
 from koordra.compat.dialect import (
+    GIB,
+    NANOSECONDS,
+    Allocated,
+    Card,
+    ContainerRequest,
     Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Settings,
+    Share,
+    Together,
+    Variables,
     Vocabulary,
     annotation,
     charges,
     environment,
+    memory_unit_section,
     on_nodes,
     resource,
     setting,
     written,
 )
-from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.normalized_request import GIB, Memory, NormalizedRequest, Share, Together
-from koordra.compat.settings import Settings, memory_unit_section
 
 ALIYUN: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"

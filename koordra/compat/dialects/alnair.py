@@ -11,7 +11,14 @@ from typing import Final
 
 from koordra.api.opaque.parameters import NodePolicy
 from koordra.compat.dialect import (
+    GIB,
+    WHOLE,
+    ContainerRequest,
     Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Share,
     Vocabulary,
     annotation,
     charges,
@@ -21,8 +28,6 @@ from koordra.compat.dialect import (
     scheduler,
     written,
 )
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.normalized_request import GIB, WHOLE, Memory, NormalizedRequest, Share
 
 ALNAIR: Final = "alnair"
 MEMORY: Final = "alnair/vgpu-memory"

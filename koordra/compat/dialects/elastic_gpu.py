@@ -17,28 +17,29 @@ from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy
 from koordra.compat.dialect import (
+    GIB,
+    LEAST,
+    MIB,
+    REQUESTS_FIRST,
+    WHOLE,
+    Allocated,
+    ContainerRequest,
     Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Settings,
+    Share,
     Vocabulary,
     annotation,
     charges,
     environment,
     label,
+    memory_unit_section,
     resource,
     setting,
     written,
 )
-from koordra.compat.dialect.allocation import Allocated
-from koordra.compat.dialect.pod_view import REQUESTS_FIRST, ContainerRequest, PodView
-from koordra.compat.normalized_request import (
-    GIB,
-    LEAST,
-    MIB,
-    WHOLE,
-    Memory,
-    NormalizedRequest,
-    Share,
-)
-from koordra.compat.settings import Settings, memory_unit_section
 
 ELASTIC: Final = "elastic-gpu"
 CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"

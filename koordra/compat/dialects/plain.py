@@ -13,17 +13,20 @@ from typing import Final
 
 from koordra.compat.dialect import (
     MIG,
+    ContainerRequest,
     Dialect,
+    NormalizedRequest,
+    PodView,
+    Share,
     Vocabulary,
     charges,
     environment,
     mig_shares,
+    number_section,
+    percent_of,
     resource,
     setting,
 )
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.normalized_request import NormalizedRequest, Share, percent_of
-from koordra.compat.settings import number_section
 
 PLAIN: Final = "plain"
 COUNT: Final = "nvidia.com/gpu"

@@ -11,10 +11,23 @@ from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, Vocabulary, annotation, charges, environment, resource, written
-from koordra.compat.dialect.allocation import NANOSECONDS, Allocated
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.normalized_request import MIB, Memory, NormalizedRequest, Share
+from koordra.compat.dialect import (
+    MIB,
+    NANOSECONDS,
+    Allocated,
+    ContainerRequest,
+    Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Share,
+    Vocabulary,
+    annotation,
+    charges,
+    environment,
+    resource,
+    written,
+)
 
 TKE: Final = "tke"
 CORES: Final = "tencent.com/vcuda-core"

@@ -9,20 +9,29 @@ from functools import partial
 from typing import Final
 
 from koordra.compat.dialect import (
+    MIB,
+    NANOSECONDS,
+    Allocated,
+    Card,
+    ContainerRequest,
     Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Settings,
+    Share,
+    Together,
+    Variables,
     Vocabulary,
     charges,
     environment,
+    number_section,
     on_nodes,
     resource,
     scheduler,
     setting,
     written,
 )
-from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.normalized_request import MIB, Memory, NormalizedRequest, Share, Together
-from koordra.compat.settings import Settings, number_section
 
 NAME: Final = "volcano-gpu"
 MEMORY: Final = "volcano.sh/gpu-memory"

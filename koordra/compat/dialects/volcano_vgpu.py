@@ -13,21 +13,29 @@ from typing import Final
 
 from koordra.api.opaque.parameters import DevicePolicy
 from koordra.compat.dialect import (
+    MIB,
+    WHOLE,
+    Allocated,
+    ContainerRequest,
     Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Share,
     Vocabulary,
     annotation,
     charges,
     environment,
     exclusively,
+    memory_limits,
     on_nodes,
+    percent_of,
     resource,
     scheduler,
     setting,
     split_list,
     written,
 )
-from koordra.compat.dialect.allocation import Allocated, memory_limits
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vgpu import (
     MOST_MIB,
     as_mig,
@@ -36,14 +44,6 @@ from koordra.compat.dialect.vgpu import (
     uuid_in,
     vgpu_section,
     vgpu_settings,
-)
-from koordra.compat.normalized_request import (
-    MIB,
-    WHOLE,
-    Memory,
-    NormalizedRequest,
-    Share,
-    percent_of,
 )
 
 VOLCANO: Final = "volcano-vgpu"

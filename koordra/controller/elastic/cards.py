@@ -222,13 +222,14 @@ def _gpu(card: Card, taken: Sequence[_Taken], cards: Cards, pods: Mapping[str, O
     memory = card.memory // MIB
     used = _capacity([result for _, result in taken], cards)
     left = {CORE: 100 - int(used[CORE]), MEMORY: memory - int(used[MEMORY])}
-    spec: Object = {"index": max(card.minor, 0), "memory": memory, "nodeName": card.node}
-    if card.uuid:
-        spec["uuid"] = card.uuid
-    if card.model:
-        spec["model"] = card.model
-    if card.minor >= 0:
-        spec["path"] = f"/dev/nvidia{card.minor}"
+    spec: Object = {
+        "index": max(card.minor, 0),
+        "memory": memory,
+        "nodeName": card.node,
+        "uuid": card.uuid or None,
+        "model": card.model or None,
+        "path": f"/dev/nvidia{card.minor}" if card.minor >= 0 else None,
+    }
     status: Object = {
         "state": f"Tainted: {card.trouble}" if card.trouble else "Ready",
         "capacity": {CORE: "100", MEMORY: str(memory)},
@@ -240,7 +241,7 @@ def _gpu(card: Card, taken: Sequence[_Taken], cards: Cards, pods: Mapping[str, O
         "apiVersion": GPUS.api_version,
         "kind": GPUS.kind,
         "metadata": {"name": gpu_name(card), "labels": {MANAGED_BY: names.FIELD_COMPONENT}},
-        "spec": spec,
+        "spec": {name: value for name, value in spec.items() if value is not None},
         "status": status,
     }
 

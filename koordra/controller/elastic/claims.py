@@ -134,10 +134,8 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
         return _changed(current, published)
     ignored = f"parameters {', '.join(cls.ignored)} of the class mean nothing to koordra"
     warnings = (*amount.lost, *((ignored,) if cls.ignored else ()))
-    if claims_of.is_allocated(current):
-        found = _bound(current, published, warnings)
-    else:
-        found = _waiting(cls, warnings)
+    is_allocated = claims_of.is_allocated(current)
+    found = _bound(current, published, warnings) if is_allocated else _waiting(cls, warnings)
     correct = corrected(current, wanted)
     return found if correct is None else replace(found, act=Act.CORRECT, body=correct)
 

@@ -147,8 +147,8 @@ class ElasticReconciler:
             self._remove(current)
 
     def _report_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
-        is_bound = current is not None and verdict.phase != "Pending"
-        binding = binding_name(current) if current is not None and is_bound else None
+        has_devices = current is not None and verdict.phase != "Pending"
+        binding = binding_name(current) if current is not None and has_devices else None
         condition = ready("True" if verdict.ready else "False", verdict.reason, cut(verdict.message))
         self._status(ELASTIC_CLAIMS, claim, {"phase": verdict.phase, "elasticGPUName": binding}, condition)
         if verdict.phase == "Bound" or not (verdict.ready or verdict.reason in _TRANSIENT_REASONS):

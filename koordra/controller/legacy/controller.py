@@ -68,7 +68,7 @@ class LegacyController:
         self._may_write = may_write
         self._wake = wake
         self._find: Find = lambda _kind, _key: None
-        self._observe: Observe | None = None
+        self._observe: Observe = lambda _kind: []
         self._observed_pods = 0
         self._is_counted = False
         self._was_read = False
@@ -83,9 +83,9 @@ class LegacyController:
     def start(self, observe: Observe, stop: threading.Event, *, find: Find) -> threading.Thread:
         """A leader's term, in a thread of its own."""
         self._observe, self._find = observe, find
-        return spawn(partial(self._run, observe, stop), name="legacy-upkeep")
+        return spawn(partial(self._run, stop), name="legacy-upkeep")
 
-    def _run(self, observe: Observe, stop: threading.Event) -> None:
+    def _run(self, stop: threading.Event) -> None:
         spawn(partial(self._templates.run, stop), name="legacy-resourceclaimtemplates")
         self._quotas.start(stop)
         while not self._templates.wait_synced(0.2):
@@ -93,7 +93,7 @@ class LegacyController:
                 return
         run_reconcile_loop(
             self._client,
-            lambda _: self._pass(observe),
+            lambda _: self._pass(),
             name="legacy-pods",
             kinds=(),
             crds=(),
@@ -131,7 +131,7 @@ class LegacyController:
 
     def _is_read(self) -> bool:
         """Quotas, and every pod of the first list with the templates: what runs since before this leader's term is counted too."""
-        if not self._is_counted and self._observe is not None:
+        if not self._is_counted:
             counted = self._observed_pods >= len(self._observe(PODS))
             self._is_counted = counted and self._templates.wait_synced(0)
         return self._is_counted and self._quotas.is_synced()
@@ -159,29 +159,27 @@ class LegacyController:
         planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
         counted = []
         for name, charge in self._usage.charges(namespace).items():
-            has_devices = name in served or self._has_devices(f"{namespace}/{name}", name in planned)
+            has_devices = name in served or (name not in planned and self._has_devices(f"{namespace}/{name}"))
             if has_devices or name in planned:
                 gang, spare = gangs.get(planned.get(name, ""), ("", 0))
                 age = str(charge.pod["metadata"].get("creationTimestamp") or ""), name
                 counted.append(PodCharge(name, charge, has_devices, age, gang, spare))
         return late | {planned[name]: text for name, text in beyond(quotas, counted).items()}
 
-    def _has_devices(self, key: str, is_planned: bool) -> bool:
-        """Of a pod of which no claim that waits has devices. One without a node has none, for want of a claim or behind another
+    def _has_devices(self, key: str) -> bool:
+        """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or behind another
         gate. It may get there only when others of its namespace end (a quota on the class), so nobody is to wait for it."""
-        if is_planned:
-            return False
         pod = self._find(PODS, key)
         return pod is None or is_bound(pod) or not is_living(pod)
 
-    def _pass(self, observe: Observe) -> float:
+    def _pass(self) -> float:
         """Seconds until the next pass, if nothing changes."""
         if not self._was_read and self._is_read():
             self._was_read = True
             self._wake()  # nothing has changed where there are no quotas
-        pods = [pod for pod in observe(PODS) if any(legacy_templates(pod))]
+        pods = [pod for pod in self._observe(PODS) if any(legacy_templates(pod))]
         templates = self._templates.objects()
-        classes = {objects.name(one): one for one in observe(DEVICE_CLASSES)}
+        classes = {objects.name(one): one for one in self._observe(DEVICE_CLASSES)}
         self._recreate(pods, {objects.key(one): one for one in templates}, classes)
         grace = self._settings.grace
         for template in unused(pods, templates, now=time.time(), grace=grace):

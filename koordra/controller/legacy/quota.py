@@ -127,20 +127,18 @@ def in_scope(quota: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
 
 
 def _in(scope: str, pod: Mapping[str, Any]) -> bool:
-    ends = objects.spec_of(pod).get("activeDeadlineSeconds") is not None
-    match scope:
-        case "Terminating":
-            return ends
-        case "NotTerminating":
-            return not ends
-        case "PriorityClass":
-            return bool(objects.spec_of(pod).get("priorityClassName"))
-        case "CrossNamespacePodAffinity":
-            return any(
-                term.get("namespaces") or term.get("namespaceSelector") is not None
-                for term in _affinity_terms(pod)
-            )
-    return True
+    spec = objects.spec_of(pod)
+    ends = spec.get("activeDeadlineSeconds") is not None
+    known = {
+        "Terminating": ends,
+        "NotTerminating": not ends,
+        "PriorityClass": bool(spec.get("priorityClassName")),
+        "CrossNamespacePodAffinity": any(
+            term.get("namespaces") or term.get("namespaceSelector") is not None
+            for term in _affinity_terms(pod)
+        ),
+    }
+    return known.get(scope, True)
 
 
 def _affinity_terms(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -153,18 +151,13 @@ def _affinity_terms(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _matches(one: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    if one.get("scopeName") != "PriorityClass":
-        inside = _in(str(one.get("scopeName")), pod)
-        return not inside if one.get("operator") == "DoesNotExist" else inside
-    called, values = objects.spec_of(pod).get("priorityClassName"), one.get("values") or ()
-    match one.get("operator"):
-        case "In":
-            return called in values
-        case "NotIn":
-            return called not in values
-        case "DoesNotExist":
-            return not called
-    return bool(called)
+    scope, operator, values = str(one.get("scopeName")), one.get("operator"), one.get("values") or ()
+    inside = _in(scope, pod)
+    if operator == "DoesNotExist":
+        return not inside
+    if scope == "PriorityClass" and operator in ("In", "NotIn"):
+        return (objects.spec_of(pod).get("priorityClassName") in values) is (operator == "In")
+    return inside
 
 
 BEYOND: Final = (

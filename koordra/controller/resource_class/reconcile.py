@@ -25,6 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -36,7 +37,6 @@ from koordra.api.resource_class import (
     CONFIG_MAPS,
     RESOURCE_CLASSES,
     ClassRefused,
-    Lookup,
     device_class,
     driver_of,
 )
@@ -101,7 +101,9 @@ class ClassReconciler:
         name = objects.name(obj)
         current = device_classes.get(name)
         try:
-            wanted = device_class(obj, lookup=self._lookup(parameters), own_namespace=self.own_namespace)
+            wanted = device_class(
+                obj, lookup=partial(self._find, parameters), own_namespace=self.own_namespace
+            )
             self._check_selectors(wanted)
             apply_device_class(self.client, wanted, current, obj)
             condition = ready("True", "Reconciled", f"DeviceClass {name} is as this class says")
@@ -112,16 +114,13 @@ class ClassReconciler:
         conditions = [condition, *nodes_honoured(obj)]
         write_status(self.client, RESOURCE_CLASSES, obj, conditions, now=self.now())
 
-    def _lookup(self, parameters: Mapping[str, Object]) -> Lookup:
-        def find(kind: Kind, namespace: str, name: str) -> Object | None:
-            if kind != CONFIG_MAPS:
-                return parameters.get(f"{namespace}/{name}")
-            try:
-                return self.client.get(kind, name, namespace=namespace)
-            except NotFound:
-                return None
-
-        return find
+    def _find(self, parameters: Mapping[str, Object], kind: Kind, namespace: str, name: str) -> Object | None:
+        if kind != CONFIG_MAPS:
+            return parameters.get(f"{namespace}/{name}")
+        try:
+            return self.client.get(kind, name, namespace=namespace)
+        except NotFound:
+            return None
 
     def _check_selectors(self, wanted: Object) -> None:
         for entry in wanted["spec"]["selectors"]:

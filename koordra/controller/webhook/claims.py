@@ -49,7 +49,7 @@ def devices_of(obj: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A configuration for koordra's driver. `requests` are those it names, none where it is for all; `value` is what its parameters
-    decode to, or why they do not."""
+    decode to, or why they do not, or may not stand in a claim."""
 
     place: str
     raw: Mapping[str, Any]
@@ -78,13 +78,16 @@ def entries_of(obj: Mapping[str, Any]) -> list[Entry]:
         opaque = _mapping(_mapping(raw).get("opaque"))
         if opaque.get("driver") == names.DRIVER:
             place, requests = f"{path}.config[{index}]", raw.get("requests")
+            about, field = objects.describe(obj), f"{place}.opaque.parameters"
             value: Parameters | InvalidInput
             try:
                 value = parameters.decode(
                     opaque.get("parameters"),
-                    object=objects.describe(obj),
-                    field=f"{place}.opaque.parameters",
+                    object=about,
+                    field=field,
                 )
+                if obj.get("kind") != "DeviceClass":
+                    parameters.reject_operator_fields(value, object=about, field=field)
             except InvalidInput as error:
                 value = error
             found.append(
@@ -105,8 +108,8 @@ def alternatives(devices: Mapping[str, Any], path: str = "") -> Iterator[tuple[s
 
 def request_names(devices: Mapping[str, Any]) -> set[str]:
     """Names of requests, and `request/subrequest` of alternatives."""
-    own = {str(request.get("name")) for request in _listed(devices.get("requests"))}
-    return own | {name for _, name, _ in alternatives(devices)}
+    listed = _listed(devices.get("requests"))
+    return {str(request.get("name")) for request in listed} | {name for _, name, _ in alternatives(devices)}
 
 
 def problems(obj: Mapping[str, Any]) -> list[InvalidInput]:
@@ -117,16 +120,10 @@ def problems(obj: Mapping[str, Any]) -> list[InvalidInput]:
     found: list[InvalidInput] = []
     known = request_names(devices)
     for entry in entries:
-        of_claim = obj.get("kind") != "DeviceClass"
-        if of_claim:
+        if obj.get("kind") != "DeviceClass":
             found += _unknown_requests(entry, known, about=about)
         if isinstance(entry.value, InvalidInput):
             found.append(entry.value)
-        elif of_claim:
-            try:
-                parameters.reject_operator_fields(entry.value, object=about, field=entry.field)
-            except InvalidInput as error:
-                found.append(error)
     return [*found, *_contradictions(entries, about=about), *_bad_selectors(devices, path, about=about)]
 
 

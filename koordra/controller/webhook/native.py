@@ -229,13 +229,12 @@ def _kinds(request: Mapping[str, Any], classes: Mapping[str, Object]) -> set[str
 
 
 def _kind_of_class(name: str, classes: Mapping[str, Object]) -> str:
-    device_class = classes.get(name)
-    types = {name.removesuffix(f".{names.DRIVER}")} if name.endswith(f".{names.DRIVER}") else set()
-    for selector in objects.spec_of(device_class or {}).get("selectors") or ():
-        types |= set(_TYPE.findall(str((selector.get("cel") or {}).get("expression") or "")))
-    return (
-        "gpu" if types and types <= names.GPU_TYPES else "nic" if types and types <= names.NIC_TYPES else ""
-    )
+    own = name.removesuffix(f".{names.DRIVER}")
+    types = {own} if own != name else set()
+    for selector in objects.spec_of(classes.get(name) or {}).get("selectors") or ():
+        types.update(_TYPE.findall(str((selector.get("cel") or {}).get("expression") or "")))
+    known = (("gpu", names.GPU_TYPES), ("nic", names.NIC_TYPES))
+    return next((kind for kind, words in known if types and types <= words), "")
 
 
 def _with_devices(obj: Object, devices: Object) -> Object:

@@ -71,17 +71,13 @@ def encode(asked: AdmissionRequest, answer: Answer) -> bytes:
     """The review that goes back."""
     response: Object = {"uid": asked.uid, "allowed": not answer.problems}
     if answer.problems:
-        text = "; ".join(str(problem) for problem in answer.problems)
-        response["status"] = {
-            "code": answer.code,
-            "reason": answer.reason,
-            "message": text if len(text) <= MOST_MESSAGE else f"{text[: MOST_MESSAGE - 4]} ...",
-        }
+        message = _shortened("; ".join(map(str, answer.problems)), MOST_MESSAGE)
+        response["status"] = {"code": answer.code, "reason": answer.reason, "message": message}
     elif answer.object is not None and (steps := patch(asked.object, answer.object)):
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(json.dumps(steps, separators=(",", ":")).encode()).decode()
     if answer.warnings:
-        response["warnings"] = [_shortened(text) for text in answer.warnings]
+        response["warnings"] = [_shortened(" ".join(text.split()), MOST_WARNING) for text in answer.warnings]
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
     return json.dumps(review, separators=(",", ":")).encode()
 
@@ -93,25 +89,18 @@ def patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -
 
 def _steps(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Object]:
     """What is the very same object on both sides is not looked into: most of a pod."""
-    for name in before.keys() - after.keys():
-        yield {"op": "remove", "path": f"{path}/{_escaped(name)}"}
-    for name, value in after.items():
-        if name not in before:
-            yield {"op": "add", "path": f"{path}/{_escaped(name)}", "value": value}
-            continue
-        old = before[name]
-        if old is value:
-            continue
-        if isinstance(old, (dict, Mapping)) and isinstance(value, (dict, Mapping)):
-            yield from _steps(old, value, f"{path}/{_escaped(name)}")
-        elif old != value:
-            yield {"op": "replace", "path": f"{path}/{_escaped(name)}", "value": value}
+    for name in before.keys() | after.keys():
+        here = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
+        old, value = before.get(name), after.get(name)
+        if name not in after:
+            yield {"op": "remove", "path": here}
+        elif name not in before:
+            yield {"op": "add", "path": here, "value": value}
+        elif old is not value and isinstance(old, (dict, Mapping)) and isinstance(value, (dict, Mapping)):
+            yield from _steps(old, value, here)
+        elif old is not value and old != value:
+            yield {"op": "replace", "path": here, "value": value}
 
 
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_WARNING else f"{line[: MOST_WARNING - 4]} ..."
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."

@@ -64,20 +64,23 @@ def refresh_secret(
         return secret, keys_of.from_secret_data(secret.get("data") or {})
 
     secret, present = read()
-    is_trusted = present is not None and present.bundle == trusted
-    wanted = keys_of.wanted(present, names, now=now, trusted=is_trusted)
+    wanted = keys_of.wanted(
+        present, names, now=now, trusted=present is not None and present.bundle == trusted
+    )
     if wanted is not present:
         data = keys_of.to_secret_data(wanted)
         try:
             if secret is None:
-                metadata = {"name": name, "namespace": namespace}
-                new = {
-                    "apiVersion": "v1",
-                    "kind": "Secret",
-                    "metadata": metadata,
-                    "type": "kubernetes.io/tls",
-                }
-                client.create(SECRETS, {**new, "data": data})
+                client.create(
+                    SECRETS,
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Secret",
+                        "metadata": {"name": name, "namespace": namespace},
+                        "type": "kubernetes.io/tls",
+                        "data": data,
+                    },
+                )
             else:
                 client.update(SECRETS, {**secret, "data": data})
             log.info("webhook_keys_written", secret=f"{namespace}/{name}")

@@ -20,9 +20,24 @@ from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy, DevicePolicy, NodePolicy
-from koordra.compat.dialect import Dialect, charges, exclusively, mig_shares, split_list
-from koordra.compat.dialect.allocation import Allocated, memory_limits
-from koordra.compat.dialect.pod_view import Container, ContainerRequest, PodView
+from koordra.compat.dialect import (
+    MIB,
+    WHOLE,
+    Allocated,
+    Container,
+    ContainerRequest,
+    Dialect,
+    Memory,
+    NormalizedRequest,
+    PodView,
+    Share,
+    charges,
+    exclusively,
+    memory_limits,
+    mig_shares,
+    percent_of,
+    split_list,
+)
 from koordra.compat.dialect.vgpu import (
     MOST_MIB,
     VgpuSettings,
@@ -53,7 +68,6 @@ from koordra.compat.dialects.hami.vocabulary import (
     VOCABULARY,
     WEIGHTS,
 )
-from koordra.compat.normalized_request import MIB, WHOLE, Memory, NormalizedRequest, Share, percent_of
 
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")

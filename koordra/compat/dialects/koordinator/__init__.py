@@ -19,8 +19,21 @@ from typing import Final
 
 from koordra.api.classic.notes import Refused
 from koordra.api.opaque.parameters import Scope
-from koordra.compat.dialect import Dialect, charges, exclusively
-from koordra.compat.dialect.pod_view import REQUESTS_FIRST, PodView
+from koordra.compat.dialect import (
+    REQUESTS_FIRST,
+    Dialect,
+    Joint,
+    Memory,
+    Nics,
+    NormalizedRequest,
+    Phase,
+    PodView,
+    Share,
+    Together,
+    charges,
+    exclusively,
+    percent_of,
+)
 from koordra.compat.dialects.koordinator import requests as arithmetic
 from koordra.compat.dialects.koordinator.hints import (
     JOINT,
@@ -49,16 +62,6 @@ from koordra.compat.dialects.koordinator.vocabulary import (
     VOCABULARY,
     device_allocated,
     environment,
-)
-from koordra.compat.normalized_request import (
-    Joint,
-    Memory,
-    Nics,
-    NormalizedRequest,
-    Phase,
-    Share,
-    Together,
-    percent_of,
 )
 
 GPU_REQUEST: Final = "gpu"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.reader import Reader
-from koordra.compat.dialect.pod_view import PodView
+from koordra.compat.dialect import PodView
 from koordra.compat.dialect.vgpu import cel_text
 
 HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"

@@ -12,7 +12,11 @@ from typing import Final
 from koordra.api import names
 from koordra.api.objects import Object
 from koordra.compat.dialect import (
+    Allocated,
+    Card,
+    Held,
     Place,
+    Variables,
     Vocabulary,
     annotation,
     hint,
@@ -22,7 +26,6 @@ from koordra.compat.dialect import (
     scheduler,
     written,
 )
-from koordra.compat.dialect.allocation import Allocated, Card, Held, Variables
 from koordra.compat.dialects.koordinator.hints import HINT, JOINT, PARTITION
 from koordra.compat.dialects.koordinator.requests import CORE, FPGA, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 from koordra.quantity import canonical
