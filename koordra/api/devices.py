@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.reader import Reader
@@ -25,8 +25,7 @@ NO_SCHEDULE: Final = "NoSchedule"
 NO_EXECUTE: Final = "NoExecute"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceID:
+class DeviceID(NamedTuple):
     """Who a device is: its name is unique within the pool, the pool within the driver."""
 
     driver: str

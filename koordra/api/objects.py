@@ -41,6 +41,11 @@ def key(obj: Mapping[str, Any]) -> str:
     return f"{found.get('namespace') or 'default'}/{found.get('name', '')}"
 
 
+def identity(obj: Mapping[str, Any]) -> str:
+    """The object's uid; the key of a manifest that was never applied."""
+    return uid(obj) or key(obj)
+
+
 def describe(obj: Mapping[str, Any]) -> str:
     """`ResourceClaim team-a/train-0`: the object's name in messages."""
     kind = str(obj.get("kind") or "object")

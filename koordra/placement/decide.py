@@ -38,7 +38,7 @@ from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
-from koordra.placement.index import ClusterIndex, NodeInfo, identity, pinned_node
+from koordra.placement.index import ClusterIndex, NodeInfo, pinned_node
 from koordra.placement.node_class import DeviceState
 from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.groups import Group
@@ -270,9 +270,8 @@ class Engine:
             if by_node:
                 units = dict.fromkeys(one.name for one in moved)
             else:
-                units = dict.fromkeys(
-                    [state for one in moved for state in (one.before, one.after) if state is not None]
-                )
+                states = [state for one in moved for state in (one.before, one.after)]
+                units = dict.fromkeys([state for state in states if state is not None and state.nodes])
         candidates.read = end
         for unit in units:
             self._refresh(resolved, candidates, unit)
@@ -422,7 +421,7 @@ class Engine:
 
     def refusals(self, group: Group, info: NodeInfo, *, without: frozenset[str] = _FREE) -> list[Reason]:
         """Why the node itself is none for the group's pods, all of them at the same time."""
-        mine = frozenset(map(identity, group.pods)) if group.allocated else _FREE
+        mine = frozenset(map(objects.identity, group.pods)) if group.allocated else _FREE
         load = self.index.load_without(info, without | mine) if without or mine else info.load
         several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
         if info.trouble:

@@ -14,26 +14,23 @@ Pods count for the node they are bound to, or that their allocated claims will b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, Usage
 from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.predicates import requests_of
 from koordra.api import names, objects
-from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass
-from koordra.api.devices import DeviceID
 from koordra.errors import InvalidManifest, PlanError
+from koordra.placement.allocations import Allocations, HeldClaim, Manifest
 from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
-
-Manifest = Mapping[str, Any]
-Load = dict[str, Decimal]
+from koordra.placement.node_pods import Load, NodePods, PlacedPod
+from koordra.placement.request.groups import claim_keys
 
 NODE: Final = "Node"
 SLICE: Final = "ResourceSlice"
@@ -56,13 +53,13 @@ class Change(NamedTuple):
 
     kind: str
     key: str
-    new: Manifest | Sequence[Manifest] | None
+    new: Any
     allocation: Allocation | None = None
 
 
 @dataclass(slots=True, eq=False)
 class NodeInfo:
-    """One node. `load` is what its pods ask for together.
+    """One node. `load` is what its pods ask for together, `trouble` why nothing may be placed here: an allocation that cannot be read.
 
     `generation` goes up with every change that an answer about the node can depend on.
     """
@@ -70,27 +67,24 @@ class NodeInfo:
     name: str
     node: Manifest
     index: ClusterIndex
+    labels: Mapping[str, str] = field(default_factory=dict)
+    predicate_inputs: tuple[Any, ...] = ()
     pools: Sequence[Pool] = ()
     load: Load = field(default_factory=dict)
     state: NodeState | None = None
-    predicate_inputs: Hashable = None
-    own_predicate_inputs: tuple[Hashable, ...] | None = None
-    read: Manifest | None = None
-    """The version of the node that `own_predicate_inputs` is of."""
     trouble: str = ""
-    """Why nothing may be placed here: an allocation that cannot be read."""
-    labels: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
 
     @property
     def holders(self) -> tuple[Any, ...]:
         """The claims with devices here."""
-        return self.index.holders(self)
+        pools = dict.fromkeys([*[pool.id for pool in self.pools], (names.DRIVER, self.name)])
+        return tuple([held.claim for held in self.index.allocations.on(pools).values()])
 
     @property
     def guests(self) -> tuple[Any, ...]:
         """The pods that take room."""
-        return self.index.guests(self.name)
+        return self.index.pods.on(self.name)
 
     @property
     def devices(self) -> DeviceState:
@@ -106,24 +100,6 @@ class Moved(NamedTuple):
     after: NodeState | None
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A claim with an allocation. `seen`: the version of the claim it was decided from, while it is assumed."""
-
-    claim: Manifest
-    allocation: Allocation
-    by_pool: dict[PoolID, tuple[DeviceResult, ...]]
-    seen: Manifest | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Guest:
-    pod: Manifest
-    node: str
-    requests: Mapping[str, Decimal]
-    claims: tuple[str, ...]
-
-
 class ClusterIndex:
     """`lenient`: nothing is placed beside an allocation that cannot be read, instead of an error."""
 
@@ -134,7 +110,8 @@ class ClusterIndex:
         self.classes: dict[str, DeviceClass | InvalidManifest] = {}
         self.class_version = 0
         """Goes up when a DeviceClass is another."""
-        self.taken = Usage()
+        self.allocations = Allocations(lenient=lenient)
+        self.pods = NodePods()
         self.known = NodeClasses()
         self.changes: list[Moved] = []
         self.published_version = 0
@@ -143,20 +120,26 @@ class ClusterIndex:
         """How many changes were dropped from the beginning of `changes`."""
         self.trouble: dict[str, str] = {}
         """Taint rules that cannot be read: nothing may be planned on without them."""
-        self._lenient = lenient
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-        self._held: dict[str, _Held] = {}
-        self._unread: dict[str, str] = {}
-        """Claims whose allocation cannot be read, and why."""
-        self._of_pool: dict[PoolID, dict[str, tuple[DeviceResult, ...]]] = {}
         self._viewers: dict[PoolID, set[str]] = {}
-        self._guests: dict[str, _Guest] = {}
-        self._on_node: dict[str, dict[str, _Guest]] = {}
-        self._loads: dict[str, Load] = {}
-        self._pods_of: dict[str, set[str]] = {}
         self._stale: set[str] = set()
         self._slices: dict[str, tuple[Manifest, ...]] = {}
         self._undo: list[Callable[[], None]] | None = None
+
+    @property
+    def taken(self) -> Usage:
+        """What is in use of every device."""
+        return self.allocations.taken
+
+    @property
+    def allocated(self) -> Mapping[str, HeldClaim]:
+        """The claims that have an allocation, by key."""
+        return self.allocations.held
+
+    def allocation(self, key: str) -> Allocation | None:
+        """What the claim has."""
+        held = self.allocated.get(key)
+        return None if held is None else held.allocation
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -172,13 +155,13 @@ class ClusterIndex:
         else:
             seen[key] = new
         if kind == NODE:
-            self._node(key, new)  # type: ignore[arg-type]
+            self._node(key, new)
         elif kind == CLAIM:
-            self._claim(key, new, allocation)  # type: ignore[arg-type]
+            self._claim(key, new, allocation)
         elif kind == POD:
-            self._pod(key, new)  # type: ignore[arg-type]
+            self._pod(key, new)
         elif kind == CLASS:
-            self._class(key, before, new)  # type: ignore[arg-type]
+            self._class(key, before, new)
         elif kind == RULE:
             self._rule(key, before, new)
         else:
@@ -190,40 +173,32 @@ class ClusterIndex:
             if kind not in objects_of:
                 continue
             given, seen = objects_of[kind], self._seen[kind]
-            if len(seen) > len(given) or not seen.keys() <= given.keys():
-                for key in seen.keys() - given.keys():
-                    self.apply(Change(kind, key, None))
-            get = seen.get
-            for key in [key for key, new in given.items() if get(key) is not new]:
+            for key in seen.keys() - given.keys():
+                self.apply(Change(kind, key, None))
+            for key in [key for key, new in given.items() if seen.get(key) is not new]:
                 self.apply(Change(kind, key, given[key]))
 
     def assume(
         self, claim: Manifest, allocation: Allocation, *, key: str, node: str, pods: Iterable[Manifest] = ()
     ) -> None:
         """The claim has this allocation, whatever its object says; the pods will come to the node."""
-        seen = self._seen[CLAIM].get(key)
-        before = self._held.get(key)
-        self._hold(key, _Held(claim, allocation, _by_pool(allocation), claim if seen is None else seen))
-        if self._undo is not None:
-            self._undo.append(partial(self._hold, key, before))
+        self._hold(key, HeldClaim(claim, allocation, self._seen[CLAIM].get(key, claim)))
         for pod in pods:
             name = objects.key(pod)
-            earlier = self._guests.get(name)
+            earlier = self.pods.placed.get(name)
             if earlier is None or not earlier.node:
                 claims = () if earlier is None else earlier.claims
-                self._come(name, _Guest(pod, node, requests_of(pod), claims))
-                if self._undo is not None:
-                    self._undo.append(partial(self._come, name, earlier))
+                self._come(name, PlacedPod(pod, node, self.pods.requests_of(pod), claims))
 
     def forget_assumed(self) -> None:
         """All claims are as their objects say."""
-        for key in [key for key, held in self._held.items() if held.seen is not None]:
+        for key in [key for key, held in self.allocated.items() if held.seen is not None]:
             self.forget(key)
 
     def forget(self, key: str) -> None:
         """The assumed allocation was not written: the claim is as its object says."""
         seen = self._seen[CLAIM].get(key)
-        self._hold(key, None if seen is None else self._read(key, seen))
+        self._hold(key, None if seen is None else self.allocations.read(key, seen))
 
     @contextmanager
     def overlay(self, without: frozenset[str] = frozenset()) -> Iterator[None]:
@@ -231,25 +206,22 @@ class ClusterIndex:
         outer, self._undo = self._undo, []
         try:
             if without:
-                self._take_away(without)
+                for key in [
+                    key for key, held in self.allocated.items() if objects.identity(held.claim) in without
+                ]:
+                    self._hold(key, None)
+                for key in [
+                    key for key, one in self.pods.placed.items() if objects.identity(one.pod) in without
+                ]:
+                    self._come(key, None)
                 self.settle()
             yield
         finally:
-            undo, self._undo = self._undo, outer
+            undo, self._undo = self._undo, None
             for step in reversed(undo):
                 step()
+            self._undo = outer
             self.settle()
-
-    def _take_away(self, without: frozenset[str]) -> None:
-        assert self._undo is not None
-        for key, held in list(self._held.items()):
-            if identity(held.claim) in without:
-                self._hold(key, None)
-                self._undo.append(partial(self._hold, key, held))
-        for name, guest in list(self._guests.items()):
-            if identity(guest.pod) in without:
-                self._come(name, None)
-                self._undo.append(partial(self._come, name, guest))
 
     # --- kinds ------------------------------------------------------------------------------------------------------
 
@@ -259,11 +231,16 @@ class ClusterIndex:
             self._view(gone, ())
             self._move(gone, None)
             return
-        known = self.nodes.get(name)
-        if known is None:
-            self.nodes[name] = NodeInfo(name, node, self)
-        else:
-            known.node = node
+        info, labels, inputs = self.nodes.get(name), objects.labels_of(node), node_predicate_inputs(node)
+        known = info is not None
+        if info is None:
+            info = self.nodes[name] = NodeInfo(name, node, self)
+        if not known or info.labels != labels:
+            info.generation += 1
+            self.changes.append(Moved(name, info.state, info.state))
+        if not known or (info.labels, info.predicate_inputs[0]) != (labels, inputs[0]):
+            self.published_version += 1
+        info.node, info.labels, info.predicate_inputs = node, labels, inputs
         self._stale.add(name)
 
     def _slice(self, key: str, new: Manifest | Sequence[Manifest] | None) -> None:
@@ -295,117 +272,44 @@ class ClusterIndex:
         self.class_version += 1
 
     def _claim(self, key: str, new: Manifest | None, allocation: Allocation | None) -> None:
-        known = self._held.get(key)
-        if new is None:
-            self._unread.pop(key, None)
-            if known is not None:
-                self._hold(key, None)
-            return
-        if known is not None and known.seen is new:
-            return
-        held = (
-            _Held(new, allocation, _by_pool(allocation)) if allocation is not None else self._read(key, new)
-        )
-        self._hold(key, held)
+        known = self.allocated.get(key)
+        if new is None or known is None or known.seen is not new:
+            held = None
+            if new is not None:
+                held = (
+                    HeldClaim(new, allocation) if allocation is not None else self.allocations.read(key, new)
+                )
+            self._hold(key, held)
 
-    def _read(self, key: str, claim: Manifest) -> _Held | None:
-        if objects.status_of(claim).get("allocation") is None:
-            self._unread.pop(key, None)
-            return None
-        known = self._held.get(key)
-        if known is not None and known.seen is None:
-            raw = objects.status_of(known.claim).get("allocation")
-            if raw is objects.status_of(claim)["allocation"] or raw == objects.status_of(claim)["allocation"]:
-                return _Held(claim, known.allocation, known.by_pool)
-        self._unread.pop(key, None)
-        try:
-            allocation = Allocation.of_claim(claim)
-        except InvalidManifest as error:
-            if not self._lenient:
-                raise PlanError(str(error)) from error
-            allocation = _taken_whole(claim)
-            self._unread[key] = str(error)
-        assert allocation is not None
-        return _Held(claim, allocation, _by_pool(allocation))
-
-    def _hold(self, key: str, held: _Held | None) -> None:
-        """The claim has this allocation now, or none."""
-        before = self._held.get(key)
-        if held is None:
-            self._held.pop(key, None)
-        else:
-            self._held[key] = held
-        if before is not None and held is not None and before.by_pool == held.by_pool:
-            for pool in held.by_pool:
-                self._touch(pool)
-            if before.allocation.node_selector != held.allocation.node_selector:
-                self._repin(key)
-            return
-        for pool in before.by_pool if before is not None else ():
-            of_pool = self._of_pool[pool]
-            del of_pool[key]
-            self.taken.clear(pool)
-            if not of_pool:
-                del self._of_pool[pool]
-            for other in sorted(of_pool):
-                self.taken.add(of_pool[other], holder=other)
-            self._touch(pool)
-        for pool, results in held.by_pool.items() if held is not None else ():
-            self._of_pool.setdefault(pool, {})[key] = results
-            self.taken.add(results, holder=key)
-            self._touch(pool)
-        self._repin(key)
-
-    def _touch(self, pool: PoolID) -> None:
-        self._stale |= self._viewers.get(pool, set())
-        if pool[1] in self.nodes:
-            self._stale.add(pool[1])
-
-    def _repin(self, claim: str) -> None:
-        """Pods that are not bound go where their claims are."""
-        for name in list(self._pods_of.get(claim, ())):
-            pod = self._seen[POD].get(name)
-            if pod is not None:
-                self._pod(name, pod)
+    def _hold(self, key: str, held: HeldClaim | None) -> None:
+        """The claim has this allocation now, or none; its pods that are not bound go where it is."""
+        before = self.allocated.get(key)
+        if self._undo is not None:
+            self._undo.append(partial(self._hold, key, before))
+        for pool in self.allocations.put(key, held):
+            self._stale |= self._viewers.get(pool, set())
+            if pool[1] in self.nodes:
+                self._stale.add(pool[1])
+        for name in list(self.pods.of_claim.get(key, ())):
+            self._pod(name, self._seen[POD].get(name))
 
     def _pod(self, key: str, pod: Manifest | None) -> None:
-        before = self._guests.get(key)
-        for claim in before.claims if before is not None else ():
-            self._pods_of[claim].discard(key)
-            if not self._pods_of[claim]:
-                del self._pods_of[claim]
-        guest = None
+        placed = None
         if pod is not None and not objects.pod_is_finished(pod):
             node = str(objects.spec_of(pod).get("nodeName") or "")
             claims = () if node else tuple(claim_keys(pod))
-            if claims and not node:
-                held = (self._held[claim] for claim in claims if claim in self._held)
-                node = next((at for one in held if (at := pinned_node(one.allocation))), "")
-            same = before is not None and before.pod is pod
-            requests = before.requests if before is not None and same else requests_of(pod)
-            guest = _Guest(pod, node, requests, claims)
-            for claim in claims:
-                self._pods_of.setdefault(claim, set()).add(key)
-        self._come(key, guest)
+            if claims:
+                said = map(pinned_node, filter(None, map(self.allocation, claims)))
+                node = next(filter(None, said), "")
+            placed = PlacedPod(pod, node, self.pods.requests_of(pod), claims)
+        self._come(key, placed)
 
-    def _come(self, key: str, guest: _Guest | None) -> None:
-        before = self._guests.get(key)
-        if before is not None and before.node:
-            here = self._on_node[before.node]
-            del here[key]
-            # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
-            self._loads[before.node] = _sum(one.requests for one in here.values())
-            if not here:
-                del self._on_node[before.node], self._loads[before.node]
-            self._stale.add(before.node)
-        if guest is None:
-            self._guests.pop(key, None)
-            return
-        self._guests[key] = guest
-        if guest.node:
-            self._on_node.setdefault(guest.node, {})[key] = guest
-            self._loads[guest.node] = _sum((self._loads.get(guest.node, {}), guest.requests))
-            self._stale.add(guest.node)
+    def _come(self, key: str, placed: PlacedPod | None) -> None:
+        before = self.pods.placed.get(key)
+        if self._undo is not None:
+            self._undo.append(partial(self._come, key, before))
+        self.pods.put(key, placed)
+        self._stale.update(one.node for one in (before, placed) if one is not None and one.node)
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -427,22 +331,11 @@ class ClusterIndex:
         pools = self.inventory.pools(info.node)
         if pools is not info.pools:
             self._view(info, pools)
-        info.load = self._loads.get(info.name, {})
-        load = tuple(sorted([(name, amount) for name, amount in info.load.items() if amount]))
-        labels = objects.labels_of(info.node)
-        if info.predicate_inputs is None or info.labels != labels:
-            info.labels = labels
-            info.generation += 1
-            self.published_version += 1
-            self.changes.append(Moved(info.name, info.state, info.state))
-        info.trouble = self._trouble(info) if self._unread else ""
-        if info.read is not info.node:
-            before = info.own_predicate_inputs
-            info.read, info.own_predicate_inputs = info.node, node_predicate_inputs(info.node)
-            self.published_version += before is None or before[0] != info.own_predicate_inputs[0]
-        info.predicate_inputs = (info.trouble, info.own_predicate_inputs)
-        devices, key = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(labels))
-        self._move(info, self.known.node_state(devices, key, (info.predicate_inputs, load)))
+        info.load = self.pods.load.get(info.name, {})
+        info.trouble = self.allocations.unread([pool.id for pool in pools])
+        devices = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(info.labels))
+        load = tuple(sorted([one for one in info.load.items() if one[1]]))
+        self._move(info, self.known.node_state(devices, (info.trouble, info.predicate_inputs, load)))
 
     def _move(self, info: NodeInfo, state: NodeState | None) -> None:
         before = info.state
@@ -467,52 +360,13 @@ class ClusterIndex:
         info.pools = pools
         self.published_version += 1
 
-    def _trouble(self, info: NodeInfo) -> str:
-        keys = sorted(
-            {key for pool in info.pools for key in self._of_pool.get(pool.id, ()) if key in self._unread}
-        )
-        return self._unread[keys[0]] if keys else ""
-
-    def guests(self, node: str) -> tuple[Any, ...]:
-        """The pods that take room on the node."""
-        return tuple([guest.pod for guest in self._on_node.get(node, {}).values()])
-
-    def holders(self, info: NodeInfo) -> tuple[Any, ...]:
-        """The claims with devices on the node."""
-        pools = dict.fromkeys([*[pool.id for pool in info.pools], (names.DRIVER, info.name)])
-        found = dict.fromkeys([key for pool in pools for key in self._of_pool.get(pool, ())])
-        return tuple([self._held[key].claim for key in found])
-
-    def allocation(self, key: str) -> Allocation | None:
-        """What the claim has."""
-        held = self._held.get(key)
-        return None if held is None else held.allocation
-
-    @property
-    def allocated(self) -> Mapping[str, Any]:
-        """The claims that have an allocation, by key."""
-        return self._held
-
     def taken_without(self, info: NodeInfo, without: frozenset[str]) -> Usage:
-        """What is taken of the pools that the node sees, as if these claims (by uid) were gone."""
-        found = Usage()
-        for pool in info.pools:
-            for key, results in sorted(self._of_pool.get(pool.id, {}).items()):
-                if identity(self._held[key].claim) not in without:
-                    found.add(results, holder=key)
-        return found
+        """What is in use of the pools that the node sees, as if these claims (by uid) were gone."""
+        return self.allocations.taken_without([pool.id for pool in info.pools], without)
 
     def load_without(self, info: NodeInfo, without: frozenset[str]) -> Load:
         """What the node's pods ask for together, as if these (by uid) were gone."""
-        guests = self._on_node.get(info.name, {}).values()
-        if not without or not any(identity(guest.pod) in without for guest in guests):
-            return dict(info.load)
-        return _sum(guest.requests for guest in guests if identity(guest.pod) not in without)
-
-
-def identity(obj: Manifest) -> str:
-    """The object's uid; the key of a manifest that was never applied."""
-    return objects.uid(obj) or objects.key(obj)
+        return self.pods.load_without(info.name, without) if without else info.load
 
 
 def pinned_node(allocation: Allocation) -> str:
@@ -522,39 +376,3 @@ def pinned_node(allocation: Allocation) -> str:
             if entry.get("key") == "metadata.name" and len(entry.get("values") or ()) == 1:
                 return str(entry["values"][0])
     return ""
-
-
-def claim_keys(pod: Manifest) -> list[str]:
-    """The pod's claims by `namespace/name`, in the pod's order."""
-    if not objects.spec_of(pod).get("resourceClaims"):
-        return []
-    return [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values() if name]
-
-
-def _by_pool(allocation: Allocation) -> dict[PoolID, tuple[DeviceResult, ...]]:
-    found: dict[PoolID, list[DeviceResult]] = {}
-    for result in allocation.results:
-        found.setdefault((result.device.driver, result.device.pool), []).append(result)
-    return {pool: tuple(results) for pool, results in found.items()}
-
-
-def _taken_whole(claim: Manifest) -> Allocation:
-    """What is left of an allocation that cannot be read: whatever devices it names are in use."""
-    raw = objects.status_of(claim).get("allocation")
-    devices = raw.get("devices") if isinstance(raw, Mapping) else None
-    results = devices.get("results") if isinstance(devices, Mapping) else None
-    entries = [entry for entry in results or () if isinstance(entry, Mapping)]
-    return Allocation(
-        tuple(
-            DeviceResult("", DeviceID(str(one.get("driver")), str(one.get("pool")), str(one.get("device"))))
-            for one in entries
-        )
-    )
-
-
-def _sum(many: Iterable[Mapping[str, Decimal]]) -> Load:
-    total: Load = {}
-    for requests in many:
-        for name, amount in requests.items():
-            total[name] = total.get(name, Decimal(0)) + amount
-    return total

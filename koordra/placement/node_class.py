@@ -46,11 +46,9 @@ class DeviceState:
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """Its nodes by name. `key` is None while the state is nobody's but one node's. `free`: the devices, and what is free of them, once
-    somebody has read it (`learned_order`)."""
+    """Its nodes by name. `free`: the devices, and what is free of them, once somebody has read it (`learned_order`)."""
 
     devices: DeviceState
-    key: Hashable
     nodes: list[str] = field(default_factory=list)
     free: tuple[NodeDevices, State] | None = None
 
@@ -135,26 +133,23 @@ class NodeClasses:
         ]
         return number, offered.here, offered.taints, tuple(shared)
 
-    def device_state(
-        self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool
-    ) -> tuple[DeviceState, Hashable]:
-        """The state, and its key; None for one that is the node's alone."""
+    def device_state(self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool) -> DeviceState:
         of = self.class_of(pools)
         if of is None:
-            return DeviceState(None, honors_partitions), None
+            return DeviceState(None, honors_partitions)
         key = (of.number, honors_partitions, _taken_of(pools, taken))
         found = self._devices.get(key)
         if found is None:
             found = self._devices[key] = DeviceState(of, honors_partitions)
-        return found, key
+        return found
 
-    def node_state(self, devices: DeviceState, device_key: Hashable, predicate_inputs: Hashable) -> NodeState:
-        if device_key is None:
-            return NodeState(devices, None)
-        key = (device_key, predicate_inputs)
+    def node_state(self, devices: DeviceState, predicate_inputs: Hashable) -> NodeState:
+        if devices.node_class is None:
+            return NodeState(devices)
+        key = (devices, predicate_inputs)
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = NodeState(devices, key)
+            found = self._states[key] = NodeState(devices)
         return found
 
     def retain(self, nodes: int) -> None:

@@ -29,7 +29,6 @@ from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
 from koordra.placement.decide import Engine
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
-from koordra.placement.index import identity
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
 from koordra.placement.request.groups import Group, claim_keys, groups_of
@@ -191,7 +190,7 @@ def _units(engine: Engine, pods: Sequence[Mapping[str, Any]], devices: Sequence[
         memory = sum(one.get("memory", Decimal(0)) for one in needed)
         request = held.request._replace(cpu=int(cpu * 1000), memory=int(memory) >> 20)
         name = ", ".join(sorted(map(objects.key, group.pods))) or f"claim {keys[0]}"
-        gone = frozenset(map(identity, (*(allocated[key].claim for key in keys), *group.pods)))
+        gone = frozenset(map(objects.identity, (*(allocated[key].claim for key in keys), *group.pods)))
         found.append(_Unit(held._replace(name=name, request=request), group, gone))
     return sorted(found, key=lambda unit: unit.pod)
 

@@ -30,7 +30,7 @@ from koordra.api import objects
 from koordra.errors import InvalidQuantity
 from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
-from koordra.placement.index import NodeInfo, identity
+from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import DeviceState
 from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
@@ -151,7 +151,7 @@ class NodeKinds:
                     self._resources[name] = self._resources.get(name, 0) + amount * len(one.members)
         # Pods that count for a node already, since claims of theirs are there.
         arrived = frozenset(
-            identity(pod)
+            objects.identity(pod)
             for one in self.classes
             for member in one.members
             if member.group.allocated

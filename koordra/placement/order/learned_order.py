@@ -24,12 +24,13 @@ from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.request.requests import ResolvedClaim
+from koordra.api import objects
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError
 from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools, size_of
 from koordra.placement.columns.request_mapping import counted, request_of
 from koordra.placement.columns.state import Request, State
-from koordra.placement.index import ClusterIndex, NodeInfo, identity
+from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 from koordra.placement.node_class import positions_in
 from koordra.placement.order.request_models import RequestModels
@@ -245,7 +246,7 @@ class LearnedOrder:
     def retain(self, claims: Collection[Mapping[str, Any]]) -> None:
         """Claims that are not there any more need not be known."""
         if len(self._heard) > 2 * len(claims) + 100:
-            self._heard &= set(map(identity, claims))
+            self._heard &= set(map(objects.identity, claims))
 
     def request(self, resolved: ResolvedGroup) -> Request | None:
         """The group as a request of the columns; None where counting devices does not describe it."""

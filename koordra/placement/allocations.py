@@ -1,0 +1,116 @@
+"""What the claims with an allocation hold, by pool: what is in use of each device, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koordra.allocator.devices.inventory import PoolID, Usage
+from koordra.api import objects
+from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.devices import DeviceID
+from koordra.errors import InvalidManifest, PlanError
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class HeldClaim:
+    """A claim with an allocation. `seen`: the version of the claim it was decided from, while it is assumed. `unread`: why the
+    allocation cannot be read."""
+
+    claim: Manifest
+    allocation: Allocation
+    seen: Manifest | None = None
+    unread: str = ""
+    by_pool: dict[PoolID, list[DeviceResult]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for result in self.allocation.results:
+            self.by_pool.setdefault((result.device.driver, result.device.pool), []).append(result)
+
+
+class Allocations:
+    """`lenient`: an allocation that cannot be read holds whatever devices it names, instead of an error."""
+
+    def __init__(self, *, lenient: bool) -> None:
+        self.taken = Usage()
+        self.held: dict[str, HeldClaim] = {}
+        self._of_pool: dict[PoolID, dict[str, list[DeviceResult]]] = {}
+        self._unread: dict[str, str] = {}
+        self._lenient = lenient
+
+    def read(self, key: str, claim: Manifest) -> HeldClaim | None:
+        """What the claim holds by its object. Raises PlanError for an allocation that cannot be read."""
+        raw = objects.status_of(claim).get("allocation")
+        if raw is None:
+            return None
+        known = self.held.get(key)
+        if known is not None and known.seen is None and not known.unread:
+            before = objects.status_of(known.claim).get("allocation")
+            if before is raw or before == raw:
+                return HeldClaim(claim, known.allocation)
+        try:
+            allocation = Allocation.of_claim(claim)
+        except InvalidManifest as error:
+            if not self._lenient:
+                raise PlanError(str(error)) from error
+            return HeldClaim(claim, _of_devices_named(raw), unread=str(error))
+        assert allocation is not None
+        return HeldClaim(claim, allocation)
+
+    def put(self, key: str, held: HeldClaim | None) -> list[PoolID]:
+        """The claim holds this now, or nothing. Returns the pools of which that changes something."""
+        before = self.held.pop(key, None)
+        self._unread.pop(key, None)
+        if held is not None:
+            self.held[key] = held
+            if held.unread:
+                self._unread[key] = held.unread
+        if before is not None and held is not None and before.by_pool == held.by_pool:
+            return [] if before.unread == held.unread else [*held.by_pool]
+        for pool in before.by_pool if before is not None else ():
+            # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
+            of_pool = self._of_pool[pool]
+            del of_pool[key]
+            self.taken.clear(pool)
+            if not of_pool:
+                del self._of_pool[pool]
+            for other in sorted(of_pool):
+                self.taken.add(of_pool[other], holder=other)
+        for pool, results in held.by_pool.items() if held is not None else ():
+            self._of_pool.setdefault(pool, {})[key] = results
+            self.taken.add(results, holder=key)
+        return [*(before.by_pool if before is not None else ()), *(held.by_pool if held is not None else ())]
+
+    def on(self, pools: Iterable[PoolID]) -> dict[str, HeldClaim]:
+        """The claims with devices of these pools, by key."""
+        return {key: self.held[key] for pool in pools for key in self._of_pool.get(pool, ())}
+
+    def unread(self, pools: Iterable[PoolID]) -> str:
+        """Why an allocation of these pools cannot be read, empty where all can."""
+        keys = self._unread.keys() & self.on(pools).keys() if self._unread else ()
+        return self._unread[min(keys)] if keys else ""
+
+    def taken_without(self, pools: Iterable[PoolID], without: frozenset[str]) -> Usage:
+        """What is in use of these pools, as if these claims (by uid) were gone."""
+        found = Usage()
+        for pool in pools:
+            for key, results in sorted(self._of_pool.get(pool, {}).items()):
+                if objects.identity(self.held[key].claim) not in without:
+                    found.add(results, holder=key)
+        return found
+
+
+def _of_devices_named(raw: Any) -> Allocation:
+    """What is left of an allocation that cannot be read: whatever devices it names are in use."""
+    devices = raw.get("devices") if isinstance(raw, Mapping) else None
+    results = devices.get("results") if isinstance(devices, Mapping) else None
+    return Allocation(
+        tuple(
+            DeviceResult("", DeviceID(str(one.get("driver")), str(one.get("pool")), str(one.get("device"))))
+            for one in results or ()
+            if isinstance(one, Mapping)
+        )
+    )
