@@ -24,7 +24,6 @@ from koordra.allocator.placement import Placement, takes_all
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons
 from koordra.allocator.score import policy_of
 from koordra.api import objects
-from koordra.api.claims import ResourceClaim
 from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
 from koordra.placement.manifests import Manifests
@@ -37,7 +36,6 @@ from koordra.placement.request.groups import (
     groups_of,
     identity_of,
     one_too_many,
-    siblings_in,
 )
 
 Exclusions = Mapping[str, Mapping[str, str]]
@@ -129,11 +127,11 @@ class _Planning:
         self.exclude = exclude
         self.report_errors = report_errors
         self.result = Plan()
-        self.allocated = set(engine.index.allocated)
+        self.allocated = engine.index.allocated
         self.consumers: dict[str, set[str]] = {}
 
     def run(self) -> Plan:
-        groups = groups_of(self.cluster.pending, self.cluster.pods, frozenset(self.allocated))
+        groups = groups_of(self.cluster.pending, self.cluster.pods, self.allocated)
         self.consumers = self.cluster.consumers(
             {key for group in groups for pod in group.pods for key in claim_keys(pod)}
         )
@@ -161,7 +159,9 @@ class _Planning:
             return self._place_without(group, late)
         excluded = self._excluded(group)
         try:
-            self._refuse_unread(group)
+            for claim in group.claims:
+                if claim.key in self.cluster.refused:
+                    raise self.cluster.refused[claim.key]
             decision = self.engine.decide(group, excluded=excluded)
         except ClaimRefused as error:
             return self._refuse(group, error)
@@ -179,9 +179,15 @@ class _Planning:
         if why.error is not None:
             return self._refuse(group, why.error, reasons)
         if self.report_errors and not group.pods and len(group.claims) > 1:
-            hopeless = self._hopeless(group)
-            if 0 < len(hopeless) < len(group.claims):
-                return self._place_rest(group, hopeless)
+            # Claims that fit nowhere even by themselves should not stop the others.
+            placeable = tuple(
+                claim for claim in group.claims if isinstance(self.engine.decide(Group((claim,))), Offer)
+            )
+            if 0 < len(placeable) < len(group.claims):
+                for claim in group.claims:
+                    if claim not in placeable:
+                        self._place(Group((claim,)))
+                return self._place(Group(placeable))
         exhausted = why.undecided or isinstance(decision, Undecided)
         failed = None if exhausted else self._upstreams_error(group)
         if failed is not None:
@@ -203,11 +209,6 @@ class _Planning:
                 found.setdefault(node, Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text))
         return found
 
-    def _refuse_unread(self, group: Group) -> None:
-        for claim in group.claims:
-            if claim.key in self.cluster.refused:
-                raise self.cluster.refused[claim.key]
-
     def _upstreams_error(self, group: Group) -> ClaimRefused | None:
         """For a group that fits nowhere: the error with which upstream's walk ends, where it is short enough to be told.
 
@@ -215,37 +216,28 @@ class _Planning:
         search prove "no fit" without going there, so that walk is made here; how claims with a JointAllocation end is not upstream's.
         """
         engine = self.engine
-        asked = engine.resolve(group).asked
+        resolved = engine.resolve(group)
+        asked = resolved.asked
         if engine.policy is None or not takes_all(asked) or any(claim.joints for claim in asked):
             return None
         placement = Placement(
-            asked,
-            siblings_in(group),
-            policy=None,
-            features=engine.features,
-            budget=UPSTREAMS_WALK,
+            asked, resolved.siblings, policy=None, features=engine.features, budget=UPSTREAMS_WALK
         )
         excluded = self._excluded(group)
         for name in sorted(engine.index.nodes):
             info = engine.index.nodes[name]
-            if name in excluded or engine.refusals(group, info):
-                continue
-            answer = placement.on_node(
-                name,
-                info.pools,
-                engine.index.taken,
-                honors_partitions=info.devices.honors_partitions,
-                alike=info.devices if info.devices.node_class is not None else None,
-            )
-            if answer.error is not None:
-                return answer.error
+            if name not in excluded and not engine.refusals(group, info):
+                alike = info.devices if info.devices.node_class is not None else None
+                answer = engine.search(resolved, info, engine.index.taken, placement=placement, alike=alike)
+                if answer.error is not None:
+                    return answer.error
         return None
 
     def _place_without(self, group: Group, late: Mapping[str, str]) -> ClaimRefused | None:
         """Pods for which a claim of theirs has no room stay out; claims that only they use wait for that."""
         claims = {claim.key: claim for claim in group.claims}
         rest = [pod for pod in group.pods if objects.key(pod) not in late]
-        others = group_of(rest, claims, frozenset(self.allocated))
+        others = group_of(rest, claims, self.allocated)
         refused = self._place(others) if others.claims else None
         served = {claim.key for claim in others.claims}
         for pod in group.pods:
@@ -258,27 +250,13 @@ class _Planning:
             self._unsatisfiable(Group(tuple(own)), [reason])
         return refused
 
-    def _hopeless(self, group: Group) -> list[ResourceClaim]:
-        """Claims of a group without pods that fit nowhere even by themselves; they should not stop the others."""
-        found = []
-        for claim in group.claims:
-            alone = Group((claim,))
-            if not isinstance(self.engine.decide(alone), Offer):
-                found.append(claim)
-        return found
-
-    def _place_rest(self, group: Group, hopeless: Sequence[ResourceClaim]) -> ClaimRefused | None:
-        for claim in hopeless:
-            self._place(Group((claim,)))
-        return self._place(Group(tuple(claim for claim in group.claims if claim not in hopeless)))
-
     def _place_pod_by_pod(self, group: Group) -> ClaimRefused | None:
         """Not all consumers of a shared claim fit on one node: the first that fits pins it, the others follow if they can."""
         claims = {claim.key: claim for claim in group.claims}
         refused = None
         for pod in group.pods:
             left = {key: claim for key, claim in claims.items() if key not in self.result.allocations}
-            alone = group_of([pod], left, frozenset(self.allocated))
+            alone = group_of([pod], left, self.allocated)
             if alone.claims:
                 refused = self._place(alone) or refused
         return refused
@@ -315,7 +293,6 @@ class _Planning:
             key = asked.claim.key
             for earlier in (self.result.unsatisfiable, self.result.undecided):
                 earlier.pop(key, None)
-            self.allocated.add(key)
             self.result.allocations[key] = allocation.to_dict()
             self.result.scores[key] = -offer.cost.written
             self.result.nodes[key] = offer.node

@@ -15,7 +15,7 @@ Order: pod priority, then age, then name; claims without pods come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ def siblings_in(group: Group) -> list[frozenset[int]]:
 
 
 def groups_of(
-    claims: Mapping[str, ResourceClaim], pods: Iterable[Mapping[str, Any]], allocated: frozenset[str]
+    claims: Mapping[str, ResourceClaim], pods: Iterable[Mapping[str, Any]], allocated: Container[str]
 ) -> list[Group]:
     """All groups of pending claims (by key), in planning order. `allocated` are the keys of claims placed already."""
     users = [pod for pod in pods if _pending_of(pod, claims)]
@@ -78,7 +78,7 @@ def groups_of(
 
 
 def group_of(
-    pods: Sequence[Mapping[str, Any]], claims: Mapping[str, ResourceClaim], allocated: frozenset[str]
+    pods: Sequence[Mapping[str, Any]], claims: Mapping[str, ResourceClaim], allocated: Container[str]
 ) -> Group:
     keys = list(dict.fromkeys(key for pod in pods for key in _pending_of(pod, claims)))
     missing = tuple(

@@ -162,12 +162,7 @@ def test_nodes_under_new_names_leave_nothing_behind() -> None:
                 len(index.nodes),
                 len(index._viewers),
                 len(index._seen["ResourceSlice"]),
-<<<<<<< HEAD
-                len(index._loads),
-=======
                 len(index.pods.load),
-                len(kept.order._rows),
->>>>>>> 4ec24bb (placement: allocations and pods are kept by a module each; nodes, pods and allocations are read once a version)
                 len(kept.order._gpus),
             )
             if turn
