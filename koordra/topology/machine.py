@@ -107,11 +107,6 @@ class Location:
         return self.path[0]
 
     @property
-    def bus(self) -> str:
-        """Domain and bus, ``0000:0f``: the devices of one secondary bus have the same."""
-        return self.bus_id.rpartition(":")[0]
-
-    @property
     def card(self) -> str:
         """The address without its function: both ports of a dual-port card have the same."""
         return self.bus_id.rpartition(".")[0]
@@ -272,8 +267,7 @@ class Machine:
         node = self.numa(one)
         if node is None or len(node.distances) != len(self.numa_nodes):
             return None
-        row = zip(self.numa_nodes, node.distances, strict=True)
-        return next((distance for column, distance in row if column.id == other), None)
+        return {to.id: far for to, far in zip(self.numa_nodes, node.distances, strict=True)}.get(other)
 
     def memory_only(self) -> tuple[NumaNode, ...]:
         """NUMA nodes with neither CPUs nor devices: the memory of Grace's GPUs (up to 32 nodes of a board), of CXL cards."""
@@ -283,7 +277,7 @@ class Machine:
     def cpus_near(self, device: Device) -> str | None:
         """The CPU list of the device's NUMA node ("0-55,112-167"), None where unknown."""
         node = self.numa(device.location.numa)
-        return node.cpus if node and node.cpus else None
+        return (node.cpus or None) if node else None
 
 
 def with_switches(known: Iterable[Bridge], devices: Iterable[Device]) -> tuple[Bridge, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from koordra.allocator import features as gates
 from koordra.allocator.features import Features
@@ -24,7 +24,6 @@ from koordra.allocator.predicates import selector_matches
 from koordra.api import names, objects
 from koordra.api.devices import (
     Attribute,
-    Capacity,
     Device,
     DeviceID,
     DeviceTaintRule,
@@ -35,6 +34,7 @@ from koordra.api.devices import (
 from koordra.cel.selectors import DeviceFacts
 
 PoolID = tuple[str, str]
+_Found = TypeVar("_Found")
 
 GPU: Final = "gpu"
 NIC: Final = "nic"
@@ -196,23 +196,20 @@ def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice],
 @lru_cache(maxsize=1 << 12)
 def facts_of(driver: str, device: Device) -> tuple[DeviceFacts, DeviceFacts, Mapping[str, Any]]:
     """What selectors read, what class selectors read, and plain attribute values for the topology functions."""
-    attributes: dict[str, Attribute] = {}
-    capacity: dict[str, Capacity] = {}
-    for bare in (True, False):
-        # A name with the driver's own domain written out wins over the bare one.
-        for name, attribute in device.attributes.items():
-            if ("/" not in name) == bare:
-                attributes[f"{driver}/{name}" if bare else name] = attribute
-        for name, entry in device.capacity.items():
-            if ("/" not in name) == bare:
-                capacity[f"{driver}/{name}" if bare else name] = entry
+    attributes, capacity = _qualified(driver, device.attributes), _qualified(driver, device.capacity)
     facts = DeviceFacts(driver, device.allow_multiple_allocations, attributes, capacity)
     plain = {name: attribute.value for name, attribute in attributes.items()}
     if driver != names.DRIVER or names.ATTR_ALLOCATOR not in attributes:
         return facts, facts, plain
     # koordra allocates its joint devices itself: the clause of its classes that keeps the scheduler away is met.
-    open_to_us = {**attributes, names.ATTR_ALLOCATOR: _SCHEDULER}
-    return facts, DeviceFacts(driver, device.allow_multiple_allocations, open_to_us, capacity), plain
+    open_to_us = attributes | {names.ATTR_ALLOCATOR: _SCHEDULER}
+    return facts, facts._replace(attributes=open_to_us), plain
+
+
+def _qualified(driver: str, named: Mapping[str, _Found]) -> dict[str, _Found]:
+    """By full names; one with the driver's own domain written out wins over the bare one."""
+    bare = {f"{driver}/{name}": found for name, found in named.items() if "/" not in name}
+    return bare | {name: found for name, found in named.items() if "/" in name}
 
 
 _SCHEDULER = Attribute("string", names.ALLOCATOR_SCHEDULER)

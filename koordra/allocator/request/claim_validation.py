@@ -12,7 +12,7 @@ of the two would be overlooked. What the class says in percent is a default, whi
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from koordra.allocator.reasons import Cause, refusal
 from koordra.api import names
@@ -39,9 +39,9 @@ def refuse_memory_said_twice(
     for request in requests:
         for alternative in request.alternatives:
             label = f"{request.name}/{alternative.name}" if request.prioritized else request.name
-            if entry.requests and not {request.name, label} & set(entry.requests):
-                continue
-            if any(name.rpartition("/")[2] == names.CAPACITY_MEMORY for name in alternative.capacity or {}):
+            meant = not entry.requests or {request.name, label} & set(entry.requests)
+            capacities = {name.rpartition("/")[2] for name in alternative.capacity or {}}
+            if meant and names.CAPACITY_MEMORY in capacities:
                 error = InvalidManifest(
                     f"request {label} asks for memory in capacity.requests too",
                     object=str(claim),
@@ -52,13 +52,12 @@ def refuse_memory_said_twice(
 
 
 def _doubled(claim: ResourceClaim) -> Iterator[InvalidManifest]:
-    places = [("spec.devices.requests", [request.name for request in claim.requests])]
-    places += [
-        (f"spec.devices.requests[{index}].firstAvailable", [entry.name for entry in request.alternatives])
+    places = {"spec.devices.requests": [request.name for request in claim.requests]} | {
+        f"spec.devices.requests[{index}].firstAvailable": [entry.name for entry in request.alternatives]
         for index, request in enumerate(claim.requests)
         if request.prioritized
-    ]
-    for field, found in places:
+    }
+    for field, found in places.items():
         for index, name in enumerate(found):
             if name in found[:index]:
                 yield InvalidManifest(
@@ -71,26 +70,15 @@ def _doubled(claim: ResourceClaim) -> Iterator[InvalidManifest]:
 
 def _unknown(claim: ResourceClaim) -> Iterator[InvalidManifest]:
     known = {request.name for request in claim.requests}
-    known |= {
-        f"{request.name}/{entry.name}"
-        for request in claim.requests
-        if request.prioritized
-        for entry in request.alternatives
-    }
-    places: list[tuple[str, Sequence[str]]] = [
-        (f"spec.devices.constraints[{index}]", constraint.requests)
-        for index, constraint in enumerate(claim.constraints)
-    ]
-    places += [(entry.where, entry.requests) for entry in claim.config]
-    for field, found in places:
+    for request in claim.requests:
+        known.update(f"{request.name}/{entry.name}" for entry in request.alternatives if request.prioritized)
+    places = {f"spec.devices.constraints[{at}]": one.requests for at, one in enumerate(claim.constraints)}
+    for field, found in (*places.items(), *((entry.where, entry.requests) for entry in claim.config)):
         for index, name in enumerate(found):
             if name not in known:
                 alike = difflib.get_close_matches(name, known, n=1)
-                hint = (
-                    f"did you mean {alike[0]}?"
-                    if alike
-                    else f"name one of {', '.join(sorted(known)) or 'none'}"
-                )
+                every = ", ".join(sorted(known)) or "none"
+                hint = f"did you mean {alike[0]}?" if alike else f"name one of {every}"
                 yield InvalidManifest(
                     f"the claim has no request {name!r}",
                     object=str(claim),

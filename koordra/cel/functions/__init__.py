@@ -16,7 +16,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any, Final
 
-from koordra.cel.functions import addresses, formatting, lists, urls
+from koordra.cel.functions import formatting, lists, urls
 from koordra.cel.functions.formats import FORMATS
 from koordra.cel.functions.values import (
     FORMAT_MESSAGE,
@@ -33,10 +33,15 @@ from koordra.cel.functions.values import (
     find_all,
     includes,
     ip_message,
+    is_canonical,
+    is_global_unicast,
     is_integer,
+    is_link_local_multicast,
     is_valid,
     named_format,
     quantity_message,
+    read_cidr,
+    read_ip,
     semver,
     subtract,
     text_of,
@@ -131,9 +136,9 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "family": (((_IP,), "int", about_ip(attrgetter("version"))),),
     "isUnspecified": (((_IP,), "bool", about_ip(attrgetter("is_unspecified"))),),
     "isLoopback": (((_IP,), "bool", about_ip(attrgetter("is_loopback"))),),
-    "isLinkLocalMulticast": (((_IP,), "bool", about_ip(addresses.is_link_local_multicast)),),
+    "isLinkLocalMulticast": (((_IP,), "bool", about_ip(is_link_local_multicast)),),
     "isLinkLocalUnicast": (((_IP,), "bool", about_ip(attrgetter("is_link_local"))),),
-    "isGlobalUnicast": (((_IP,), "bool", about_ip(addresses.is_global_unicast)),),
+    "isGlobalUnicast": (((_IP,), "bool", about_ip(is_global_unicast)),),
     "containsIP": (((_CIDR, _IP), "bool", contains_ip), ((_CIDR, "string"), "bool", contains_ip)),
     "containsCIDR": (((_CIDR, _CIDR), "bool", contains_cidr), ((_CIDR, "string"), "bool", contains_cidr)),
     "ip": (((_CIDR,), _IP, about_cidr(lambda network: ip_message(network.ip))),),
@@ -154,11 +159,11 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
     "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
     "koordraRange": ((("int",), "list:int", lists.counted),),
-    "ip": ((("string",), _IP, lambda text: ip_message(addresses.read_ip(text))),),
-    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_ip(text))),),
-    "ip.isCanonical": ((("string",), "bool", addresses.is_canonical),),
-    "cidr": ((("string",), _CIDR, lambda text: cidr_message(addresses.read_cidr(text))),),
-    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_cidr(text))),),
+    "ip": ((("string",), _IP, lambda text: ip_message(read_ip(text))),),
+    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: read_ip(text))),),
+    "ip.isCanonical": ((("string",), "bool", is_canonical),),
+    "cidr": ((("string",), _CIDR, lambda text: cidr_message(read_cidr(text))),),
+    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: read_cidr(text))),),
     "url": (
         (
             ("string",),

@@ -50,10 +50,8 @@ def _written(clause: str, digits: str | None, value: Any) -> str:
         return text_of(value)
     if clause == "d" and whole:
         return str(value)
-    if clause == "f" and isinstance(value, float):
-        return _fixed(value, precision)
-    if clause == "e" and isinstance(value, float):
-        return _scientific(value, precision)
+    if clause in "ef" and isinstance(value, float):
+        return _special(value) or _written_double(clause, precision, value)
     if clause == "b" and isinstance(value, int):
         return f"{int(value):b}"
     if clause == "o" and whole:
@@ -65,22 +63,15 @@ def _written(clause: str, digits: str | None, value: Any) -> str:
     raise ValueError(f"error during formatting: clause %{clause} cannot write a {type(value).__name__}")
 
 
-def _special(value: float) -> str | None:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return None
+def _special(value: float) -> str:
+    if math.isfinite(value):
+        return ""
+    return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
 
 
-def _fixed(value: float, precision: int) -> str:
-    return _special(value) or f"{Decimal(value):,.{precision}f}"
-
-
-def _scientific(value: float, precision: int) -> str:
-    special = _special(value)
-    if special is not None:
-        return special
+def _written_double(clause: str, precision: int, value: float) -> str:
+    if clause == "f":
+        return f"{Decimal(value):,.{precision}f}"
     mantissa, _, exponent = f"{value:.{precision}e}".partition("e")
     power = ("-" if exponent[0] == "-" else "") + exponent[1:]
     return f"{mantissa}×10{power.translate(_RAISED)}"
@@ -138,10 +129,8 @@ def _quoted(text: str) -> str:
 
 def double_text(value: float) -> str:
     """The shortest digits that are this number; an exponent below 10^-4 and from 10^6 on."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     if value == 0:
         return "-0" if math.copysign(1, value) < 0 else "0"
     exact = Decimal(repr(value)).normalize()

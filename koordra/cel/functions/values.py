@@ -2,21 +2,30 @@
 
 Quantities, semantic versions, addresses, CIDRs, URLs and named formats go through the library as messages; the one field holds the
 exact value as text and cannot be named by an expression. Functions raise ValueError for what is a run-time error in Kubernetes.
+
+    semver("1.2.3")         semantic versions 2.0.0 as Kubernetes reads and orders them (blang/semver)
+    ip("10.0.0.7")          family, isUnspecified, isLoopback, isLinkLocalMulticast, isLinkLocalUnicast, isGlobalUnicast
+    cidr("10.0.0.0/8")      containsIP, containsCIDR, ip, prefixLength, masked (bits behind the prefix are kept until then)
+
+Addresses have neither zones nor the form of an IPv4 address in IPv6; a prefix is digits without a leading zero.
+
+Source: k8s.io/apiserver/pkg/cel/library (ip, cidr, semver), Go's net/netip; what Python's ipaddress calls loopback, link-local and
+so on is what Go does.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from koordra.cel.functions import addresses, formatting, lists, urls
+from koordra.cel.functions import formatting, lists, urls
 from koordra.cel.functions.formats import FORMATS
-from koordra.cel.functions.semver import Semver
 from koordra.errors import InvalidInput
 
 try:
@@ -58,6 +67,101 @@ def _message_classes() -> tuple[Any, dict[str, Any]]:
 POOL, _CLASSES = _message_classes()
 _Quantity, _Semver = _CLASSES["Quantity"], _CLASSES["Semver"]
 URL_MESSAGE, FORMAT_MESSAGE, _Ip, _Cidr = (_CLASSES[name] for name in ("URL", "NamedFormat", "IP", "CIDR"))
+
+
+_STRICT: Final = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+    r"(?:-((?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*))?"
+    r"(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?",
+    re.ASCII,
+)
+
+
+class Semver(NamedTuple):
+    """Compared as semantic versions are: a release is above its pre-releases, whose numeric identifiers are below words.
+
+    Build metadata takes no part in order or equality, so it is not kept.
+    """
+
+    numbers: tuple[int, int, int]
+    is_release: bool
+    prerelease: tuple[tuple[bool, int, str], ...]
+    """Of each identifier whether it is a word, its number, its spelling."""
+
+    @classmethod
+    def parse(cls, text: str, *, normalize: bool = False) -> Semver:
+        """`normalize` strips a leading v and leading zeros and fills up missing numbers. Raises ValueError."""
+        found = _STRICT.fullmatch(_normalized(text) if normalize else text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a semantic version")
+        major, minor, patch, prerelease, _build = found.groups()
+        parts = prerelease.split(".") if prerelease else ()
+        identifiers = ((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
+        return cls((int(major), int(minor), int(patch)), not parts, tuple(identifiers))
+
+    def __str__(self) -> str:
+        core = ".".join(str(number) for number in self.numbers)
+        return core if self.is_release else f"{core}-{'.'.join(part for _, _, part in self.prerelease)}"
+
+
+def _normalized(text: str) -> str:
+    core, mark, rest = re.fullmatch(r"([^-+]*)([-+]?)(.*)", text.removeprefix("v"), re.DOTALL).groups()  # type: ignore[union-attr]
+    numbers = [part.lstrip("0") or "0" if part.isdigit() else part for part in core.split(".")]
+    # Without all three numbers there can be no pre-release or build part, as in Kubernetes.
+    if len(numbers) < 3 and not mark:
+        numbers += ["0"] * (3 - len(numbers))
+    return ".".join(numbers) + mark + rest
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+"""An address with a prefix, whose bits behind the prefix are kept."""
+
+
+def read_ip(text: str) -> Address:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise ValueError(f"IP Address {text!r} parse error during conversion from string") from error
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            raise ValueError(f"IP address {text!r} with zone value is not allowed")
+        if address.ipv4_mapped is not None:
+            raise ValueError(f"IPv4-mapped IPv6 address {text!r} is not allowed")
+    return address
+
+
+def read_cidr(text: str) -> Network:
+    where, slash, bits = text.rpartition("/")
+    if not slash or not re.fullmatch(r"0|[1-9][0-9]{0,2}", bits, re.ASCII):
+        raise ValueError(f"network address parse error during conversion from string: {text!r}")
+    address = read_ip(where)
+    if int(bits) > address.max_prefixlen:
+        raise ValueError(
+            f"network address parse error during conversion from string: {text!r}: too many bits"
+        )
+    return ipaddress.ip_interface((str(address), int(bits)))
+
+
+def is_canonical(text: str) -> bool:
+    return str(read_ip(text)) == text
+
+
+def is_link_local_multicast(address: Address) -> bool:
+    if address.version == 6:
+        return int(address) >> 112 & 0xFF0F == 0xFF02
+    return address in ipaddress.IPv4Network("224.0.0.0/24")
+
+
+def is_global_unicast(address: Address) -> bool:
+    """Private addresses count; broadcast, multicast and what does not leave the link do not."""
+    return not (
+        (address.version == 4 and int(address) == 2**32 - 1)
+        or address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address.is_link_local
+    )
 
 
 def quantity_message(amount: Decimal) -> Any:
@@ -180,12 +284,12 @@ def cidr_message(network: object) -> Any:
     return _Cidr(koordra_exact=str(network))
 
 
-def about_ip(ask: Callable[[addresses.Address], Any]) -> Callable[[Any], Any]:
-    return lambda message: ask(addresses.read_ip(_of(_Ip, message)))
+def about_ip(ask: Callable[[Address], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(read_ip(_of(_Ip, message)))
 
 
-def about_cidr(ask: Callable[[addresses.Network], Any]) -> Callable[[Any], Any]:
-    return lambda message: ask(addresses.read_cidr(_of(_Cidr, message)))
+def about_cidr(ask: Callable[[Network], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(read_cidr(_of(_Cidr, message)))
 
 
 def about_url(ask: Callable[[urls.Url], Any]) -> Callable[[Any], Any]:
@@ -193,13 +297,13 @@ def about_url(ask: Callable[[urls.Url], Any]) -> Callable[[Any], Any]:
 
 
 def contains_ip(network: Any, address: Any) -> bool:
-    inner = addresses.read_ip(address if isinstance(address, str) else _of(_Ip, address))
-    return inner in addresses.read_cidr(_of(_Cidr, network)).network
+    inner = read_ip(address if isinstance(address, str) else _of(_Ip, address))
+    return inner in read_cidr(_of(_Cidr, network)).network
 
 
 def contains_cidr(network: Any, other: Any) -> bool:
-    inner = addresses.read_cidr(other if isinstance(other, str) else _of(_Cidr, other))
-    outer = addresses.read_cidr(_of(_Cidr, network)).network
+    inner = read_cidr(other if isinstance(other, str) else _of(_Cidr, other))
+    outer = read_cidr(_of(_Cidr, network)).network
     return outer.prefixlen <= inner.network.prefixlen and inner.ip in outer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.api.devices import Attribute, Capacity
-from koordra.cel.functions.semver import Semver
+from koordra.cel.functions.values import Semver
 from koordra.cel.selectors import DeviceFacts, compile_error, matches
 from koordra.cel.syntax import parse as parse_expression
 from koordra.cel.translation import names_read, translated
