@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.gangs import commit, phase, restart
+from koordra.controller.gangs import commit, eviction, phase
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus, Phase, status_of
 from tests.property.test_gang_model import one_schedule
@@ -72,7 +72,7 @@ BROKEN: dict[str, list[Patch]] = {
     "allocates a part": [(phase, "status_of", plans_a_part), (commit, "_undo", forgets_to_undo)],
     "keeps what was cut off": [(phase, "status_of", keeps_what_was_cut_off)],
     "does not count": [(phase, "status_of", counts_the_gathered)],
-    "never restarts": [(restart.GangRestarts, "sync", never_restarts)],
+    "never restarts": [(eviction.GangRestarts, "sync", never_restarts)],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 

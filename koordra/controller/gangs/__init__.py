@@ -10,7 +10,7 @@
     member_placement    places for the members: `koordra.placement.gang`, shown what the controller knows
     commit              the writes: allocations, then gates; what was written is taken back when one fails
     reservation         nodes that are reserved for a gang that has waited too long
-    restart, elastic_shrink    members that are evicted for the gang, or for another one
+    eviction            members that are evicted for the gang, or for another one
     events, dry_run     what people read about it, what would happen next
 
 Until a gate of the gang is removed, the gang holds devices only within one pass; a pass that is cut off is undone by the

@@ -25,12 +25,12 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache.groups import Group, Urgency
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
+from koordra.controller.gangs.eviction import GangRestarts
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
 from koordra.controller.gangs.reservation import GangReservation
-from koordra.controller.gangs.restart import GangRestarts
 from koordra.controller.placer import Placer
 
 _LAST: Final[Urgency] = (2**31, "", "")
@@ -54,16 +54,10 @@ class GangController:
         self.ungating = UngateTracker()
         self.reservation = GangReservation(starves_after=starves_after)
         self._gang_index = GangIndex(context.cache, self.ungating)
-        self._events = GangEvents(context.events.report, clock=context.clock)
+        self._events = GangEvents(context)
         self.restarts = GangRestarts(context, self._events)
         self._planner = GangPlanner(
-            context,
-            placer,
-            on_allocated=on_allocated,
-            excluded=excluded,
-            reporter=self._events,
-            reservation=self.reservation,
-            due=self._schedule,
+            context, placer, on_allocated, excluded, self._events, self.reservation, self._schedule
         )
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}
@@ -204,7 +198,7 @@ class GangController:
         """The planning step begins. `epoch` as the cache's inventory has it; `touched`: pods that other nodes are left out for;
         `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
-        self._planner.begin(epoch)
+        self._planner.epoch = epoch
         seen = (concerns, self.reservation.version)
         starving = self._next_reserved is not None and self._next_reserved <= now
         self._next_reserved = None

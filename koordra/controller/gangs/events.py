@@ -10,12 +10,13 @@ GangBelowMinMember  members lost their place after the start, and what happens i
 GangRestarted       its members were evicted, so that they start together again
 GangShrunk          members above the least were evicted for another gang
 
-Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_TOLD members at most.
+Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_REPORTED members at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.allocator.reasons import Reason
@@ -49,50 +50,45 @@ QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
 _QUIET: Final = frozenset({STARTS, GROWS, GATHERING})
 PAUSE: Final = 15.0
-MOST_TOLD: Final = 32
+MOST_REPORTED: Final = 32
 
 
+@dataclass(slots=True)
 class GangEvents:
-    """By gang key. Not thread-safe."""
+    """Not thread-safe. `_reported`, by gang key: reason and text of the state that was told last, when, and to whom (by uid)."""
 
-    def __init__(self, tell: Callable[[ClaimEvent], None], *, clock: Callable[[], float]) -> None:
-        self._tell = tell
-        self._clock = clock
-        self._told: dict[str, tuple[str, str, float, frozenset[str]]] = {}
+    context: PassContext
+    _reported: dict[str, tuple[str, str, float, frozenset[str]]] = field(default_factory=dict)
 
     def report(self, gang: Gang, reason: str, text: str) -> float | None:
         """Tell it on the gang's members; a state that was told already is told to new members only. Returns when to say it again, where
         something else was said of the same state a moment ago."""
-        about = tuple(member.pod for member in gang.members[:MOST_TOLD])
         message = cut(f"gang {gang.key}: {text}")
+        members = gang.members[:MOST_REPORTED]
         if reason in LASTING:
-            about = self._for_whom_it_is_news(gang, reason, message)
+            news = self._news(gang.key, frozenset(member.uid for member in members), reason, message)
+            members = tuple(member for member in members if member.uid in news)
         else:
-            self._told.pop(gang.key, None)
-        if about:
-            self._tell(ClaimEvent(reason, message, about, warning=reason not in _QUIET))
-        told = self._told.get(gang.key)
-        return told[2] + PAUSE if told is not None and told[:2] != (reason, message) else None
+            self._reported.pop(gang.key, None)
+        if members:
+            pods = tuple(member.pod for member in members)
+            self.context.events.report(ClaimEvent(reason, message, pods, warning=reason not in _QUIET))
+        before = self._reported.get(gang.key)
+        return before[2] + PAUSE if before is not None and before[:2] != (reason, message) else None
 
     def forget(self, key: str) -> None:
         """The gang is gone."""
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
 
-    def _for_whom_it_is_news(self, gang: Gang, reason: str, message: str) -> tuple[dict[str, object], ...]:
-        members = gang.members[:MOST_TOLD]
-        uids = frozenset(member.uid for member in members)
-        before, now = self._told.get(gang.key), self._clock()
-        if before is None or before[0] != reason:
-            fresh = uids
-        elif before[1] == message or now < before[2] + PAUSE:
-            fresh = uids - before[3]
-            if fresh or before[1] == message:
-                self._told[gang.key] = (reason, before[1], before[2], uids)
-            return tuple(member.pod for member in members if member.uid in fresh)
-        else:
-            fresh = uids
-        self._told[gang.key] = (reason, message, now, uids)
-        return tuple(member.pod for member in members if member.uid in fresh)
+    def _news(self, key: str, uids: frozenset[str], reason: str, message: str) -> frozenset[str]:
+        """To whom of these the state is news."""
+        before, now = self._reported.get(key), self.context.clock()
+        if before is not None and before[0] == reason and (before[1] == message or now < before[2] + PAUSE):
+            if uids - before[3] or before[1] == message:
+                self._reported[key] = (reason, before[1], before[2], uids)
+            return uids - before[3]
+        self._reported[key] = (reason, message, now, uids)
+        return uids
 
 
 def nearest_miss(answer: GangUnplaced) -> str:

@@ -37,9 +37,11 @@ ExcludedFor = Callable[[Group], Excluded]
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A gang as the engine is asked for its places, the groups of its members by key, and what keeps each of them off nodes."""
+    """A gang, as the engine is asked for its places, the groups of its members by key, and what keeps each of them off nodes."""
 
-    gang: placement.Gang
+    gang: Gang
+    status: GangStatus
+    asked: placement.Gang
     groups: Mapping[str, Group]
     excluded: ExcludedFor
 
@@ -67,7 +69,7 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
         for key, group in groups.items()
     )
     asked = placement.Gang(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
-    return PlacementRequest(asked, groups, excluded)
+    return PlacementRequest(gang, status, asked, groups, excluded)
 
 
 def _colocated(members: Iterable[Member]) -> list[Group]:
@@ -112,9 +114,9 @@ def place_members(
     """Places in the cluster as it is in a pass. `without`: uids of claims and pods as if they were gone."""
     with placer.overlay(without) if without else nullcontext():
         try:
-            answer = placement.place_gang(request.gang, placer.engine, budget=budget)
+            answer = placement.place_gang(request.asked, placer.engine, budget=budget)
         except PlanError as error:  # a taint rule that cannot be read concerns everybody
-            return placement.GangUnsatisfiable(len(request.gang.fixed), str(error), {})
+            return placement.GangUnsatisfiable(len(request.asked.fixed), str(error), {})
         if isinstance(answer, placement.GangPlaced) and is_obstructed(answer, request, placer):
             return _one_by_one(request, placer)
         return answer
@@ -135,7 +137,7 @@ def is_obstructed(answer: placement.GangPlaced, request: PlacementRequest, place
 
 def _one_by_one(request: PlacementRequest, placer: Placer) -> placement.GangAnswer:
     """Each group where it fits best beside those before it; those that ask the most first."""
-    gang, undecided = request.gang, False
+    gang, undecided = request.asked, False
     chosen: dict[str, GroupPlacement] = {}
     reasons: dict[str, tuple[Reason, ...]] = {}
     with placer.overlay():

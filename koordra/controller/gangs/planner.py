@@ -10,7 +10,7 @@ A gang that waits is not looked at again before something could have changed for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -21,8 +21,8 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.pod_terms import reads_other_pods
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import GANG_TOPOLOGY
-from koordra.controller.gangs.elastic_shrink import victims_for
 from koordra.controller.gangs.events import GangEvents
+from koordra.controller.gangs.eviction import victims_for
 from koordra.controller.gangs.member_placement import (
     ExcludedFor,
     PlacementRequest,
@@ -53,43 +53,20 @@ class _Considered:
     budget: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """A gang that is looked at, and the places that it is to get."""
-
-    gang: Gang
-    status: GangStatus
-    request: PlacementRequest
-
-
+@dataclass(slots=True)
 class GangPlanner:
-    """Not thread-safe. `due`: told when a gang is to be looked at again."""
+    """Not thread-safe. `due`: told when a gang is to be looked at again; `epoch` as the cache's inventory has it."""
 
-    def __init__(
-        self,
-        context: PassContext,
-        placer: Placer,
-        *,
-        on_allocated: commit.OnAllocated,
-        excluded: ExcludedFor,
-        reporter: GangEvents,
-        reservation: GangReservation,
-        due: Callable[[str, float | None], None],
-    ) -> None:
-        self._context = context
-        self._placer = placer
-        self._on_allocated = on_allocated
-        self._excluded = excluded
-        self._events = reporter
-        self._reservation = reservation
-        self._due = due
-        self._considered: dict[str, _Considered] = {}
-        self._shrunk: dict[str, float] = {}
-        self._epoch = 0
-
-    def begin(self, epoch: int) -> None:
-        """A planning step begins; `epoch` as the cache's inventory has it."""
-        self._epoch = epoch
+    context: PassContext
+    placer: Placer
+    on_allocated: commit.OnAllocated
+    excluded: ExcludedFor
+    reporter: GangEvents
+    reservation: GangReservation
+    due: Callable[[str, float | None], None]
+    epoch: int = 0
+    _considered: dict[str, _Considered] = field(default_factory=dict)
+    _shrunk: dict[str, float] = field(default_factory=dict)
 
     def forget(self, key: str) -> None:
         """The gang is gone."""
@@ -106,47 +83,43 @@ class GangPlanner:
 
     def consider(self, gang: Gang, status: GangStatus, gangs: Iterable[Gang]) -> bool:
         """Whether it need not be considered again before something changes, or is due."""
-        key, now = gang.key, self._context.clock()
+        key, now = gang.key, self.context.clock()
         if not status.plan:
             self._considered.pop(key, None)
             return True
-        reserved = self._reservation.excluded(gang.urgency, gang.key)
-        turn = _Turn(
-            gang,
-            status,
-            request_for(
-                gang, status, self._placer, excluded=lambda group: {**reserved, **self._excluded(group)}
-            ),
+        reserved = self.reservation.excluded(gang.urgency, gang.key)
+        request = request_for(
+            gang, status, self.placer, excluded=lambda group: {**reserved, **self.excluded(group)}
         )
-        basis = self._basis(turn)
+        basis = self._basis(request)
         before = self._considered.pop(key, None)
         same = before is not None and before.basis == basis
         if before is not None and same and (before.until is None or before.until > now):
             self._considered[key] = before
-            self._reserve(turn, now)
+            self._reserve(request, now)
             return True
         budget = before.budget * 2 if before is not None and same else 1
-        answer = place_members(turn.request, self._placer, budget=budget)
+        answer = place_members(request, self.placer, budget=budget)
         if isinstance(answer, GangPlaced):
-            self._write(turn, answer)
+            self._write(request, answer)
             return False
         undecided = isinstance(answer, GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
-        self._due(key, until)
-        self._context.wake(until)
-        self._tell_waiting(turn, answer)
+        self.due(key, until)
+        self.context.wake(until)
+        self._tell_waiting(request, answer)
         if status.phase is Phase.WAITING:
-            self._reservation.waits(gang, now=now)
+            self.reservation.waits(gang, now=now)
             if not undecided:
-                self._shrink_others(turn, gangs, now)
-            self._reserve(turn, now)
+                self._shrink_others(request, gangs, now)
+            self._reserve(request, now)
         return True
 
-    def _without(self, turn: _Turn, gone: frozenset[str]) -> GangAnswer:
-        return place_members(turn.request, self._placer, without=gone)
+    def _without(self, request: PlacementRequest, gone: frozenset[str]) -> GangAnswer:
+        return place_members(request, self.placer, without=gone)
 
-    def _basis(self, turn: _Turn) -> tuple[object, ...]:
+    def _basis(self, request: PlacementRequest) -> tuple[object, ...]:
         members = tuple(
             (
                 member.key,
@@ -155,86 +128,87 @@ class GangPlanner:
                 member.group.allocated,
                 tuple((node, member.excluded[node].detail) for node in sorted(member.excluded)),
             )
-            for member in turn.request.gang.members
+            for member in request.asked.members
         )
-        fixed = tuple((entry.key, entry.node) for entry in turn.request.gang.fixed)
-        return self._epoch, turn.status.phase, turn.status.needed, members, fixed
+        fixed = tuple((entry.key, entry.node) for entry in request.asked.fixed)
+        return self.epoch, request.status.phase, request.status.needed, members, fixed
 
     # it fits
 
-    def _write(self, turn: _Turn, answer: GangPlaced) -> None:
-        gang, growing = turn.gang, turn.status.phase is Phase.GROWING
+    def _write(self, request: PlacementRequest, answer: GangPlaced) -> None:
+        gang, growing = request.gang, request.status.phase is Phase.GROWING
         hosts = {member.key: _host(member.pod) for member in gang.members}
-        fixed = turn.request.gang.fixed
         written = commit.allocate(
             gang,
             answer,
-            turn.request.groups,
-            context=self._context,
-            on_allocated=self._on_allocated,
-            config=gang_members(gang.ref.name, answer, fixed=fixed, hosts=hosts),
+            request.groups,
+            context=self.context,
+            on_allocated=self.on_allocated,
+            config=gang_members(gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts),
             undo=not growing,
         )
         if not written:
-            self._context.wake(self._context.clock() + 1.0)
+            self.context.wake(self.context.clock() + 1.0)
             return
-        self._reservation.placed(gang)
+        self.reservation.placed(gang)
         self._shrunk.pop(gang.key, None)
         nodes = len({placed.node for placed in answer.members if placed.node})
         where = f"{events.number_of(len(answer.members), 'member')} on {events.number_of(nodes, 'node')}"
         if growing:
-            self._events.report(gang, events.GROWS, f"{where} more; {answer.size} are placed")
-        elif turn.status.phase is Phase.WAITING:
+            self.reporter.report(gang, events.GROWS, f"{where} more; {answer.size} are placed")
+        elif request.status.phase is Phase.WAITING:
             left = f", {len(answer.left)} wait for room" if answer.left else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)
-            self._events.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
+            self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
 
     # it does not fit
 
-    def _tell_waiting(self, turn: _Turn, answer: GangUnplaced) -> None:
-        gang = turn.gang
-        reason = events.OF_PHASE.get(turn.status.phase)
+    def _tell_waiting(self, request: PlacementRequest, answer: GangUnplaced) -> None:
+        gang = request.gang
+        reason = events.OF_PHASE.get(request.status.phase)
         if reason is not None:
-            unknown = answer.text.startswith(f"{turn.request.gang.required} is no ")
+            unknown = answer.text.startswith(f"{request.asked.required} is no ")
             said = f"annotation {GANG_TOPOLOGY}: " if unknown else ""
-            self._events.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
+            self.reporter.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
         text = f"waits with its gang {gang.key}: {answer.text}"
         waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
-        for key, group in turn.request.groups.items():
+        for key, group in request.groups.items():
             for claim in group.pending:
-                self._context.events.waiting(claim, group.users(claim), answer.reasons.get(key) or (waits,))
+                self.context.events.waiting(claim, group.users(claim), answer.reasons.get(key) or (waits,))
 
-    def _reserve(self, turn: _Turn, now: float) -> None:
+    def _reserve(self, request: PlacementRequest, now: float) -> None:
         """Nodes for a gang that starves."""
-        if turn.status.phase is not Phase.WAITING or not self._reservation.starves(turn.gang, now=now):
+        if request.status.phase is not Phase.WAITING or not self.reservation.starves(request.gang, now=now):
             return
-        nodes = sorted(self._placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
-        number = max(1, len(turn.request.gang.members) // 2)
+        nodes = sorted(self.placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
+        number = max(1, len(request.asked.members) // 2)
         while True:
-            answer = self._without(turn, _all_on(nodes[:number], self._context.users()))
+            answer = self._without(request, _all_on(nodes[:number], self.context.users()))
             if isinstance(answer, GangPlaced):
-                self._reservation.reserve(turn.gang, {placed.node for placed in answer.members}, now=now)
-                log.info("nodes_reserved", gang=turn.gang.key, nodes=len(answer.members))
+                self.reservation.reserve(request.gang, {placed.node for placed in answer.members}, now=now)
+                log.info("nodes_reserved", gang=request.gang.key, nodes=len(answer.members))
                 return
             if number >= len(nodes):
-                self._reservation.unschedulable(turn.gang, now=now)
+                self.reservation.unschedulable(request.gang, now=now)
                 return
             number *= 2
 
-    def _shrink_others(self, turn: _Turn, gangs: Iterable[Gang], now: float) -> None:
+    def _shrink_others(self, request: PlacementRequest, gangs: Iterable[Gang], now: float) -> None:
         """Members above the least of elastic gangs make room, where that is their policy and helps."""
-        key = turn.gang.key
+        key = request.gang.key
         if self._shrunk.get(key, 0.0) > now:
             return
-        found = victims_for(turn.gang, gangs, self._context.users(), fits=partial(self._without, turn))
+        found = victims_for(request.gang, gangs, self.context.users(), fits=partial(self._without, request))
         if found is None:
             return
+        victims, nodes = found
         self._shrunk[key] = now + SHRINK_PAUSE
-        for other, members in found.by_gang():
+        for other in sorted({other.key: other for other, _ in victims}.values(), key=lambda each: each.key):
+            members = tuple(member for gang, member in victims if gang is other)
             text = f"{len(members)} members above the least were evicted for gang {key}"
-            self._events.report(replace(other, members=members), events.SHRUNK, text)
-            commit.evict(members, context=self._context)
-        self._reservation.reserve(turn.gang, found.nodes, now=now)
+            self.reporter.report(replace(other, members=members), events.SHRUNK, text)
+            commit.evict(members, context=self.context)
+        self.reservation.reserve(request.gang, nodes, now=now)
 
 
 def _host(pod: Object) -> str:

@@ -1,22 +1,36 @@
-"""Started gangs that lack members for too long: all their members are evicted, to start together again, or what runs is kept.
+"""Members that are evicted: for their own gang, so that it starts together again, or for another one that waits.
 
-fewer than the least run ─▶ the timeout runs ─▶ Keep: told      Restart: evicted, again and again while some may not end yet
-                                                                         └▶ after a while places are looked for once more
+Restart, of started gangs that lack members for too long:
+
+    fewer than the least run ─▶ the timeout runs ─▶ Keep: told      Restart: evicted, again and again while some may not end yet
+                                                                             └▶ after a while places are looked for once more
+
+Shrink: only gangs that say `koordra.io/gang-shrink: ForOthers` give up members, only those above their least, and only to a gang whose
+priority is not lower. If the one that waits would fit without any of these, they are put back one by one, the earliest members of
+the most urgent gang first, and every one beside which it still fits stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from koordra.api import objects
+from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.gangs import commit, events
-from koordra.controller.gangs.annotations import Policy
+from koordra.controller.gangs.annotations import Policy, Shrink
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.membership import Gang
+from koordra.controller.gangs.membership import Gang, Member
+from koordra.placement.gang import GangAnswer, GangPlaced
 
 EVICT_PAUSE: Final = 5.0
 EVICT_PATIENCE: Final = 60.0
+MOST_TRIED: Final = 64
+
+Fits = Callable[[frozenset[str]], GangAnswer]
+"""The answer as if these claims and pods (by uid) were gone."""
 
 
 class GangRestarts:
@@ -33,7 +47,7 @@ class GangRestarts:
         return key in self._restarting
 
     def forget(self, key: str) -> None:
-        """The gang is gone."""
+        """The gang is gone, or did not start yet."""
         for table in (self._below, self._restarting, self._again):
             table.pop(key, None)
 
@@ -41,9 +55,7 @@ class GangRestarts:
         """A committed gang that lacks members: restart it when its time is over. Returns when to look again, None: when it changes."""
         key, committed = gang.key, gang.committed
         if not committed:
-            self._below.pop(key, None)
-            self._restarting.pop(key, None)
-            self._again.pop(key, None)
+            self.forget(key)
             return None
         if key in self._restarting:
             return self._go_on(gang, now)
@@ -87,3 +99,45 @@ class GangRestarts:
             commit.evict(gang.committed, context=self._context)
             self._again[gang.key] = now + EVICT_PAUSE
         return self._again[gang.key]
+
+
+def victims_for(
+    gang: Gang, gangs: Iterable[Gang], users: Mapping[str, Sequence[Object]], *, fits: Fits
+) -> tuple[list[tuple[Gang, Member]], frozenset[str]] | None:
+    """Members to evict, and the nodes where the gang that waits then has its places; None where shrinking does not help."""
+    spare = [
+        (other, member)
+        for other in sorted(gangs, key=lambda each: each.urgency)
+        if other.key != gang.key and other.terms.shrink is Shrink.FOR_OTHERS and other.committed
+        if other.urgency[0] >= gang.urgency[0]
+        for member in _spare(other)
+    ]
+    answer = fits(_gone(spare, users)) if spare else None
+    if not isinstance(answer, GangPlaced):
+        return None
+    gone = list(spare)
+    for entry in spare[:MOST_TRIED]:
+        rest = [other for other in gone if other is not entry]
+        without = fits(_gone(rest, users))
+        if rest and isinstance(without, GangPlaced):
+            gone, answer = rest, without
+    return gone, frozenset(placed.node for placed in answer.members)
+
+
+def _spare(gang: Gang) -> list[Member]:
+    """Members that run beyond the least: the last ones."""
+    running = [member for member in gang.members if member.is_bound]
+    kept = max(0, (gang.terms.least or len(running)) - gang.done)
+    return [member for member in running[kept:] if member.ours]
+
+
+def _gone(entries: Iterable[tuple[Gang, Member]], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+    members = [member for _, member in entries]
+    pods = {member.uid for member in members}
+    claims = {
+        objects.uid(claim)
+        for member in members
+        for claim in member.ours
+        if {objects.uid(pod) for pod in users.get(objects.key(claim), ())} <= pods
+    }
+    return frozenset(pods | claims)
