@@ -55,7 +55,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kubernetes": {"kube.py"},
     "prometheus_client": {"metrics.py"},
     "structlog": {"logs.py"},
-    "pynvml": {"kubelet_plugin/discovery/nvml/library.py"},
+    "pynvml": {"kubelet_plugin/discovery/nvml_query.py"},
     "pyroute2": {"kubelet_plugin/network/netlink_links.py"},
     "cel_expr_python": {"cel/environment.py", "koordra_devcluster/apiserver/access/cel_policies.py"},
     "re2": {"cel/functions/values.py"},

@@ -16,8 +16,8 @@ from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.discovery import reading
+from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery, Problem
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
 from koordra.topology.machine import Machine

@@ -34,11 +34,11 @@ from koordra.compat.detection import offered_by_others
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import apply_overlay, with_moved
-from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
+from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
-from koordra.kubelet_plugin.dra.health_service import add_health_services, sockets_answer
+from koordra.kubelet_plugin.dra.health import HealthFeed, add_health_services, device_health, sockets_answer
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
@@ -56,9 +56,7 @@ from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
-from koordra.kubelet_plugin.status.health import HealthFeed, device_health
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
-from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
@@ -95,7 +93,7 @@ class Driver:
         paths = settings.paths
         claims = ClaimSource(client)
         metrics = metrics or Metrics()
-        self._metrics = PluginMetrics(metrics)
+        self._metrics = dra_service.PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
         contexts = Contexts(
@@ -128,7 +126,7 @@ class Driver:
         )
         self._feed = HealthFeed()
         sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
-        calls = dra_service.Calls(self._state, metrics=self._metrics, on_done=self._on_call)
+        calls = dra_service.Calls(self._state, self._metrics, self._on_call)
 
         def add(server: object) -> None:
             self._feed.reopen()
@@ -138,12 +136,9 @@ class Driver:
         self._dra = SocketServer(
             sockets.dra, add, restored=self._metrics.sockets_restored.inc, stopping=self._feed.close
         )
-        service = dra_service.RegistrationService(
-            endpoint=sockets.dra, supported_versions=dra_service.SUPPORTED_VERSIONS
-        )
         self._registration = SocketServer(
             sockets.registration,
-            partial(dra_service.add_registration, service),
+            partial(dra_service.add_registration, sockets.dra),
             workers=2,
             restored=self._metrics.sockets_restored.inc,
         )

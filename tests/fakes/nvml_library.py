@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.nvml.library import ARCHITECTURES
+from koordra.kubelet_plugin.discovery.nvml_gpus import ARCHITECTURES
 from koordra.topology.machine import Gpu, Machine
 
 ROOT = Path(__file__).resolve().parent.parent.parent

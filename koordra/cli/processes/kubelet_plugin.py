@@ -154,7 +154,7 @@ def command(
     from koordra.api import names
     from koordra.api.opaque.isolation import node_policy
     from koordra.kube import KubeClient
-    from koordra.kubelet_plugin.dra.health_service import ProbeServer
+    from koordra.kubelet_plugin.dra.health import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
     from koordra.kubelet_plugin.publish.inventory import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
@@ -217,7 +217,7 @@ def _preload_nvml(driver_root: Path) -> None:
     """Load the driver's NVML from its own root; whoever asks the loader for it by name then gets this one."""
     import ctypes
 
-    from koordra.kubelet_plugin.discovery.gpu.driver_libraries import nvml_library
+    from koordra.kubelet_plugin.discovery.driver_libraries import nvml_library
     from koordra.logs import get_logger
 
     log = get_logger(__name__)

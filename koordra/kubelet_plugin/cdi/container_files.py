@@ -2,8 +2,8 @@
 
     <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: the devices
     <state>/claims/<uid>/nccl-topology.xml           their topology, for NCCL
-    <state>/claims/<uid>/hostfile                    the members of the job, by rank (environment.py)
-    <state>/claims/<uid>/network.json                the pod's network, once it is attached (network/network_gate.py)
+    <state>/claims/<uid>/hostfile                    the members of the job, by rank (device_edits.py)
+    <state>/claims/<uid>/network.json                the pod's network, once it is attached (network/network_decision.py)
 
 Device metadata appears in the container where every DRA driver puts it:
 
@@ -28,12 +28,11 @@ from __future__ import annotations
 import json
 import platform
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.api import names
-from koordra.kubelet_plugin.cdi.environment import job_documents
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 from koordra.kubelet_plugin.publish.inventory import Inventory
@@ -44,6 +43,8 @@ from koordra.topology.machine import Gpu, Machine, NumaNode, bus_order
 
 MODE: Final = 0o644
 TOPOLOGY: Final = "nccl-topology.xml"
+HOSTFILE: Final = "hostfile"
+HOSTS: Final = "KOORDRA_HOSTS"
 API_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 METADATA_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
 
@@ -212,3 +213,24 @@ def cpu_mask(cpus: str) -> str:
         words.append(f"{mask & 0xFFFFFFFF:08x}")
         mask >>= 32
     return ",".join(reversed(words))
+
+
+def hostfile(hosts: str) -> bytes:
+    """The file of Open MPI and of Horovod, from the value of KOORDRA_HOSTS. Members without a GPU (a
+    launcher) have no slot and are left out."""
+    lines = []
+    for entry in hosts.split(","):
+        host, _, slots = entry.rpartition(":")
+        if slots != "0":
+            lines.append(f"{host} slots={slots}\n")
+    return "".join(lines).encode()
+
+
+def job_documents(record: ClaimRecord, mounted: Iterable[str]) -> dict[str, bytes]:
+    """The hostfile, if the record's edits mount it."""
+    if HOSTFILE not in mounted:
+        return {}
+    hosts = next(
+        (value for device in record.devices for name, value in device.edits.env if name == HOSTS), ""
+    )
+    return {HOSTFILE: hostfile(hosts)}

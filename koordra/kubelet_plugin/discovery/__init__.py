@@ -1,10 +1,13 @@
 """What a node has: GPUs, RDMA NICs and where they sit.
 
-reading    one reading of the machine below a root path: ``discover``; its corrections; a cheap fingerprint
-result     what a reading gives: the machine, and the problems
-sysfs/     the PCI tree, NUMA nodes and device nodes
-nvml/      what NVML, or a recording of it, says about the GPUs
-gpu/       GPUs put together from sysfs, NVML and /proc; MIG device nodes; the driver's files
-rdma/      RDMA NICs, virtual functions, sub-functions, network interfaces
-watch/     events of the kernel and of NVML, and the watcher that reads again
+reading             one reading of the machine below a root path: ``discover``; its corrections; a cheap fingerprint
+machine_root        reads files that may be missing, garbled, or a picture of another machine's; the result of a reading
+pci_tree            PCI functions, bridges, NUMA nodes and sockets
+nvml_query          single calls of NVML and their failures
+nvml_gpus           what NVML says about the GPUs and their MIG instances
+nvml_recording      the same facts from a file, for captured and made-up machines
+gpus                GPUs put together from sysfs, NVML and /proc; MIG device nodes
+driver_libraries    the driver's user-space files
+rdma_devices        RDMA NICs, virtual functions, sub-functions, network interfaces
+events, watcher     events of the kernel and of NVML, and the watcher that reads again
 """

@@ -3,13 +3,12 @@
 Everything is read below a root path, so that a captured or made-up machine is read by the same code as the
 real one:
 
-1. sysfs: the PCI tree, NUMA nodes and sockets (``sysfs/``);
-2. NVML, or a recording of it, or /proc/driver/nvidia: the GPUs' identities and MIG instances (``nvml/``,
-   ``gpu/``);
-3. /sys/class/infiniband: RDMA devices of any vendor; /sys/bus/auxiliary: sub-functions of NICs (``rdma/``);
-4. /dev: device nodes and their numbers (``sysfs/machine_root``).
+1. sysfs: the PCI tree, NUMA nodes and sockets (``pci_tree``);
+2. NVML, or a recording of it, or /proc/driver/nvidia: the GPUs' identities and MIG instances (``nvml_gpus``, ``gpus``);
+3. /sys/class/infiniband: RDMA devices of any vendor; /sys/bus/auxiliary: sub-functions of NICs (``rdma_devices``);
+4. /dev: device nodes and their numbers (``machine_root``).
 
-``watch/watcher`` reads again when something changes.
+``watcher`` reads again when something changes.
 
 Discovery never raises for what it finds: what is certain is in the machine, what is not becomes a
 :class:`Problem`. Devices with problems stay in the machine, since their nodes must be guarded, but are not
@@ -29,37 +28,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from koordra.kubelet_plugin.discovery.gpu.gpus import (
+from koordra.kubelet_plugin.discovery.gpus import (
     GPU_CONTROL,
+    gpu_management_nodes,
     gpus,
     is_gpu,
     proc_driver_version,
     proc_gpus,
 )
-from koordra.kubelet_plugin.discovery.gpu.mig_nodes import gpu_management_nodes
-from koordra.kubelet_plugin.discovery.nvml import recorded
-from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
-from koordra.kubelet_plugin.discovery.nvml.query import GpuFactsSource, NvmlFacts
-from koordra.kubelet_plugin.discovery.nvml.recorded import RecordedNvml
-from koordra.kubelet_plugin.discovery.rdma.interfaces import verbs_and_mad
-from koordra.kubelet_plugin.discovery.rdma.rdma_devices import (
+from koordra.kubelet_plugin.discovery.machine_root import Discovery, MachineRoot, Problem
+from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
+from koordra.kubelet_plugin.discovery.nvml_query import GpuFactsSource, NvmlFacts
+from koordra.kubelet_plugin.discovery.nvml_recording import FILE, recorded_facts
+from koordra.kubelet_plugin.discovery.pci_tree import (
+    PCI_DEVICES,
+    bridges,
+    locate,
+    numa_nodes,
+    pci_functions,
+)
+from koordra.kubelet_plugin.discovery.rdma_devices import (
     AUXILIARY,
     RDMA_CONTROL,
     rdma_names,
     rdma_nics,
     sub_function_parents,
     sub_functions,
-)
-from koordra.kubelet_plugin.discovery.result import Discovery, Problem
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
-from koordra.kubelet_plugin.discovery.sysfs.pci_tree import (
-    PCI_DEVICES,
-    bridges,
-    locate,
-    numa_nodes,
-    pci_functions,
+    verbs_and_mad,
 )
 from koordra.topology import overlay
 from koordra.topology.machine import Location, Machine, Nic, NumaNode, bus_order
@@ -78,7 +76,9 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
         tree.problem("machine", PCI_DEVICES, "it is missing or empty", remedy)
     proc = proc_gpus(tree)
     cards = [function for function in functions if is_gpu(tree, function) or function.bus_id in proc]
-    facts = _gpu_facts(tree, nvml) if cards or nvml else NvmlFacts()
+    if nvml is None and cards:
+        nvml = nvml_facts if tree.is_real else partial(recorded_facts, tree)
+    facts = nvml() if nvml else NvmlFacts()
     known = {gpu.location.bus_id for gpu in facts.gpus}
     cards += [function for function in functions if function.bus_id in known and function not in cards]
     cards.sort(key=lambda function: bus_order(function.bus_id))
@@ -116,15 +116,6 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     )
     _report_missing_control_nodes(tree, machine)
     return Discovery(machine=machine, problems=tuple(sorted({*facts.problems, *tree.problems})))
-
-
-def _gpu_facts(tree: MachineRoot, nvml: GpuFactsSource | None) -> NvmlFacts:
-    if nvml is not None:
-        return nvml.read()
-    if tree.is_real:
-        return NvmlLibrary().read()
-    recorded = RecordedNvml(tree)
-    return recorded.read() if recorded.exists else NvmlFacts()
 
 
 def _report_unplaced(
@@ -198,7 +189,7 @@ _CAPABILITIES = "proc/driver/nvidia/capabilities"
 def probe(directory: Path) -> Hashable:
     """The fingerprint of the machine below ``directory``; equal for machines that read alike."""
     root = MachineRoot(directory)
-    recording = root.status(recorded.FILE)
+    recording = root.status(FILE)
     return (
         tuple(root.names(PCI_DEVICES)),
         tuple(root.names(AUXILIARY)),

@@ -1,16 +1,27 @@
-"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration.
+"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration; the plugin's metrics.
 
 The versions differ only in the share id that v1beta1 lacks. A response has exactly one entry per claim of the
 request; an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which
 are fetched concurrently: the kubelet allows 45 s for the call, and a request to the API server times out
 after 15 s. A call that the kubelet has given up is not carried out: its Unprepare may have come and gone.
+
+    koordra_plugin_calls_total{call,result}        claims prepared and unprepared; result: ok, refused, failed
+    koordra_plugin_call_seconds{call}              how long one claim took
+    koordra_plugin_calls_in_progress{call}
+    koordra_plugin_claims{state}                   prepared, held (the API no longer knows them)
+    koordra_plugin_devices{health}                 healthy, unhealthy
+    koordra_plugin_slice_writes_total              publications of the node's ResourceSlices
+    koordra_plugin_sockets_restored_total
+
+Every series is initialised at the start, so that a dashboard is never empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,10 +38,10 @@ from koordra.api import names
 from koordra.errors import KoordraError
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.dra.health_service import HEALTH_VERSIONS
+from koordra.kubelet_plugin.dra.health import HEALTH_VERSIONS, DeviceHealth, Health
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
+from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
 
 log = get_logger(__name__)
@@ -45,54 +56,105 @@ SIDE_BY_SIDE: Final = 8
 """Claims of one batch that are read from the API at the same time."""
 
 
+class PluginMetrics:
+    """Every series is initialised at the start, so that a dashboard is never empty."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._calls = metrics.counter(
+            "koordra_plugin_calls", "Claims prepared and unprepared.", ("call", "result")
+        )
+        self._seconds = metrics.histogram(
+            "koordra_plugin_call_seconds", "How long one claim took.", ("call",)
+        )
+        self._running = metrics.gauge("koordra_plugin_calls_in_progress", "Claims under way.", ("call",))
+        self._claims = metrics.gauge("koordra_plugin_claims", "Claims of this node.", ("state",))
+        self._devices = metrics.gauge("koordra_plugin_devices", "Devices of this node.", ("health",))
+        self.slice_writes = metrics.counter(
+            "koordra_plugin_slice_writes", "Publications of the ResourceSlices."
+        )
+        self.sockets_restored = metrics.counter(
+            "koordra_plugin_sockets_restored", "Sockets that had vanished."
+        )
+        for call in ("prepare", "unprepare"):
+            self._seconds.labels(call)
+            self._running.labels(call)
+            for result in ("ok", "refused", "failed"):
+                self._calls.labels(call, result)
+        for state in ("prepared", "held"):
+            self._claims.labels(state)
+        self.observe_devices(())
+
+    @contextmanager
+    def observe_call(self, call: str) -> Iterator[None]:
+        result = "failed"
+        try:
+            with self._running.labels(call).track_inprogress(), self._seconds.labels(call).time():
+                yield
+            result = "ok"
+        except KoordraError:
+            result = "refused"
+            raise
+        finally:
+            self._calls.labels(call, result).inc()
+
+    def observe_claims(self, *, prepared: int, held: int) -> None:
+        self._claims.labels("prepared").set(prepared)
+        self._claims.labels("held").set(held)
+
+    def observe_devices(self, devices: Iterable[DeviceHealth]) -> None:
+        found = [device.health for device in devices]
+        self._devices.labels("healthy").set(found.count(Health.HEALTHY))
+        self._devices.labels("unhealthy").set(found.count(Health.UNHEALTHY))
+
+
+@dataclass(frozen=True, slots=True)
 class Calls:
     """Carries out the calls for single claims and reports them to `metrics` and to `on_done`, with the call's
     name and whether it succeeded."""
 
-    def __init__(
-        self,
-        state: DeviceState,
-        *,
-        metrics: PluginMetrics | None = None,
-        on_done: Callable[[str, bool], None] = lambda call, done: None,
-    ) -> None:
-        self._state = state
-        self._metrics = metrics
-        self._on_done = on_done
+    state: DeviceState
+    metrics: PluginMetrics
+    on_done: Callable[[str, bool], None]
 
-    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> ClaimRecord:
-        return self._observed("prepare", lambda: self._state.prepare(ref, awaited=awaited))
+    def attempt(self, call: str, step: Callable[[ClaimRef], _T], ref: ClaimRef) -> tuple[_T | None, str]:
+        """The result of the step, and the error's text, empty for success."""
+        try:
+            return self._observed(call, step, ref), ""
+        except KoordraError as error:
+            log.warning("claim_refused", claim=str(ref), uid=ref.uid, error=str(error))
+            return None, str(error)
+        except Exception as error:
+            # An unexpected error in one claim must not fail the batch, or the server.
+            log.exception("claim_failed", claim=str(ref), uid=ref.uid)
+            return None, f"{ref}: internal error: {type(error).__name__}: {error}"
 
-    def unprepare(self, ref: ClaimRef) -> None:
-        self._observed("unprepare", lambda: self._state.unprepare(ref))
-
-    def _observed(self, call: str, step: Callable[[], _T]) -> _T:
+    def _observed(self, call: str, step: Callable[[ClaimRef], _T], ref: ClaimRef) -> _T:
         done = False
         try:
-            with self._metrics.observe_call(call) if self._metrics else nullcontext():
-                result = step()
+            with self.metrics.observe_call(call):
+                result = step(ref)
             done = True
         finally:
-            self._on_done(call, done)
+            self.on_done(call, done)
         return result
 
 
+@dataclass(frozen=True, slots=True)
 class DraService:
     """One version of the service over the node's state. `messages` is the generated module of the version."""
 
-    def __init__(self, calls: Calls, messages: Any, *, with_share_id: bool) -> None:
-        self._calls = calls
-        self._messages = messages
-        self._with_share_id = with_share_id
+    calls: Calls
+    messages: Any
+    with_share_id: bool
 
     def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name
-        response = self._messages.NodePrepareResourcesResponse()
+        response = self.messages.NodePrepareResourcesResponse()
         refs = _claims(request)
-        step = partial(self._calls.prepare, awaited=context.is_active)
+        step = partial(self.calls.state.prepare, awaited=context.is_active)
         with ThreadPoolExecutor(
             max(1, min(len(refs), SIDE_BY_SIDE)), thread_name_prefix="prepare"
         ) as threads:
-            answers = list(threads.map(partial(_attempt, step), refs))
+            answers = list(threads.map(partial(self.calls.attempt, "prepare", step), refs))
         for ref, (record, error) in zip(refs, answers, strict=True):
             response.claims[ref.uid].error = error
             response.claims[ref.uid].devices.extend(self._devices(record) if record else ())
@@ -100,37 +162,39 @@ class DraService:
 
     def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
         del context
-        response = self._messages.NodeUnprepareResourcesResponse()
+        response = self.messages.NodeUnprepareResourcesResponse()
         for ref in _claims(request):
-            _, error = _attempt(self._calls.unprepare, ref)
+            _, error = self.calls.attempt("unprepare", self.calls.state.unprepare, ref)
             response.claims[ref.uid].error = error
         return response
 
     def _devices(self, record: ClaimRecord) -> Iterator[Any]:
         for device, cdi_id in zip(record.devices, claim_spec.device_ids(record), strict=True):
-            message = self._messages.Device(
+            message = self.messages.Device(
                 request_names=[device.request],
                 pool_name=record.pool,
                 device_name=device.device,
                 cdi_device_ids=[cdi_id],
             )
-            if self._with_share_id and device.share_id:
+            if self.with_share_id and device.share_id:
                 message.share_id = device.share_id
             yield message
 
 
+@dataclass(frozen=True, slots=True)
 class RegistrationService:
-    def __init__(self, *, endpoint: Path, supported_versions: Sequence[str]) -> None:
-        self._info = pluginregistration_pb2.PluginInfo(
-            type=PLUGIN_TYPE,
-            name=names.DRIVER,
-            endpoint=str(endpoint),
-            supported_versions=supported_versions,
-        )
+    """`endpoint` is the DRA socket."""
+
+    endpoint: Path
 
     def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name
         del request, context
-        return self._info
+        return pluginregistration_pb2.PluginInfo(
+            type=PLUGIN_TYPE,
+            name=names.DRIVER,
+            endpoint=str(self.endpoint),
+            supported_versions=SUPPORTED_VERSIONS,
+        )
 
     def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A refusal is only logged: the kubelet retries."""
@@ -143,29 +207,16 @@ class RegistrationService:
 
 
 def add_services(calls: Calls, server: Any) -> None:
-    v1 = DraService(calls, dra_v1_pb2, with_share_id=True)
+    v1, v1beta1 = DraService(calls, dra_v1_pb2, True), DraService(calls, dra_v1beta1_pb2, False)
     dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
-    v1beta1 = DraService(calls, dra_v1beta1_pb2, with_share_id=False)
     dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(v1beta1, server)  # type: ignore[no-untyped-call]
 
 
-def add_registration(service: RegistrationService, server: Any) -> None:
+def add_registration(endpoint: Path, server: Any) -> None:
+    service = RegistrationService(endpoint)
     pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(service, server)  # type: ignore[no-untyped-call]
 
 
 def _claims(request: Any) -> list[ClaimRef]:
     claims = (ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in request.claims)
     return list({claim.uid: claim for claim in claims}.values())
-
-
-def _attempt(step: Callable[[ClaimRef], _T], ref: ClaimRef) -> tuple[_T | None, str]:
-    """The result of the step, and the error's text, empty for success."""
-    try:
-        return step(ref), ""
-    except KoordraError as error:
-        log.warning("claim_refused", claim=str(ref), uid=ref.uid, error=str(error))
-        return None, str(error)
-    except Exception as error:
-        # An unexpected error in one claim must not fail the batch, or the server.
-        log.exception("claim_failed", claim=str(ref), uid=ref.uid)
-        return None, f"{ref}: internal error: {type(error).__name__}: {error}"

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError, KoordraError, NodeError
-from koordra.kubelet_plugin.network import cni, network_gate
+from koordra.kubelet_plugin.network import cni, network_decision
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.logs import get_logger
@@ -285,7 +285,7 @@ class PodNetworks:
     # Files.
 
     def _gate(self, uid: str) -> Path:
-        return network_gate.gate_file(self._state, uid)
+        return network_decision.gate_file(self._state, uid)
 
     def _write(
         self, network: ClaimNetwork, sandbox: Sandbox, done: Sequence[AttachedDevice]
@@ -300,8 +300,8 @@ class PodNetworks:
         with _reported(self._gate(claim.uid), "written"):
             self._disk.replace(
                 self._gate(claim.uid),
-                network_gate.encode_gate(claim),
-                mode=network_gate.GATE_MODE,
+                network_decision.encode_gate(claim),
+                mode=network_decision.GATE_MODE,
                 durable=False,
             )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from koordra.errors import CDIError, CheckpointError, NodeError
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.network import network_gate
+from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state import claim_network, layout, prepared_claim
@@ -114,7 +114,7 @@ class ClaimFiles:
             for device in record.devices
             for mount in device.edits.mounts
             if Path(mount.host_path).parent == self._paths.claim_folder(uid)
-            and Path(mount.host_path) != network_gate.gate_file(self._paths.state, uid)
+            and Path(mount.host_path) != network_decision.gate_file(self._paths.state, uid)
         }
         needed = {self._paths.cdi_file(uid), self._paths.prepared_file(uid), *mounted}
         if record.networked:

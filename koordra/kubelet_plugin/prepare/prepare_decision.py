@@ -12,7 +12,7 @@ From the claim object, the inventory and the claims that already hold devices, i
    (koordra.api.opaque.isolation), this node has the backend, and no card has shares with and without limits;
 6. the pod can have the network that the claim asks for (network/network_decision.py);
 7. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
-   and of a gang's member (cdi/environment.py).
+   and of a gang's member.
 
 Results of other drivers are ignored.
 """
@@ -29,8 +29,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
-from koordra.kubelet_plugin.cdi.device_edits import with_edits
-from koordra.kubelet_plugin.cdi.environment import legacy_edits, with_member
+from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits, with_member
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits

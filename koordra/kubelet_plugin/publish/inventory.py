@@ -20,8 +20,8 @@ from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
 from koordra.api.reader import Reader
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.container_edits import Mount
-from koordra.kubelet_plugin.discovery.gpu.driver_libraries import driver_files
-from koordra.kubelet_plugin.discovery.result import Discovery, Problem
+from koordra.kubelet_plugin.discovery.driver_libraries import driver_files
+from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.publish.device_attributes import Mode
 from koordra.kubelet_plugin.publish.partitions import MigDevice, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices

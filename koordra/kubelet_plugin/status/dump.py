@@ -24,7 +24,7 @@ from koordra.errors import CheckpointError, KoordraError
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.checkpoint import CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_to_dict
-from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state import layout
 from koordra.node_state.claim_ref import MARKER_PREFIX

@@ -85,7 +85,7 @@ from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.annotations import wanted
 from koordra.controller.legacy.annotations import devices_of
-from koordra.kubelet_plugin.cdi.environment import legacy_edits
+from koordra.kubelet_plugin.cdi.device_edits import legacy_edits
 from koordra.kubelet_plugin.status.node_labels import KEYS
 
 settings = with_document(Settings(), {"acme": {"sliceGib": 4}, "isolation": {"acme": "limiter"}}, source="s")

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
-from koordra.kubelet_plugin.cdi.environment import variables
+from koordra.kubelet_plugin.cdi.device_edits import variables
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, node_fit
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.index import NodeInfo

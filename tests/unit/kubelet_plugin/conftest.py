@@ -11,8 +11,8 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of

@@ -25,7 +25,7 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import KoordraError, NotFound
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
+from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.driver import Driver
 from koordra.kubelet_plugin.publish.inventory import Offering
 from koordra.kubelet_plugin.settings import NodePaths, Settings

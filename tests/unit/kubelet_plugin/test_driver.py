@@ -15,8 +15,8 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin import driver
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.publish.inventory import Offering
 from koordra.kubelet_plugin.publish.node_slices import mode_of
 from koordra.topology.presets.tree import MachineWriter

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery, Problem
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.node_state import prepared_claim
 from koordra.topology.machine import DeviceNode, Gpu

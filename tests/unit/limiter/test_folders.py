@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter import folders
-from koordra.kubelet_plugin.isolation.limiter.folders import SIZE
+from koordra.kubelet_plugin.isolation.limiter import backend
+from koordra.kubelet_plugin.isolation.limiter.backend import SIZE
 from koordra.kubelet_plugin.isolation.limiter.layout import USAGE_BYTES
 
 NAMES = ("policy", "usage")
@@ -20,14 +20,14 @@ NAMES = ("policy", "usage")
 CODE = """
 import json, os, sys
 from pathlib import Path
-from koordra.kubelet_plugin.isolation.limiter import folders
+from koordra.kubelet_plugin.isolation.limiter import backend
 from koordra.kubelet_plugin.isolation.limiter import region
 folder = Path(sys.argv[1]) / "claims" / "c"
 uuid = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 for _ in range(2):
-    folders.make(folder)
+    backend.make_folder(folder)
     region.allow(folder, claim="c", uuid=uuid, limit=1)
-mounted = folders.mounted(folder)
+mounted = backend.mounted(folder)
 written = 0
 try:
     with (folder / "usage").open("ab", buffering=0) as file:
@@ -46,7 +46,7 @@ read = len(region.read(folder).devices)
 for number in range(files):
     (folder / f"f{number}").unlink()
 for _ in range(2):
-    folders.remove(folder, ("policy", "usage"))
+    backend.remove_folder(folder, ("policy", "usage"))
 print(json.dumps({"mounted": mounted, "written": written, "full": full, "files": files, "read": read, "left": folder.exists()}))
 """
 
@@ -79,17 +79,17 @@ def test_on_a_shared_mount_a_region_has_a_small_file_system_of_its_own(tmp_path:
     assert said["mounted"]
     assert said["written"] + USAGE_BYTES <= SIZE
     assert (said["full"], said["read"], said["left"]) == ("No space left on device", 1, False)
-    assert said["files"] <= folders.INODES
+    assert said["files"] <= backend.INODES
 
 
 def test_elsewhere_it_is_a_folder(tmp_path: Path) -> None:
-    if folders.shared(tmp_path):
+    if backend.shared(tmp_path):
         pytest.skip("mounts are shared here")
     folder = tmp_path / "claims" / "c"
     for _ in range(2):
-        folders.make(folder)
-    assert not folders.mounted(folder)
+        backend.make_folder(folder)
+    assert not backend.mounted(folder)
     (folder / "policy").touch()
     for _ in range(2):
-        folders.remove(folder, NAMES)
+        backend.remove_folder(folder, NAMES)
     assert not folder.exists()

@@ -74,8 +74,8 @@ DISCOVER = """
 import json, sys, pathlib
 from dataclasses import asdict
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
-found = discover(pathlib.Path(sys.argv[1]), nvml=NvmlLibrary())
+from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
+found = discover(pathlib.Path(sys.argv[1]), nvml=nvml_facts)
 print(json.dumps({"gpus": [asdict(gpu) | {"publishable": gpu.publishable} for gpu in found.machine.gpus],
                   "driver": found.machine.driver_version, "cuda": found.machine.cuda_version,
                   "problems": [[p.object, p.field, p.problem] for p in found.problems]}, default=list))
@@ -106,10 +106,10 @@ def test_every_fact_comes_through_ctypes(fake: FakeNvml, root: Path) -> None:
 CALLS = """
 import json, sys, pathlib
 import pynvml
-from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
+from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 control, calls, codes = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 def facts():
-    found = NvmlLibrary().read()
+    found = nvml_facts()
     return [[[gpu.location.bus_id, gpu.uuid, gpu.minor, gpu.memory_bytes, gpu.mig_enabled, list(gpu.disputed), list(gpu.faults),
               [i.uuid for i in gpu.mig_instances]] for gpu in found.gpus],
             [[p.object, p.field] for p in found.problems]]

@@ -13,22 +13,22 @@ from tests.unit.native.test_fake_nvml import FIRST, MACHINE, SECOND, with_links
 WATCH = """
 import json, pathlib, sys, threading, time
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
-from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
+from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
+from koordra.kubelet_plugin.discovery.events import XidEvents
 from koordra.kubelet_plugin.discovery.reading import probe
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
-from koordra.kubelet_plugin.discovery.watch import gpu_health as health
+from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
+from koordra.kubelet_plugin.discovery import watcher
 
 root, control, machine = (pathlib.Path(argument) for argument in sys.argv[1:4])
 steps = json.loads(sys.argv[4])
-health.RECOVERY_TRUSTED_AFTER = 0.2
+watcher.RECOVERY_TRUSTED_AFTER = 0.2
 xids = XidEvents(try_again=0.1, wait_ms=100)
 xids.start()
 told, stop = [], threading.Event()
 
 def read():
     with xids.paused():
-        return discover(root, nvml=NvmlLibrary())
+        return discover(root, nvml=nvml_facts)
 
 def hear(found):
     told.append([[*gpu.faults] if gpu.publishable else None for gpu in found.machine.gpus])
@@ -131,7 +131,7 @@ def test_a_card_that_is_lost_leaves_and_comes_back(fake: FakeNvml, root: Path) -
 
 LIBRARY_ERRORS = """
 import json, pathlib, select, sys, threading, time
-from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
+from koordra.kubelet_plugin.discovery.events import XidEvents
 control = pathlib.Path(sys.argv[1])
 answers = {}
 for call in ("nvmlInitWithFlags", "nvmlEventSetCreate", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",

@@ -1,7 +1,6 @@
 """Backend `limiter`: the node's side of native/limiter.
 
-backend             what a container gets, what is made on the node for it, and the end of both
-folders             a small file system for each claim
+backend             what a container gets, what is made on the node for it (a small file system), and the end of both
 layout, region      what the node and the processes of a claim share: bytes and locks, and their meaning
 broker              the socket where processes say who they are
 processes           the processes of a card, as the driver and the kernel see them

@@ -1,7 +1,7 @@
 """Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the driver's.
 
     <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per version
-    <state>/limiter/claims/<uid>/            a small file system of its own, where that can be   (folders.py)
+    <state>/limiter/claims/<uid>/            a small file system of its own, where that can be
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
     <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (layout.py)
@@ -23,12 +23,24 @@ The driver's files are mounted with the first GPU of each request, the limiter's
 have both in any order. So wherever a device brings a driver's library that the limiter stands in front of, under whatever of its
 names (libcuda.so.1, libcuda.so.<version>), the limiter's is mounted in its place, and the driver's own moves to DRIVER_FOLDER,
 where the limiter looks for it. A GPU of the same claim that is not limited is passed through by it.
+
+**The region** of a claim is on a small file system of its own, where the node can mount one.
+
+A claim's processes write to `usage`. On a disk they could extend it and fill the file system of the plugin's state. So the folder
+is a tmpfs, no larger than the region needs; being in memory, it does not survive a boot, nor does any process.
+
+The container runtime must see what is mounted here. It does where mounts are shared with the host: in a pod with
+`mountPropagation: Bidirectional`, and on a host whose mounts are shared, as systemd makes them. Elsewhere (private mounts, no
+right to mount) the folder stays on the disk, which is logged once; the node then truncates what grew (reconcile.py).
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -39,9 +51,74 @@ from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.container_edits import READ_ONLY, ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
-from koordra.kubelet_plugin.isolation.limiter import folders, layout, region
+from koordra.kubelet_plugin.isolation.limiter import layout, region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
-from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter.layout import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+_NOSUID, _NODEV, _NOEXEC = 2, 4, 8
+_DETACH: Final = 2
+_PAGE: Final = 4096
+SIZE: Final = sum(-(-size // _PAGE) * _PAGE for size in (POLICY_BYTES, USAGE_BYTES)) + 16 * _PAGE
+INODES: Final = 64
+_libc = ctypes.CDLL(None, use_errno=True)
+_logged: set[str] = set()
+
+
+def make_folder(folder: Path) -> None:
+    """Make the claim's folder; one that is there stays as it is. Raises OSError."""
+    if folder.exists() and (mounted(folder) or any(folder.iterdir())):
+        return
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    if not shared(folder):
+        _log_once("this mount is not shared with the host")
+        return
+    options = f"size={SIZE},nr_inodes={INODES},mode=0755".encode()
+    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
+    if _libc.mount(b"koordra-limiter", os.fsencode(folder), b"tmpfs", flags, options) != 0:
+        _log_once(os.strerror(ctypes.get_errno()))
+
+
+def remove_folder(folder: Path, names: tuple[str, ...]) -> None:
+    """Take the folder away, with files of these names; also one that is gone. Raises OSError."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    if not folder.exists():
+        return
+    # A container that still has it keeps it until it ends.
+    while mounted(folder):
+        if _libc.umount2(os.fsencode(folder), _DETACH) != 0:
+            raise NodeError(f"{folder} cannot be unmounted: {os.strerror(ctypes.get_errno())}")
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def mounted(folder: Path) -> bool:
+    """Whether the folder is a mount of its own; a bind mount of the same file system counts too."""
+    return os.path.ismount(folder)
+
+
+def shared(folder: Path) -> bool:
+    """Whether what is mounted below the folder shows on the host too, if there is another host than this."""
+    best, found = -1, False
+    path = str(folder.resolve())
+    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+        fields, _, _ = line.partition(" - ")
+        words = fields.split(" ")
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
+            best, found = len(point), any(word.startswith("shared:") for word in words[6:])
+    return found
+
+
+def _log_once(reason: str) -> None:
+    if reason not in _logged:
+        _logged.add(reason)
+        log.info("regions_on_disk", reason=reason, effect="a tenant can fill it for a second at a time")
+
 
 INSTALLED: Final = (Path("/opt/koordra/lib"), Path(__file__).resolve().parents[4] / "build" / "native")
 """Where the image, or a checkout after `make -C native`, has the libraries."""
@@ -95,7 +172,7 @@ class LimiterIsolation:
         del config
         try:
             self._install()
-            folders.make(self.claims / share.claim_uid)
+            make_folder(self.claims / share.claim_uid)
             region.allow(
                 self.claims / share.claim_uid,
                 claim=share.claim_uid,
@@ -117,7 +194,7 @@ class LimiterIsolation:
         self.broker.forget(claim_uid)
         folder = self.claims / claim_uid
         try:
-            folders.remove(folder, (*region.FILES, "broker.sock"))
+            remove_folder(folder, (*region.FILES, "broker.sock"))
         except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {claim_uid} stays: {error}"

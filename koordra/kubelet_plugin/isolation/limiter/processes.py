@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery.nvml.library import NvmlUnavailable, session
+from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, session
 from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER, uuid_spellings
 
 _COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")

@@ -16,7 +16,7 @@ from koordra.cli.debug import command
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.cdi.container_files import cpu_mask, topology_file
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_from_dict
-from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.status.dump import SCHEMA, dump
 from koordra.topology import overlay

@@ -10,7 +10,7 @@ import pytest
 from koordra.api.opaque.gang_member import MOST_BYTES, GangMember, decode_gang_member
 from koordra.api.opaque.parameters import decode
 from koordra.errors import InvalidParameters
-from koordra.kubelet_plugin.cdi.environment import hostfile
+from koordra.kubelet_plugin.cdi.container_files import hostfile
 from tests.fakes.node_claims import GPU_0, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, refusal
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.nvml.query import NvmlFacts
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.discovery.nvml_query import NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.topology.machine import Gpu, Location, Nic
 from koordra.topology.pictures.text import matrix
 from koordra.topology.presets.facts import preset
@@ -301,11 +301,8 @@ def test_hyper_v_and_wide_domains(h100: Path) -> None:
 
 
 def test_a_source_of_facts_can_be_given(h100: Path) -> None:
-    class OneGpu:
-        def read(self) -> NvmlFacts:
-            return NvmlFacts(driver_version="1.2.3", gpus=(Gpu(Location(GPU0, ()), memory_bytes=1 << 30),))
-
-    found = discover(h100, nvml=OneGpu())
+    facts = NvmlFacts(driver_version="1.2.3", gpus=(Gpu(Location(GPU0, ()), memory_bytes=1 << 30),))
+    found = discover(h100, nvml=lambda: facts)
     assert found.machine.driver_version == "1.2.3"
     assert gpu(found).memory_bytes == 1 << 30
     assert [card.publishable for card in found.machine.gpus] == [True] + [False] * 7

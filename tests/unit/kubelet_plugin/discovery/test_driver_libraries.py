@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.kubelet_plugin.discovery.gpu.driver_libraries import cached_libraries, driver_files
+from koordra.kubelet_plugin.discovery.driver_libraries import cached_libraries, driver_files
 
 VERSION = "550.54.15"
 X86_64, I386 = 0x0303, 0x0003

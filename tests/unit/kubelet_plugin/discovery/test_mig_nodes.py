@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Gpu
 from koordra.topology.presets.facts import preset

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.kubelet_plugin.discovery.watch.events import (
+from koordra.kubelet_plugin.discovery.events import (
     HardwareChanged,
     LinkChanges,
     PortsMayHaveChanged,

@@ -9,9 +9,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from koordra.kubelet_plugin.discovery.nvml import library as nvml_library
-from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
-from koordra.kubelet_plugin.discovery.nvml.query import normal_bus_id
+from koordra.kubelet_plugin.discovery import nvml_query
+from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
+from koordra.kubelet_plugin.discovery.nvml_query import normal_bus_id
 from koordra.topology.machine import NvLink
 
 UUID = "GPU-aee8e38b-2c70-5fa2-b99d-55622a9b403a"
@@ -91,12 +91,12 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    monkeypatch.setattr(nvml_library, "pynvml", made)
+    monkeypatch.setattr(nvml_query, "pynvml", made)
     return made
 
 
 def test_everything_is_read_and_the_library_closed(library: Library) -> None:
-    facts = NvmlLibrary().read()
+    facts = nvml_facts()
     assert (facts.driver_version, facts.cuda_version, facts.problems) == ("550.54.15", 12040, ())
     (gpu,) = facts.gpus
     assert (gpu.location.bus_id, gpu.uuid, gpu.minor) == ("0000:0f:00.0", UUID, 3)
@@ -122,7 +122,7 @@ def test_every_error_of_every_call_costs_one_fact(library: Library, call: str) -
     assert len(ERRORS) > 20
     for error in ERRORS:
         library.failing = {call: error}
-        facts = NvmlLibrary().read()
+        facts = nvml_facts()
         unsupported = error in {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
         assert bool(facts.problems) != unsupported
         assert library.open == 0
@@ -137,14 +137,14 @@ def test_every_error_of_every_call_costs_one_fact(library: Library, call: str) -
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND])
 def test_a_library_that_does_not_start_is_one_problem(library: Library, error: int) -> None:
     library.failing = {"nvmlInit": error}
-    facts = NvmlLibrary().read()
+    facts = nvml_facts()
     assert facts.gpus == ()
     assert [(problem.object, problem.field) for problem in facts.problems] == [("NVML", "library")]
 
 
 def test_an_identity_that_is_none_is_not_taken(library: Library) -> None:
     library.answers["nvmlDeviceGetUUID"] = lambda _: "GPU-????????-????-????-????-????????????"
-    assert NvmlLibrary().read().gpus[0].uuid is None
+    assert nvml_facts().gpus[0].uuid is None
 
 
 @pytest.mark.parametrize(

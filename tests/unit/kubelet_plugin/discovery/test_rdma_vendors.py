@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Nic

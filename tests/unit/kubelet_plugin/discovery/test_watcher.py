@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery.reading import discover, probe
-from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.discovery.watch import gpu_health
-from koordra.kubelet_plugin.discovery.watch.events import (
+from koordra.kubelet_plugin.discovery import watcher
+from koordra.kubelet_plugin.discovery.events import (
     Event,
     HardwareChanged,
     PortsMayHaveChanged,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.discovery.reading import discover, probe
+from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
@@ -227,7 +227,7 @@ def test_an_xid_is_told_from_the_last_reading(root: Path, watching: Callable[...
     assert not any(gpu.faults for gpu in told.machine.gpus[1:])
 
 
-@pytest.mark.parametrize("number", sorted(gpu_health.APPLICATION_XIDS))
+@pytest.mark.parametrize("number", sorted(watcher.APPLICATION_XIDS))
 def test_an_applications_own_xid_says_nothing_about_the_card(
     root: Path, watching: Callable[..., Watch], number: int
 ) -> None:
@@ -314,28 +314,28 @@ class TestFaults:
         )
 
     def test_a_fault_stays_while_nothing_speaks_against_it(self) -> None:
-        ledger = gpu_health.with_xid({}, GPU0, 48, now=0.0)
-        assert gpu_health.after_reading(ledger, self.FOUND, now=1e6) == ledger
-        assert gpu_health.with_faults(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
+        ledger = watcher.with_xid({}, GPU0, 48, now=0.0)
+        assert watcher.after_reading(ledger, self.FOUND, now=1e6) == ledger
+        assert watcher.with_faults(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
 
     def test_the_drivers_word_counts_after_a_while(self) -> None:
-        ledger = gpu_health.with_xid({}, GPU0, 48, now=0.0)
-        assert gpu_health.after_reading(ledger, self.found(recovered=True), now=1.0)
-        assert not gpu_health.after_reading(ledger, self.found(recovered=True), now=6.0)
-        assert gpu_health.after_reading(ledger, self.found(recovered=False), now=1e6)
+        ledger = watcher.with_xid({}, GPU0, 48, now=0.0)
+        assert watcher.after_reading(ledger, self.found(recovered=True), now=1.0)
+        assert not watcher.after_reading(ledger, self.found(recovered=True), now=6.0)
+        assert watcher.after_reading(ledger, self.found(recovered=False), now=1e6)
 
     def test_a_card_that_was_away_and_is_whole_again_is_well(self) -> None:
-        ledger = gpu_health.with_xid({}, GPU0, 79, now=0.0)
-        ledger = gpu_health.after_reading(ledger, self.found(uuid=None), now=1.0)
+        ledger = watcher.with_xid({}, GPU0, 79, now=0.0)
+        ledger = watcher.after_reading(ledger, self.found(uuid=None), now=1.0)
         assert ledger[GPU0].away
-        assert not gpu_health.after_reading(ledger, self.FOUND, now=2.0)
+        assert not watcher.after_reading(ledger, self.FOUND, now=2.0)
 
     def test_a_card_that_left_the_tree_was_away(self) -> None:
-        ledger = gpu_health.with_xid({}, GPU0, 79, now=0.0)
+        ledger = watcher.with_xid({}, GPU0, 79, now=0.0)
         gone = replace(self.FOUND, machine=replace(self.FOUND.machine, gpus=self.FOUND.machine.gpus[1:]))
-        ledger = gpu_health.after_reading(ledger, gone, now=1.0)
-        assert gpu_health.with_faults(ledger, gone) == gone
-        assert not gpu_health.after_reading(ledger, self.FOUND, now=2.0)
+        ledger = watcher.after_reading(ledger, gone, now=1.0)
+        assert watcher.with_faults(ledger, gone) == gone
+        assert not watcher.after_reading(ledger, self.FOUND, now=2.0)
 
 
 def test_a_glance_at_a_large_machine_costs_a_fifth_of_a_reading_at_most(tmp_path: Path) -> None:

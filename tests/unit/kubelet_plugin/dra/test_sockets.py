@@ -25,9 +25,7 @@ from koordra._proto.dra import (
 )
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.dra.dra_service import (
-    SUPPORTED_VERSIONS,
     DraService,
-    RegistrationService,
     add_registration,
     add_services,
 )
@@ -198,8 +196,7 @@ def test_registration_says_who_serves_what_where(short_path: Path) -> None:
     sockets = PluginSockets.below(short_path)
     assert sockets.registration == short_path / "plugins_registry" / "koordra.io-reg.sock"
     assert sockets.dra == short_path / "plugins" / "koordra.io" / "dra.sock"
-    service = RegistrationService(endpoint=sockets.dra, supported_versions=SUPPORTED_VERSIONS)
-    server = SocketServer(sockets.registration, partial(add_registration, service), workers=1)
+    server = SocketServer(sockets.registration, partial(add_registration, sockets.dra), workers=1)
     server.start()
     try:
         assert sockets.registration.stat().st_mode & 0o777 == 0o600

@@ -13,10 +13,10 @@ import pytest
 
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, PrepareError
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
-from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
-from koordra.kubelet_plugin.network import network_gate
+from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.network.network_decision import Consumers
 from koordra.kubelet_plugin.prepare.claim_source import ConsumerSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
@@ -150,14 +150,14 @@ def interface_gates(node: PluginNode) -> list[str]:
         for device in node.spec(uid(1))["devices"]
         for mount in device["containerEdits"].get("mounts", ())
     )
-    return [path for path in mounts if path.startswith(network_gate.INTERFACES)]
+    return [path for path in mounts if path.startswith(network_decision.INTERFACES)]
 
 
 def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) -> None:
     """One in each of two requests, under the name it has in the pod; a VLAN's is the VLAN's."""
     network = [parameters("RdmaConfig", network={"vlan": 7})]
     planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=network))
-    assert interface_gates(roce) == [f"{network_gate.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
+    assert interface_gates(roce) == [f"{network_decision.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
 
 
 def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(

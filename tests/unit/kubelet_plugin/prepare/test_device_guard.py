@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordra.errors import CheckpointError
-from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.topology.machine import Gpu, Machine
 from tests.fakes.disks import FailingDisk

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.objects import Object
-from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.publish.allocation_mode import WINDOW, AllocationModeChange
 from koordra.kubelet_plugin.publish.device_attributes import Mode
 from koordra.kubelet_plugin.publish.publisher import Publisher

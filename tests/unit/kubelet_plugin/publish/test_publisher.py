@@ -11,7 +11,7 @@ import pytest
 
 from koordra.api.objects import Object
 from koordra.errors import ApiError
-from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.publish.publisher import Publisher, missing_fields
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from tests.fakes.node_claims import NODE

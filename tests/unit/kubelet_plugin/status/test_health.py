@@ -23,11 +23,18 @@ from koordra._proto.dra import (
     grpc_health_v1_pb2_grpc,
 )
 from koordra.errors import InvalidInput
-from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.dra.health_service import MOST_STREAMS, ProbeServer, add_health_services
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.dra.health import (
+    MOST_STREAMS,
+    DeviceHealth,
+    Health,
+    HealthFeed,
+    ProbeServer,
+    add_health_services,
+    device_health,
+)
 from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.publish.inventory import inventory_of
-from koordra.kubelet_plugin.status.health import DeviceHealth, Health, HealthFeed, device_health
 from tests.fakes.node_claims import GPU_0, NIC_0
 
 WELL = DeviceHealth("gpu-a", Health.HEALTHY)

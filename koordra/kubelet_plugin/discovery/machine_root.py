@@ -1,4 +1,5 @@
-"""Reads a machine below a directory that stands for ``/``.
+"""Reads a machine below a directory that stands for ``/``, and what a reading gives: the machine, and the problems that it could
+not resolve.
 
 The tree may be the kernel's own, a captured one or a made-up one, and files in it may be missing, empty,
 binary, unreadable, looping links, pipes, or vanish between listing and reading. Every read therefore returns
@@ -16,10 +17,35 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.topology.machine import DeviceNode
+from koordra.topology.machine import DeviceNode, Machine
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """A fact that is missing or contradicts another: the object, the field, what is wrong, and the remedy."""
+
+    object: str
+    field: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.object}: {self.field}: {self.problem}; {self.remedy}"
+
+    def to_dict(self) -> dict[str, str]:
+        return {"object": self.object, "field": self.field, "problem": self.problem, "remedy": self.remedy}
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """`problems` are sorted and unique."""
+
+    machine: Machine
+    problems: tuple[Problem, ...]
+
 
 _MOST = 64 * 1024
 """Bytes of the longest kernel file that discovery reads."""

@@ -23,9 +23,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from koordra.kubelet_plugin.discovery.nvml.query import UUID, NvmlFacts, normal_bus_id
-from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot, Problem
+from koordra.kubelet_plugin.discovery.nvml_query import UUID, NvmlFacts, normal_bus_id
 from koordra.topology.machine import BUS_ID, Gpu, Location, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
 
@@ -35,30 +34,24 @@ _REMEDY = "write the file again in the documented format"
 _LOST = {"GPU is lost": "GpuLost"}
 
 
-class RecordedNvml:
-    def __init__(self, root: MachineRoot) -> None:
-        self._root = root
-
-    @property
-    def exists(self) -> bool:
-        return self._root.status(FILE) is not None
-
-    def read(self) -> NvmlFacts:
-        data = self._root.data(FILE, most=4 << 20)
-        try:
-            document = json.loads(data or b"")
-        except (ValueError, RecursionError):
-            return _unusable("it is not JSON")
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            return _unusable(f"its schema is not {SCHEMA}")
-        problems: list[Problem] = []
-        gpus = [_gpu(entry, problems) for entry in _list(document.get("gpus"))]
-        return NvmlFacts(
-            driver_version=_text(document.get("driverVersion")),
-            cuda_version=_whole(document.get("cudaDriverVersion")),
-            gpus=tuple(gpu for gpu in gpus if gpu),
-            problems=tuple(problems),
-        )
+def recorded_facts(root: MachineRoot) -> NvmlFacts:
+    """What the file says; nothing where there is none."""
+    if root.status(FILE) is None:
+        return NvmlFacts()
+    try:
+        document = json.loads(root.data(FILE, most=4 << 20) or b"")
+    except (ValueError, RecursionError):
+        return _unusable("it is not JSON")
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        return _unusable(f"its schema is not {SCHEMA}")
+    problems: list[Problem] = []
+    gpus = [_gpu(entry, problems) for entry in _list(document.get("gpus"))]
+    return NvmlFacts(
+        driver_version=_text(document.get("driverVersion")),
+        cuda_version=_whole(document.get("cudaDriverVersion")),
+        gpus=tuple(filter(None, gpus)),
+        problems=tuple(problems),
+    )
 
 
 def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
@@ -73,11 +66,8 @@ def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
     errors = entry.get("errors")
     failing = {str(call): str(text) for call, text in errors.items()} if isinstance(errors, dict) else {}
     for call, text in sorted(failing.items()):
-        problems.append(
-            Problem(
-                f"GPU {bus_id}", call, f"NVML answers {text}", "check dmesg for Xid errors and nvidia-smi -q"
-            )
-        )
+        remedy = "check dmesg for Xid errors and nvidia-smi -q"
+        problems.append(Problem(f"GPU {bus_id}", call, f"NVML answers {text}", remedy))
 
     def known(field: str, value: Any) -> Any:
         return None if field in failing else value
@@ -94,7 +84,7 @@ def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
         architecture=known("architecture", _text(entry.get("architecture"))),
         compute_capability=known("cudaComputeCapability", _text(entry.get("computeCapability"))),
         mig_enabled=known("migMode", mig if isinstance(mig, bool) else None),
-        nvlinks=known("nvlinks", tuple(filter(None, map(_nvlink, _list(entry.get("nvlinks")))))) or (),
+        nvlinks=known("nvlinks", _each(_nvlink, entry.get("nvlinks"))) or (),
         mig_profiles=_each(_profile, entry.get("migProfiles")),
         mig_instances=_each(_instance, entry.get("migInstances")),
         fabric=known("fabric", _fabric(entry.get("fabric"))),
@@ -104,15 +94,11 @@ def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
     )
 
 
-def _nvlink(entry: Any) -> NvLink | None:
-    if not isinstance(entry, dict):
-        return None
+def _nvlink(entry: dict[str, Any]) -> NvLink | None:
     peer, links, to_switch = entry.get("peer"), _whole(entry.get("links")), entry.get("toSwitch")
     if not isinstance(peer, str) or not links or not isinstance(to_switch, bool):
         return None
-    return (
-        NvLink(peer=peer, links=links, to_switch=to_switch) if to_switch or BUS_ID.fullmatch(peer) else None
-    )
+    return NvLink(peer, links, to_switch) if to_switch or BUS_ID.fullmatch(peer) else None
 
 
 _PROFILE = {"id": "id", "memoryBytes": "memory_bytes", "computeSlices": "compute_slices", "most": "most"}
@@ -138,12 +124,12 @@ def _numbers(entry: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
 
 def _profile(entry: dict[str, Any]) -> MigProfile | None:
     numbers, name = _numbers(entry, _PROFILE), _text(entry.get("name")) or ""
-    places = [_place(place) for place in _list(entry.get("placements"))]
-    if None in numbers.values() or not MIG_PROFILE.fullmatch(name) or None in places:
+    places: list[Any] = [tuple(map(_whole, _list(place))) for place in _list(entry.get("placements"))]
+    garbled = any(len(place) != 2 or None in place for place in places)
+    if None in numbers.values() or not MIG_PROFILE.fullmatch(name) or garbled:
         return None
     engines = {field: count or 0 for field, count in _numbers(entry, _ENGINES).items()}
-    placements = tuple(sorted(place for place in places if place))
-    return MigProfile(name=name, placements=placements, **numbers, **engines)
+    return MigProfile(name=name, placements=tuple(sorted(places)), **numbers, **engines)
 
 
 def _instance(entry: dict[str, Any]) -> MigInstance | None:
@@ -151,11 +137,6 @@ def _instance(entry: dict[str, Any]) -> MigInstance | None:
     if None in numbers.values():
         return None
     return MigInstance(uuid=uuid if MIG_UUID.fullmatch(uuid) else None, **numbers)
-
-
-def _place(place: Any) -> tuple[int, int] | None:
-    numbers = [_whole(number) for number in _list(place)]
-    return (numbers[0] or 0, numbers[1] or 0) if len(numbers) == 2 and None not in numbers else None
 
 
 def _fabric(entry: Any) -> Fabric | None:
@@ -166,8 +147,7 @@ def _fabric(entry: Any) -> Fabric | None:
 
 
 def _peers(entry: Any) -> tuple[str, ...] | None:
-    listed = entry if isinstance(entry, list) else None
-    return None if listed is None else tuple(peer for peer in listed if isinstance(peer, str))
+    return tuple(peer for peer in entry if isinstance(peer, str)) if isinstance(entry, list) else None
 
 
 def _each(read: Any, entries: Any) -> tuple[Any, ...]:

@@ -12,6 +12,10 @@
   ``recheck`` seconds, since no event announces a recovery.
 * The probe is taken before each reading, so a change during the reading shows at the next probe.
 
+An Xid that an application causes (a bad pointer, its own end) says nothing about the card. Any other makes the card faulty until
+the driver reports, some seconds after the Xid, that the card needs no recovery (drivers since R560), or until the card, or its
+driver, went away and came back whole. The faults are a value; each step returns the next one.
+
 The driver calls ``MachineWatcher.of(root).run(stop, on_change)``.
 """
 
@@ -21,26 +25,85 @@ import contextlib
 import selectors
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koordra.errors import KoordraError
-from koordra.kubelet_plugin.discovery.nvml.query import GpuFactsSource
-from koordra.kubelet_plugin.discovery.reading import discover, probe
-from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.discovery.watch import gpu_health
-from koordra.kubelet_plugin.discovery.watch.events import (
+from koordra.kubelet_plugin.discovery.events import (
     EventSource,
     HardwareChanged,
     LinkChanges,
     PortsMayHaveChanged,
     Uevents,
+    XidEvents,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
+from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.discovery.nvml_query import GpuFactsSource
+from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.logs import get_logger
 from koordra.topology.machine import Gpu
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Graphics exception, page fault, stopped channel, preemptive clean-up, video exception, context switch
+timeout: caused by applications (NVIDIA, "Xid Errors", and the list that NVIDIA's device plugin ignores)."""
+
+RECOVERY_TRUSTED_AFTER = 5.0
+"""Seconds after an Xid from which on the driver's report that no recovery is needed counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``away``: a reading since then lacked the card, or its identity."""
+
+    xid: int
+    observed_at: float
+    away: bool = False
+
+
+Faults = Mapping[str, Fault]
+"""Bus id -> the card's last fault."""
+
+
+def with_xid(faults: Faults, bus_id: str, xid: int, *, now: float) -> Faults:
+    """The faults after an Xid."""
+    if xid in APPLICATION_XIDS:
+        return faults
+    return {**faults, bus_id: Fault(xid=xid, observed_at=now)}
+
+
+def after_reading(faults: Faults, found: Discovery, *, now: float) -> Faults:
+    """The faults after a reading, without those that it shows to be over."""
+    gpus = {gpu.location.bus_id: gpu for gpu in found.machine.gpus}
+    after: dict[str, Fault] = {}
+    for bus_id, fault in faults.items():
+        gpu = gpus.get(bus_id)
+        if gpu is None or not gpu.certain:
+            after[bus_id] = replace(fault, away=True)
+        elif not _over(fault, gpu, now=now):
+            after[bus_id] = fault
+    return after
+
+
+def _over(fault: Fault, gpu: Gpu, *, now: float) -> bool:
+    if gpu.recovered is not None:
+        return gpu.recovered and now - fault.observed_at >= RECOVERY_TRUSTED_AFTER
+    return fault.away
+
+
+def with_faults(faults: Faults, found: Discovery) -> Discovery:
+    """The reading with the faults on its GPUs."""
+    if not faults:
+        return found
+    gpus = tuple(
+        replace(gpu, faults=(*gpu.faults, f"Xid{faults[gpu.location.bus_id].xid}"))
+        if gpu.location.bus_id in faults
+        else gpu
+        for gpu in found.machine.gpus
+    )
+    return replace(found, machine=replace(found.machine, gpus=gpus))
+
 
 log = get_logger(__name__)
 
@@ -76,7 +139,7 @@ class MachineWatcher:
         self._sources = sources
         self._rhythm = rhythm or WatchTiming()
         self._clock = clock
-        self._faults: gpu_health.Faults = {}
+        self._faults: Faults = {}
         self._seen: Hashable = None
         self._found: Discovery | None = None
         self._reported: Discovery | None = None
@@ -141,7 +204,7 @@ class MachineWatcher:
                 self._expect_change(now)
         if self._found is None:
             return
-        current = gpu_health.with_faults(self._faults, self._found)
+        current = with_faults(self._faults, self._found)
         if current != self._reported:
             try:
                 on_change(current)
@@ -153,7 +216,7 @@ class MachineWatcher:
         self._seen = self._probe()
         self._found = self._read()
         now = self._clock()
-        self._faults = gpu_health.after_reading(self._faults, self._found, now=now)
+        self._faults = after_reading(self._faults, self._found, now=now)
         self._first_event = None
         self._probed_at, self._probe_at = now, now + self._rhythm.probe
         recovering = bool(self._faults) or any(map(_may_recover, self._found.machine.gpus))
@@ -171,7 +234,7 @@ class MachineWatcher:
                     self._probe_at = min(self._probe_at, soon)
                 case XidReported():
                     log.warning("xid", gpu=event.bus_id, xid=event.number)
-                    self._faults = gpu_health.with_xid(self._faults, event.bus_id, event.number, now=now)
+                    self._faults = with_xid(self._faults, event.bus_id, event.number, now=now)
                     self._expect_change(now)
 
     def _expect_change(self, now: float) -> None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.topology.machine import BUS_ID, ROOT_ID, Bridge, BridgeKind, Location, NumaNode, bus_order
 
 PCI_DEVICES = "sys/bus/pci/devices"

@@ -1,0 +1,260 @@
+"""The health of every device of the node, the feed of its changes, and its readers over gRPC.
+
+`device_health` (pure) turns an inventory into one line per device that can be prepared:
+
+    offered, no fault                HEALTHY
+    offered, unhealthy taint         UNHEALTHY, with the taint's value (Xid 79, LinkDown)
+    held by a claim, but no longer
+    offered (fell off the bus)       UNHEALTHY, "gone"
+
+`HealthFeed` keeps the newest list and wakes every stream that waits for it. A stream sends the list at once,
+after each change, and at least every `REPEAT` seconds, well within the 30 s after which the kubelet considers
+a report stale.
+
+The readers:
+
+- The kubelet: DRAResourceHealth in `v1` (1.37 and later) and `v1alpha1` (before), on the DRA socket. The two
+  differ in their name alone. The kubelet writes it to
+  `pod.status.containerStatuses[].allocatedResourcesStatus`.
+- Probes: `grpc.health.v1.Health`, on the DRA socket and, with `--health-address`, on a TCP port for the
+  kubelet's grpc probes. It reports SERVING if the plugin's own sockets answer; the check goes through the
+  socket files, since a plugin that lost them seems alive and is unreachable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from koordra._proto.dra import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    drahealth_v1_pb2,
+    drahealth_v1_pb2_grpc,
+    drahealth_v1alpha1_pb2,
+    drahealth_v1alpha1_pb2_grpc,
+    grpc_health_v1_pb2,
+    grpc_health_v1_pb2_grpc,
+    pluginregistration_pb2,
+    pluginregistration_pb2_grpc,
+)
+from koordra.api import names
+from koordra.errors import InvalidInput
+from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.metrics import parse_address
+
+REPEAT: Final = 10.0
+FORGOTTEN_AFTER: Final = 30
+"""Seconds after which the kubelet considers a device without a report unknown."""
+
+_LONGEST_MESSAGE: Final = 1024
+
+
+class Health(IntEnum):
+    """Values of the protocol."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    device: str
+    health: Health
+    message: str = ""
+
+
+def device_health(inventory: Inventory, *, held: Iterable[str] = ()) -> tuple[DeviceHealth, ...]:
+    """Every device of the node, by name. `held`: devices of prepared claims, offered or not."""
+    found: dict[str, DeviceHealth] = {}
+    for name, device in inventory.published.items():
+        faults = [taint.value for taint in device.taints if taint.key == names.UNHEALTHY_TAINT]
+        health = Health.UNHEALTHY if faults else Health.HEALTHY
+        found[name] = DeviceHealth(name, health, ", ".join(faults)[:_LONGEST_MESSAGE])
+    for name in held:
+        if name not in found:
+            why = inventory.refusal(name) or "it is no longer offered"
+            found[name] = DeviceHealth(name, Health.UNHEALTHY, why[:_LONGEST_MESSAGE])
+    return tuple(found[name] for name in sorted(found))
+
+
+class HealthFeed:
+    """The newest list, for any number of streams. Safe to use from several threads."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._devices: tuple[DeviceHealth, ...] = ()
+        self._version = 0
+        self._closed = False
+
+    def publish(self, devices: tuple[DeviceHealth, ...]) -> None:
+        """Set the list; streams are woken if it differs from the last one."""
+        with self._changed:
+            if devices != self._devices or self._version == 0:
+                self._devices = devices
+                self._version += 1
+                self._changed.notify_all()
+
+    def reopen(self) -> None:
+        with self._changed:
+            self._closed = False
+
+    def close(self) -> None:
+        """End all streams, so that a server can stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Have every stream check whether its reader is gone."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def follow(
+        self, listening: Callable[[], bool], *, repeat: float = REPEAT
+    ) -> Iterator[tuple[tuple[DeviceHealth, ...], int]]:
+        """(list, unix time) now, after each change and every `repeat` seconds, until nobody is `listening` or
+        `close`.
+
+        Yields nothing before the first list.
+        """
+        seen = 0
+        while True:
+            with self._changed:
+                deadline = time.monotonic() + repeat
+                while listening() and not self._closed and self._version == seen:
+                    rest = deadline - time.monotonic()
+                    if rest <= 0 and seen:
+                        break
+                    self._changed.wait(max(rest, 0.05))
+                if self._closed or not listening():
+                    return
+                seen, devices = self._version, self._devices
+            yield devices, int(self._clock())
+
+
+HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""As registration names them, preferred first."""
+
+MOST_STREAMS: Final = 6
+"""Streams that may wait at a time, of the server's 16 threads: Prepare must always find one."""
+
+_WATCH_EVERY: Final = 5.0
+_Status = grpc_health_v1_pb2.HealthCheckResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceHealthService:
+    """One version of DRAResourceHealth. `messages` is the generated module of the version."""
+
+    feed: HealthFeed
+    messages: Any
+    pool: str
+    places: threading.Semaphore
+
+    def NodeWatchResources(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802  the service's name
+        del request
+        if not self.places.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many health streams are open")
+        try:
+            context.add_callback(self.feed.wake)
+            for devices, now in self.feed.follow(context.is_active):
+                yield self.messages.NodeWatchResourcesResponse(
+                    devices=[
+                        self.messages.DeviceHealth(
+                            device=self.messages.DeviceIdentifier(
+                                pool_name=self.pool, device_name=device.device
+                            ),
+                            health=int(device.health),
+                            last_updated_time=now,
+                            health_check_timeout_seconds=FORGOTTEN_AFTER,
+                            message=device.message,
+                        )
+                        for device in devices
+                    ]
+                )
+        finally:
+            self.places.release()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeService:
+    """grpc.health.v1.Health. `serving` is asked anew each time."""
+
+    serving: Callable[[], bool]
+    stop: threading.Event
+
+    def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.service not in _PROBED:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}")
+        return _Status(status=self._status())
+
+    def Watch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        reported = None
+        while context.is_active():
+            status = self._status() if request.service in _PROBED else _Status.SERVICE_UNKNOWN
+            if status != reported:
+                reported = status
+                yield _Status(status=status)
+            if self.stop.wait(_WATCH_EVERY):
+                return
+
+    def _status(self) -> Any:
+        return _Status.SERVING if self.serving() else _Status.NOT_SERVING
+
+
+_PROBED: Final = {"", "liveness", "readiness", *HEALTH_VERSIONS, "v1.DRAPlugin", "v1beta1.DRAPlugin"}
+
+
+def add_health_services(feed: HealthFeed, server: Any, *, pool: str) -> None:
+    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the server's own."""
+    places = threading.Semaphore(MOST_STREAMS)
+    v1 = ResourceHealthService(feed, drahealth_v1_pb2, pool, places)
+    drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
+    alpha = ResourceHealthService(feed, drahealth_v1alpha1_pb2, pool, places)
+    drahealth_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(alpha, server)  # type: ignore[no-untyped-call]
+
+
+def sockets_answer(registration: Path, dra: Path, *, timeout: float = 5.0) -> bool:
+    """Whether both of the plugin's sockets can be dialled and answer, as the kubelet would find out."""
+    try:
+        with grpc.insecure_channel(f"unix://{registration}") as channel:
+            registry = pluginregistration_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            registry.GetInfo(pluginregistration_pb2.InfoRequest(), timeout=timeout)
+        with grpc.insecure_channel(f"unix://{dra}") as channel:
+            plugin = dra_v1_pb2_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+            plugin.NodePrepareResources(dra_v1_pb2.NodePrepareResourcesRequest(), timeout=timeout)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+class ProbeServer:
+    """grpc.health.v1.Health on a TCP address; `port` is the real one where 0 was asked for."""
+
+    def __init__(self, address: str, serving: Callable[[], bool]) -> None:
+        host, port = parse_address(address)
+        bindable = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        self._stop = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="probe"))
+        service = ProbeService(serving, self._stop)
+        grpc_health_v1_pb2_grpc.add_HealthServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
+        try:
+            self.port: int = self._server.add_insecure_port(f"{bindable}:{port}")
+        except RuntimeError as error:
+            raise InvalidInput(f"health address {address!r} cannot be listened on: {error}") from error
+        self._server.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._server.stop(0.5).wait()
