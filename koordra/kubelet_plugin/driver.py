@@ -109,7 +109,7 @@ class Driver:
         self._inventory = InventorySource(
             paths.root,
             offering=settings.offering.on(
-                [name for name in known.known if name != limiter.name or limiter.installed]
+                [name for name in known if name != limiter.name or limiter.installed]
             ),
             driver_root=settings.driver_root,
             driver_root_on_host=settings.driver_root_on_host,

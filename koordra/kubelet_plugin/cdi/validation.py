@@ -187,8 +187,7 @@ def _device(device: Mapping[str, Any], where: str) -> None:
     name = device.get("name")
     if not isinstance(name, str) or not _DEVICE.fullmatch(name):
         raise CDIError(f"{where}.name: {name!r} is not a CDI device name")
-    edits = _fields(device.get("containerEdits"), f"{where}.containerEdits", _EDITS)
-    if not any(edits.values()):
+    if not any(_fields(device.get("containerEdits"), f"{where}.containerEdits", _EDITS).values()):
         raise CDIError(f"{where}.containerEdits: a device without edits is refused")
 
 

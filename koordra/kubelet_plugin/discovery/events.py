@@ -158,8 +158,7 @@ def uevent(message: bytes) -> Event | None:
     }:
         return None
     subsystem = next((pair[10:] for pair in pairs if pair.startswith(b"SUBSYSTEM=")), b"")
-    on_function = subsystem == b"net" and b"/pci" in path
-    if subsystem not in _SUBSYSTEMS and not on_function:
+    if subsystem not in _SUBSYSTEMS and not (subsystem == b"net" and b"/pci" in path):
         return None
     return HardwareChanged(f"{subsystem.decode('ascii', 'replace')} {action.decode('ascii')}")
 
@@ -168,8 +167,7 @@ def link_change(message: bytes) -> Event | None:
     """Whether a routing message says that a link changed."""
     if len(message) < _HEADER.size:
         return None
-    kind = _HEADER.unpack_from(message)[1]
-    return PortsMayHaveChanged() if kind in {_RTM_NEWLINK, _RTM_DELLINK} else None
+    return PortsMayHaveChanged() if _HEADER.unpack_from(message)[1] in {_RTM_NEWLINK, _RTM_DELLINK} else None
 
 
 _TRY_AGAIN = 30.0

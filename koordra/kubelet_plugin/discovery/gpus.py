@@ -61,8 +61,7 @@ def proc_gpus(root: MachineRoot) -> dict[str, Gpu]:
 
 def proc_driver_version(root: MachineRoot) -> str | None:
     """``"550.54.15"`` from /proc/driver/nvidia/version, whose first line has several forms."""
-    first = (root.text("proc/driver/nvidia/version") or "").partition("\n")[0]
-    matched = _VERSION.search(first)
+    matched = _VERSION.search((root.text("proc/driver/nvidia/version") or "").partition("\n")[0])
     return matched[1] if matched else None
 
 

@@ -45,11 +45,10 @@ def recorded_facts(root: MachineRoot) -> NvmlFacts:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         return _unusable(f"its schema is not {SCHEMA}")
     problems: list[Problem] = []
-    gpus = [_gpu(entry, problems) for entry in _list(document.get("gpus"))]
     return NvmlFacts(
         driver_version=_text(document.get("driverVersion")),
         cuda_version=_whole(document.get("cudaDriverVersion")),
-        gpus=tuple(filter(None, gpus)),
+        gpus=tuple(filter(None, [_gpu(entry, problems) for entry in _list(document.get("gpus"))])),
         problems=tuple(problems),
     )
 

@@ -213,8 +213,7 @@ def add_services(calls: Calls, server: Any) -> None:
 
 
 def add_registration(endpoint: Path, server: Any) -> None:
-    service = RegistrationService(endpoint)
-    pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(RegistrationService(endpoint), server)  # type: ignore[no-untyped-call]
 
 
 def _claims(request: Any) -> list[ClaimRef]:

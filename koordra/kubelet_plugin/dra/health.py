@@ -247,8 +247,7 @@ class ProbeServer:
         bindable = f"[{host}]" if ":" in host else host or "0.0.0.0"
         self._stop = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="probe"))
-        service = ProbeService(serving, self._stop)
-        grpc_health_v1_pb2_grpc.add_HealthServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
+        grpc_health_v1_pb2_grpc.add_HealthServicer_to_server(ProbeService(serving, self._stop), self._server)  # type: ignore[no-untyped-call]
         try:
             self.port: int = self._server.add_insecure_port(f"{bindable}:{port}")
         except RuntimeError as error:

@@ -71,11 +71,10 @@ class NoIsolation:
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
         del config
         suffix = f"{environment_name(share.claim_uid)}_{share.index}"
-        figures = {"MEMORY_LIMIT": share.memory_bytes, "CORES_RESERVED": share.cores}
         return ContainerEdits(
             env=tuple(
                 (f"KOORDRA_{name}_{suffix}", str(value))
-                for name, value in figures.items()
+                for name, value in {"MEMORY_LIMIT": share.memory_bytes, "CORES_RESERVED": share.cores}.items()
                 if value is not None
             )
         )
@@ -87,28 +86,15 @@ class NoIsolation:
         """Nothing ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backends:
-    """The backends of this node, by name."""
-
-    known: Mapping[str, Backend]
-
-    def get(self, name: str) -> Backend | None:
-        return self.known.get(name)
-
-    def names(self) -> str:
-        return ", ".join(sorted(self.known))
-
-
-def backends(*built_in: Backend) -> Backends:
-    """The built-in backends and those that other packages have registered; a built-in name cannot be taken over. `built_in`
+def backends(*built_in: Backend) -> dict[str, Backend]:
+    """By name: the built-in backends and those that other packages have registered; a built-in name cannot be taken over. `built_in`
     are those that need to know something of the node."""
     known = {
         entry.name: backend
         for entry in entry_points(group=ISOLATION_ENTRY_POINTS)
         if (backend := _loaded(entry))
     }
-    return Backends({**known, **{each.name: each for each in built_in}, NoIsolation.name: NoIsolation()})
+    return {**known, **{each.name: each for each in built_in}, NoIsolation.name: NoIsolation()}
 
 
 def _loaded(entry: EntryPoint) -> Backend | None:

@@ -53,8 +53,7 @@ def inside(netns: str, task: Callable[[], _T]) -> _T:
         try:
             descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                libc = ctypes.CDLL(None, use_errno=True)
-                if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+                if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), netns)
             finally:
                 os.close(descriptor)
@@ -246,17 +245,16 @@ def _state(route: Any, name: str) -> LinkState:
         for entry in route.get_addr(index=index)
         if entry["scope"] != _LINK_LOCAL
     ]
-    default = any(
-        found["dst_len"] == 0 and found.get("oif") == index and found.get("table", 254) == 254
-        for found in route.get_routes(oif=index)
-    )
     return LinkState(
         name=name,
         mtu=int(link.get("mtu") or 0),
         up=bool(link["flags"] & _UP),
         mac=str(link.get("address") or ""),
         addresses=tuple(addresses),
-        carries_default_route=default,
+        carries_default_route=any(
+            found["dst_len"] == 0 and found.get("oif") == index and found.get("table", 254) == 254
+            for found in route.get_routes(oif=index)
+        ),
     )
 
 

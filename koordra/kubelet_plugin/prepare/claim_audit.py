@@ -27,7 +27,6 @@ If the server does not answer, the previous findings stay.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.prepare.claim_source import ClaimSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -113,8 +113,8 @@ def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
     return frozenset(uid for uid in uids if uid in text) if text.strip() else None
 
 
-class ClaimAudit:
-    """Runs in a thread of its own. `on_change` gets the held records whenever they change."""
+class ClaimAudit(Wakeable):
+    """`on_change` gets the held records whenever they change. A wake says that a claim was refused or unprepared."""
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ class ClaimAudit:
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._state = state
         self._claims = claims
         self._kubelet_claims = kubelet_claims
         self._on_change = on_change
         self._patience = patience
         self._clock = clock
-        self._wanted = threading.Event()
         self._findings = Findings()
         self._unknown_since: dict[str, float] = {}
 
@@ -140,23 +140,15 @@ class ClaimAudit:
     def held(self) -> tuple[ClaimRecord, ...]:
         return self._findings.held
 
-    def wake(self) -> None:
-        """Audit soon: a claim was refused or unprepared."""
-        self._wanted.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Until `stop`, which is to be followed by a `wake`."""
-        while not stop.is_set():
-            self._wanted.clear()
-            try:
-                self.audit()
-            except KoordraError as error:
-                log.warning("claims_not_audited", error=str(error))
-            # Held claims are audited more often: their devices are waited for.
-            pause = min(INTERVAL, self._patience / 2) if self._findings.held else INTERVAL
-            stop.wait(_BETWEEN)
-            if not stop.is_set():
-                self._wanted.wait(pause)
+    def step(self, *, woken: bool) -> Pause:
+        del woken
+        try:
+            self.audit()
+        except KoordraError as error:
+            log.warning("claims_not_audited", error=str(error))
+        # Held claims are audited more often: their devices are waited for.
+        pause = min(INTERVAL, self._patience / 2) if self._findings.held else INTERVAL
+        return Pause(_BETWEEN, _BETWEEN + pause)
 
     def audit(self) -> None:
         """One audit. Raises KoordraError when the checkpoint cannot be read."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from koordra.api.objects import Object
@@ -43,7 +43,7 @@ from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, Pr
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, recover_records
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
-from koordra.kubelet_plugin.isolation import Backends
+from koordra.kubelet_plugin.isolation import Backend
 from koordra.kubelet_plugin.network.network_decision import Consumers
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
@@ -70,7 +70,7 @@ class DeviceState:
         paths: NodePaths,
         claims: ClaimSource,
         inventory: Callable[[], Inventory],
-        backends: Backends,
+        backends: Mapping[str, Backend],
         disk: Disk,
         lock: StateLock | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
@@ -285,7 +285,7 @@ class DeviceState:
         for device in record.devices:
             if record.state is State.RECOVERED:
                 # The backend of the share is unknown; stopping a share that was never started is allowed.
-                stopped = tuple(self._backends.known.values())
+                stopped = tuple(self._backends.values())
             else:
                 backend = self._backends.get(device.isolation) if device.isolation else None
                 stopped = (backend,) if backend else ()
@@ -294,7 +294,7 @@ class DeviceState:
 
     def _stop_unknown_isolation(self, ref: ClaimRef) -> None:
         """Stop a claim without a record in every backend for every device, since its own are unknown."""
-        for backend in self._backends.known.values():
+        for backend in self._backends.values():
             for device in self._inventory().published:
                 backend.stop(claim_uid=ref.uid, device=device)
 
@@ -327,8 +327,7 @@ class DeviceState:
         records = recover_records(
             intact, for_hook=self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id
         )
-        lost = self._files.claims() - {record.ref.uid for record in records}
-        if lost:
+        if self._files.claims() - {record.ref.uid for record in records}:
             raise error
         checkpoint = Checkpoint(records)
         self._checkpoint.save(checkpoint)

@@ -19,7 +19,7 @@ Results of other drivers are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits, wi
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
-from koordra.kubelet_plugin.isolation import Backend, Backends, Share
+from koordra.kubelet_plugin.isolation import Backend, Share
 from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.publish.inventory import Inventory
@@ -54,7 +54,7 @@ class NodeView:
 
     pool: str
     inventory: Inventory
-    backends: Backends
+    backends: Mapping[str, Backend]
     state: Path
     holders: Sequence[ClaimRecord] = ()
     consumers: Consumers | None = None
@@ -123,16 +123,15 @@ def decide(
         annotations=objects.annotations_of(claim),
         inventory=node.inventory,
     )
-    edits = [
-        (share.backend.edits(share.share, share.config) if share else NO_EDITS)
-        + _affinity(device, config)
-        + legacy_edit
-        for share, device, legacy_edit in zip(shares, devices, legacy, strict=True)
-    ]
     record = with_edits(
         record,
         inventory=node.inventory,
-        isolation=edits,
+        isolation=[
+            (share.backend.edits(share.share, share.config) if share else NO_EDITS)
+            + _affinity(device, config)
+            + legacy_edit
+            for share, device, legacy_edit in zip(shares, devices, legacy, strict=True)
+        ],
         state=node.state,
         own_users=node.consumers is not None and node.consumers.own_users,
     )
@@ -162,15 +161,12 @@ def _networks(
 def _refuse_gang_member_in_spec(claim: Object) -> None:
     """Refuse a GangMember that the claim itself carries: only the controller may write one into the
     allocation, and kube-scheduler copies the claim's config there."""
-    devices = (claim.get("spec") or {}).get("devices") or {}
-    for index, entry in enumerate(devices.get("config") or ()):
-        parameters = (entry.get("opaque") or {}).get("parameters")
-        if is_gang_member(parameters):
-            field = f"spec.devices.config[{index}].opaque.parameters"
+    for index, entry in enumerate(((claim.get("spec") or {}).get("devices") or {}).get("config") or ()):
+        if is_gang_member((entry.get("opaque") or {}).get("parameters")):
             raise InvalidParameters(
                 "GangMember is written by koordra's controller into allocations; leave it away",
                 object=objects.describe(claim),
-                field=field,
+                field=f"spec.devices.config[{index}].opaque.parameters",
             )
 
 
@@ -273,7 +269,7 @@ def _isolated(
     if backend is None:
         raise PrepareError(
             f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
-            f"available: {node.backends.names()}"
+            f"available: {', '.join(sorted(node.backends))}"
         )
     share = _share(record, index, node=node)
     return IsolatedShare(backend=backend, share=share, config=config.gpu(device.request))

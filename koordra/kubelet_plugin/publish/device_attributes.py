@@ -57,8 +57,7 @@ def unhealthy(device: Device) -> str | None:
         faults = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(device.faults))
         return faults[:_LONGEST_TAINT_VALUE].strip(".-") or None
     if isinstance(device, Nic) and not any(port.active for port in device.ports):
-        known = any(port.active is not None for port in device.ports)
-        return "LinkDown" if known else "LinkStateUnknown"
+        return "LinkDown" if any(port.active is not None for port in device.ports) else "LinkStateUnknown"
     return None
 
 

@@ -156,10 +156,9 @@ def inventory_of(
     read = Reader(
         {"devices": offering.devices(discovery.machine)}, object="this node's ResourceSlice", field="spec"
     )
-    devices = map(read_device, read.each("devices"))
     return Inventory(
         machine=discovery.machine,
-        published={device.name: device for device in devices},
+        published={device.name: device for device in map(read_device, read.each("devices"))},
         problems=discovery.problems,
         driver_files=driver_files,
         offering=offering,
@@ -213,8 +212,7 @@ class InventorySource:
             if self._current is None:
                 raise NodeError("this node's machine has not been read yet; try again in a moment")
             if self._clock() - self._files_at >= _DRIVER_FILES_AGE_S:
-                files = self._driver_files(self._current.machine)
-                self._current = replace(self._current, driver_files=files)
+                self._current = replace(self._current, driver_files=self._driver_files(self._current.machine))
                 self._files_at = self._clock()
             return self._current
 

@@ -56,9 +56,8 @@ class MigDevice:
 
     @property
     def counters(self) -> dict[str, int]:
-        places = range(self.start, self.start + self.size)
         return {
-            **{_memory_slice(place): 1 for place in places},
+            **{_memory_slice(place): 1 for place in range(self.start, self.start + self.size)},
             **{name: count for name, count in _engines(self.profile).items() if count},
         }
 

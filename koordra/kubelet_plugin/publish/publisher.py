@@ -30,6 +30,7 @@ from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import next_generation
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -52,8 +53,8 @@ def own_slices_selector(node: str) -> str:
     return f"spec.driver={names.DRIVER},spec.nodeName={node}"
 
 
-class Publisher:
-    """Publishes for one node. `wake` may be called from any thread; `run` does all the work in its own.
+class Publisher(Wakeable):
+    """Publishes for one node.
 
     `written` is called after each publication. In seconds: `retry` after an error, INTERVAL without an
     event, `settle` after a write.
@@ -70,6 +71,7 @@ class Publisher:
         written: Callable[[], None] = lambda: None,
         mode_change: AllocationModeChange | None = None,
     ) -> None:
+        super().__init__()
         self._client = client
         self._node = node
         self._build = build
@@ -78,14 +80,9 @@ class Publisher:
         self._when_written = written
         self._mode_change = mode_change
         self._recheck_after: float | None = None
-        self._wanted = threading.Event()
         self._generation = 0
         self._stored: dict[str, tuple[Object, Object]] = {}
         self._dropped: frozenset[str] = frozenset()
-
-    def wake(self) -> None:
-        """Sync soon: something may have changed."""
-        self._wanted.set()
 
     def negotiate(self, stop: threading.Event) -> None:
         """Learn the served versions of resource.k8s.io; retried until the server answers."""
@@ -106,25 +103,19 @@ class Publisher:
         del event, obj
         self.wake()
 
-    def run(self, stop: threading.Event) -> None:
-        """Publish until `stop`, which is to be followed by a `wake`: at every wake, and at least every
-        INTERVAL."""
-        while not stop.is_set():
-            self._wanted.clear()
-            pause = INTERVAL
-            try:
-                if self.sync():
-                    self._when_written()
-                    stop.wait(self._settle)
-                if self._recheck_after is not None:
-                    pause = min(pause, self._recheck_after)
-            except ApiError as error:
-                log.warning("slices_not_published", node=self._node, error=str(error))
-                pause = self._retry
-            if not stop.is_set():
-                self._wanted.wait(pause)
-            # Several deletions arrive as several events; one sync answers them all.
-            stop.wait(0.05)
+    def step(self, *, woken: bool) -> Pause:
+        """At every wake, and at least every INTERVAL; a write is given time to settle."""
+        del woken
+        try:
+            written = self.sync()
+        except ApiError as error:
+            log.warning("slices_not_published", node=self._node, error=str(error))
+            return Pause(0.0, self._retry)
+        if written:
+            self._when_written()
+        rest = INTERVAL if self._recheck_after is None else min(INTERVAL, self._recheck_after)
+        at_least = self._settle if written else 0.0
+        return Pause(at_least, at_least + rest)
 
     def sync(self) -> bool:
         """Make the API hold the wanted slices; True if something was written. Raises ApiError."""

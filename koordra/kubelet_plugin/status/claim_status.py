@@ -21,7 +21,6 @@ retried later.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -33,6 +32,7 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import Verdict
 from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork
 from koordra.topology.machine import Nic
@@ -157,8 +157,7 @@ def _conditions(before: Mapping[str, Any], entry: Mapping[str, Any], *, now: str
         earlier = known.pop(condition["type"], {})
         same = earlier.get("status") == condition["status"]
         made.append({**condition, "lastTransitionTime": earlier["lastTransitionTime"] if same else now})
-    others = [dict(condition) for kind, condition in known.items() if kind not in _OURS]
-    return made + others
+    return made + [dict(condition) for kind, condition in known.items() if kind not in _OURS]
 
 
 def _is_ours(entry: Mapping[str, Any], pool: str) -> bool:
@@ -169,8 +168,8 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, Any]:
     return entry.get("device"), entry.get("shareID")
 
 
-class ClaimStatusWriter:
-    """Keeps the statuses current, in a thread of its own (`run`); `wake` may be called from any thread."""
+class ClaimStatusWriter(Wakeable):
+    """Keeps the statuses current: a wake says that a claim was prepared, or that its network has changed."""
 
     def __init__(
         self,
@@ -183,6 +182,7 @@ class ClaimStatusWriter:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: float = RETRY,
     ) -> None:
+        super().__init__()
         self._client = client
         self._records = records
         self._attached = attached
@@ -190,27 +190,16 @@ class ClaimStatusWriter:
         self._limited = limited
         self._clock = clock
         self._retry = retry
-        self._wanted = threading.Event()
         self._written: dict[str, list[dict[str, Any]]] = {}
 
-    def wake(self) -> None:
-        """A claim was prepared, or its network has changed."""
-        self._wanted.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Until `stop`, which is to be followed by a `wake`."""
-        while not stop.is_set():
-            self._wanted.wait()
-            if stop.is_set():
-                return
-            self._wanted.clear()
-            try:
-                complete = self.sync()
-            except KoordraError as error:
-                log.warning("claim_status_sync_failed", error=str(error))
-                complete = False
-            if not stop.wait(PAUSE if complete else self._retry) and not complete:
-                self._wanted.set()
+    def step(self, *, woken: bool) -> Pause:
+        del woken
+        try:
+            complete = self.sync()
+        except KoordraError as error:
+            log.warning("claim_status_sync_failed", error=str(error))
+            complete = False
+        return Pause(PAUSE, None) if complete else Pause(self._retry, self._retry)
 
     def sync(self) -> bool:
         """Write what differs from the last write; False if something has to be retried."""

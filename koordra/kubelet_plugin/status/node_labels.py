@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +26,7 @@ from koordra.compat.dialect.allocation import NodeCards
 from koordra.compat.dialects import DIALECTS
 from koordra.errors import ApiError, Conflict
 from koordra.kube import KubeClient
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.topology.machine import Machine
 
@@ -133,12 +133,11 @@ def recorded_on(node: Object) -> dict[str, str]:
 
 def label_value(text: str) -> str:
     """A label's value made of a name: 63 characters of the alphabet that labels have."""
-    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip())
-    return cleaned[:63].strip("-._")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip())[:63].strip("-._")
 
 
-class NodeLabels:
-    """Keeps the labels of one Node. `wake` may be called from any thread."""
+class NodeLabels(Wakeable):
+    """Keeps the labels of one Node."""
 
     def __init__(
         self,
@@ -148,31 +147,23 @@ class NodeLabels:
         machine: Callable[[], Machine],
         retry: float = 5.0,
     ) -> None:
+        super().__init__()
         self._client = client
         self._node = node
         self._machine = machine
         self._retry = retry
-        self._wanted = threading.Event()
         self._foreign: tuple[str, ...] = ()
 
-    def wake(self) -> None:
-        self._wanted.set()
-
-    def run(self, stop: threading.Event) -> None:
-        """Until `stop`, which is to be followed by a `wake`."""
-        while not stop.is_set():
-            self._wanted.clear()
-            pause = INTERVAL
-            try:
-                self.sync()
-            except Conflict:
-                pause = 0.5
-            except ApiError as error:
-                log.warning("node_labels_not_written", node=self._node, error=str(error))
-                pause = self._retry
-            if not stop.is_set():
-                self._wanted.wait(pause)
-            stop.wait(0.05)
+    def step(self, *, woken: bool) -> Pause:
+        del woken
+        try:
+            self.sync()
+        except Conflict:
+            return Pause(0.0, 0.5)
+        except ApiError as error:
+            log.warning("node_labels_not_written", node=self._node, error=str(error))
+            return Pause(0.0, self._retry)
+        return Pause(0.0, INTERVAL)
 
     def sync(self) -> bool:
         """Whether something was written. Raises ApiError."""

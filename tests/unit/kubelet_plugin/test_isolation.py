@@ -13,7 +13,7 @@ from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin import isolation
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
-from koordra.kubelet_plugin.isolation import Backends, Share
+from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Offering
 from tests.fakes.disks import StepDisk
@@ -52,7 +52,7 @@ def plugin(node: PluginNode, backend: RecordingBackend) -> DeviceState:
         paths=node.paths,
         claims=node.claims,
         inventory=lambda: node.inventory,
-        backends=Backends({**isolation.backends().known, backend.name: backend}),
+        backends={**isolation.backends(), backend.name: backend},
         disk=StepDisk(),
     )
 
@@ -108,7 +108,7 @@ def limited(node: PluginNode, *allowed: str) -> PluginNode:
     offering = Offering(isolation=IsolationPolicy(allowed))
     node.inventory = replace(node.inventory, offering=offering)
     known = {name: RecordingBackend(name) for name in ("limiter", "mps")}
-    node.backends = Backends({**isolation.backends().known, **known})
+    node.backends = {**isolation.backends(), **known}
     return node
 
 
@@ -180,7 +180,7 @@ def test_where_one_share_of_a_card_is_limited_all_are(node: PluginNode) -> None:
 def test_a_node_without_the_limiter_says_so(node: PluginNode) -> None:
     node.inventory = replace(
         node.inventory,
-        offering=Offering(isolation=IsolationPolicy(("limiter",)).among(isolation.backends().known)),
+        offering=Offering(isolation=IsolationPolicy(("limiter",)).among(isolation.backends())),
     )
     why = refusal(node, claim(1, gpu("gpu", GPU_0, "10Gi")))
     assert "the node allows no share at all" in why
@@ -229,4 +229,4 @@ def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) 
     found = isolation.backends()
     assert isinstance(found.get("vendor"), RecordingBackend)
     assert not isinstance(found.get("none"), RecordingBackend)
-    assert found.names() == "none, vendor"
+    assert sorted(found) == ["none", "vendor"]

@@ -76,7 +76,7 @@ def test_one_folder_and_one_entry_point_are_all_it_takes(installed: Path) -> Non
 def test_it_is_published_allocated_and_prepared(
     installed: Path, tmp_path: Path, discovery: Discovery
 ) -> None:
-    policy = node_policy(["fairy-dust"]).among(backends().known)
+    policy = node_policy(["fairy-dust"]).among(backends())
     node = PluginNode(tmp_path, inventory_of(discovery, offering=Offering(isolation=policy)))
     attributes = node.inventory.attributes(GPU_0)
     assert attributes["koordra.io/isolationFairyDust"] is True

@@ -25,9 +25,9 @@ OTHER = "00000000-5b0e-4b57-9d2b-4a3f6f1d2c11"
 ASK = """
 import json, sys
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter.processes import NvmlProcesses
+from koordra.kubelet_plugin.isolation.limiter.processes import nvml_processes
 try:
-    cards = NvmlProcesses().read(sys.argv[1:])
+    cards = nvml_processes(sys.argv[1:])
     print(json.dumps({uuid: [sorted(card.used.items()), sorted(card.computing)] for uuid, card in cards.items()}))
 except NodeError as error:
     print(json.dumps(str(error)))

@@ -38,7 +38,7 @@ class Lists:
     broken: bool = False
     asked: int = 0
 
-    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
+    def __call__(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
         self.asked += 1
         assert self.uuid in set(uuids)
         if self.broken:

@@ -19,6 +19,7 @@ from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     Reconciler,
     pause_after,
 )
+from koordra.kubelet_plugin.wakeable import Pause
 from koordra.metrics import Metrics
 from koordra.process import spawn
 from koordra.topology.machine import Machine
@@ -29,9 +30,9 @@ PATIENCE = 30.0
 
 def test_brisk_while_something_happens_and_quiet_after() -> None:
     quick = BRISK * LOAD / 2
-    assert pause_after(took=quick, quiet_for=0.0) == reconcile.Pause(BRISK, BRISK)
-    assert pause_after(took=quick, quiet_for=BRISK_FOR) == reconcile.Pause(BRISK, BRISK)
-    assert pause_after(took=quick, quiet_for=BRISK_FOR + 0.1) == reconcile.Pause(BRISK, QUIET)
+    assert pause_after(took=quick, quiet_for=0.0) == Pause(BRISK, BRISK)
+    assert pause_after(took=quick, quiet_for=BRISK_FOR) == Pause(BRISK, BRISK)
+    assert pause_after(took=quick, quiet_for=BRISK_FOR + 0.1) == Pause(BRISK, QUIET)
 
 
 @pytest.mark.parametrize("took", [0.001, 0.02, 0.3, 5.0])
@@ -39,6 +40,7 @@ def test_brisk_while_something_happens_and_quiet_after() -> None:
 def test_looking_never_takes_more_than_its_share(took: float, quiet_for: float) -> None:
     waits = pause_after(took=took, quiet_for=quiet_for)
     assert took / (took + waits.at_least) <= LOAD
+    assert waits.at_most is not None
     assert waits.at_least <= waits.at_most
 
 
@@ -48,7 +50,7 @@ class Counted:
     def __init__(self) -> None:
         self.looked = threading.Event()
 
-    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
+    def __call__(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
         self.looked.set()
         return {uuid: CardProcesses() for uuid in uuids}
 

@@ -68,8 +68,7 @@ class Contexts:
         """What to keep for a context on the GPU or MIG instance with this UUID."""
         if self._declared is not None:
             return self._declared
-        machine = self._machine()
-        gpu, key = _card(machine, uuid)
+        gpu, key = _card(self._machine(), uuid)
         with self._lock:
             learned = self._known().get(key)
         return learned if learned is not None else USUAL.get(gpu.architecture or "" if gpu else "", UNKNOWN)

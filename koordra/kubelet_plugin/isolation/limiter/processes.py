@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, session
@@ -37,21 +37,18 @@ class CardProcesses:
     computing: frozenset[int] = frozenset()
 
 
-class ProcessLists(Protocol):
-    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
-        """By UUID; a card that does not answer is left out. Raises NodeError where none can be asked."""
+ProcessLists = Callable[[Iterable[str]], Mapping[str, CardProcesses]]
+"""By UUID; a card that does not answer is left out. Raises NodeError where none can be asked."""
 
 
-class NvmlProcesses:
+def nvml_processes(uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
     """The driver's own lists. NVML is open only while they are read."""
-
-    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
-        try:
-            with session() as nvml:
-                found = {uuid: _processes(nvml, uuid) for uuid in uuids}
-        except NvmlUnavailable as error:
-            raise NodeError(f"NVML cannot be asked for processes: {error}") from error
-        return {uuid: card for uuid, card in found.items() if card is not None}
+    try:
+        with session() as nvml:
+            found = {uuid: _processes(nvml, uuid) for uuid in uuids}
+    except NvmlUnavailable as error:
+        raise NodeError(f"NVML cannot be asked for processes: {error}") from error
+    return {uuid: card for uuid, card in found.items() if card is not None}
 
 
 def _processes(nvml: Any, uuid: str) -> CardProcesses | None:
@@ -185,8 +182,7 @@ class HostProcesses:
             ]
             if within:
                 device, root, point = max(reversed(within), key=lambda each: len(each[2]))
-                rest = path[len(point.rstrip("/")) :]
-                found[folder.name] = device, root.rstrip("/") + rest or "/"
+                found[folder.name] = device, root.rstrip("/") + path[len(point.rstrip("/")) :] or "/"
         return found
 
 

@@ -33,10 +33,8 @@ poll takes, where that is longer.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -44,10 +42,11 @@ from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import layout, region, unaccounted_memory
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, NvmlProcesses, ProcessLists
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, ProcessLists, nvml_processes
 from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, Verdict, read_all, verdicts
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Reading
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 
@@ -55,14 +54,6 @@ QUIET: Final = 1.0
 BRISK: Final = 0.1
 BRISK_FOR: Final = 3.0
 LOAD: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Seconds until the next reconciliation: `at_least`, also if a process connects, and `at_most`, if none does."""
-
-    at_least: float
-    at_most: float
 
 
 def pause_after(*, took: float, quiet_for: float) -> Pause:
@@ -81,7 +72,7 @@ Suspect = tuple[str, int, int]
 """Claim or card, pid, and when it started."""
 
 
-class Reconciler:
+class Reconciler(Wakeable):
     """`claims` is the folder with one folder per claim. All state belongs to the thread of `run`, or to the caller of `once`."""
 
     def __init__(
@@ -91,17 +82,18 @@ class Reconciler:
         contexts: Contexts,
         metrics: Metrics,
         processes: HostProcesses,
-        lists: ProcessLists | None = None,
+        lists: ProcessLists = nvml_processes,
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._claims = claims
         self._contexts = contexts
         self._processes = processes
-        self._lists = lists or NvmlProcesses()
+        self._lists = lists
         self._changed = changed
         self._clock = clock
-        self._called = threading.Event()
+        self._changed_at = clock()
         self._report = LimiterMetrics(metrics, claims)
         self._looks = metrics.counter(
             "koordra_limiter_looks", "Comparisons of the limiters' ledgers with NVML.", ("result",)
@@ -136,27 +128,20 @@ class Reconciler:
         limiter.broker.on_call = made.wake
         return made
 
-    def wake(self) -> None:
-        """Reconcile soon: a process has connected, or `stop` was set."""
-        self._called.set()
+    gather = 0.0
 
-    def run(self, stop: threading.Event) -> None:
-        """Until `stop`."""
-        happened = self._clock()
-        while not stop.is_set():
-            called, began = self._called.is_set(), self._clock()
-            self._called.clear()
-            changed = False
-            try:
-                changed = self.once()
-            except (OSError, ValueError, KoordraError) as error:
-                log.warning("limiter_not_compared", error=str(error))
-            ended = self._clock()
-            self._took.observe(ended - began)
-            happened = ended if called or changed else happened
-            pause = pause_after(took=ended - began, quiet_for=ended - happened)
-            if not stop.wait(pause.at_least):
-                self._called.wait(pause.at_most - pause.at_least)
+    def step(self, *, woken: bool) -> Pause:
+        """A wake says that a process has connected."""
+        began, changed = self._clock(), False
+        try:
+            changed = self.once()
+        except (OSError, ValueError, KoordraError) as error:
+            log.warning("limiter_not_compared", error=str(error))
+        ended = self._clock()
+        self._took.observe(ended - began)
+        if woken or changed:
+            self._changed_at = ended
+        return pause_after(took=ended - began, quiet_for=ended - self._changed_at)
 
     def once(self) -> bool:
         """One reconciliation; returns whether anything has changed since the last one."""
@@ -212,9 +197,8 @@ class Reconciler:
 
     def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
         """One reading of the driver between two of the ledger. A pid counts if it was the same process throughout."""
-        cards = self._lists.read(sorted({device.uuid for use in before.values() for device in use.devices}))
-        pids = sorted({pid for card in cards.values() for pid in card.used})
-        processes = self._processes.find(pids)
+        cards = self._lists(sorted({device.uuid for use in before.values() for device in use.devices}))
+        processes = self._processes.find(sorted({pid for card in cards.values() for pid in card.used}))
         after = read_all(self._claims)
         sure = self._processes.all_seen
         return unaccounted_memory.reading(before, cards, processes, after, sure=sure), after

@@ -213,8 +213,7 @@ class _Usage:
         self._file = file
         self.head = os.pread(file, layout.ACCOUNTS, 0)
         # A tenant may cut it short between the two: then it is as long as what was read of it.
-        whole = len(self.head) == layout.ACCOUNTS
-        self.length = os.fstat(file).st_size if whole else len(self.head)
+        self.length = os.fstat(file).st_size if len(self.head) == layout.ACCOUNTS else len(self.head)
 
     def taken(self) -> list[int]:
         bits = int.from_bytes(self.head[layout.BITMAP : layout.EXPORTS], "little")

@@ -89,8 +89,7 @@ def reading(
                 if not sure:
                     continue
                 nameless = any(_nameless(uses[uid]) for uid in claims for uses in (before, after))
-                computes = used is not None and pid in card.computing
-                if computes and not process.ending and not nameless:
+                if used is not None and pid in card.computing and not process.ending and not nameless:
                     outside.add((claims[0], pid, process.started))
             if used is None:
                 unreported.add(claims[0])

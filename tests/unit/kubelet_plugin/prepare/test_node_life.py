@@ -21,7 +21,7 @@ from koordra._proto.dra import (
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.isolation import Backend, Backends, NoIsolation, Share, backends
+from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
 from koordra.kubelet_plugin.prepare import claim_audit
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
@@ -193,9 +193,9 @@ def check_backend(backend: Backend, share: Share, config: GpuConfig) -> None:
 @pytest.mark.parametrize("memory", [None, 10 << 30])
 def test_every_built_in_backend_keeps_the_contract(memory: int | None) -> None:
     share = Share(claim_uid=uid(1), index=0, device=GPU_0, uuid="GPU-1", memory_bytes=memory, cores=25)
-    for backend in Backends({NoIsolation.name: NoIsolation()}).known.values():
+    for backend in {NoIsolation.name: NoIsolation()}.values():
         check_backend(backend, share, GpuConfig())
-    assert "none" in backends().known
+    assert "none" in backends()
 
 
 def test_two_versions_answer_alike_and_exactly_once(running: RunningPlugin) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from koordra.errors import CDIError, CheckpointError, NodeError, PrepareError
 from koordra.kubelet_plugin import isolation
-from koordra.kubelet_plugin.isolation import Backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, parameters, uid
@@ -59,7 +58,7 @@ class Parts:
             paths=node.paths,
             claims=node.claims,
             inventory=lambda: node.inventory,
-            backends=Backends({**isolation.backends().known, "limiter": self.backend}),
+            backends={**isolation.backends(), "limiter": self.backend},
             disk=disk or StepDisk(),
             networks=self.networks,
         )

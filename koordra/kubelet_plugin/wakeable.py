@@ -1,0 +1,42 @@
+"""Work that is done at every wake, and again after a while: the plugin's writers and comparisons, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds until the next step: `at_least`, also if there is a wake, and `at_most`, if there is none (None: until one)."""
+
+    at_least: float
+    at_most: float | None
+
+
+class Wakeable:
+    """A part with a `step` of its own. `wake` may be called from any thread; `run` does all the work in its own."""
+
+    gather = 0.05
+    """Seconds between a wake and the step: several changes arrive as several events; one step answers them all."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        """Work soon: something may have changed."""
+        self._woken.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`, which is to be followed by a `wake`."""
+        while not stop.is_set():
+            woken = self._woken.is_set()
+            self._woken.clear()
+            pause = self.step(woken=woken)
+            if not stop.wait(pause.at_least):
+                self._woken.wait(None if pause.at_most is None else pause.at_most - pause.at_least)
+                stop.wait(self.gather)
+
+    def step(self, *, woken: bool) -> Pause:
+        """Do the work once; errors that the next step may not meet are logged. `woken`: since the last step began."""
+        raise NotImplementedError
