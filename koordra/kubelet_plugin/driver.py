@@ -290,7 +290,6 @@ class Driver:
         self._feed.publish(devices)
 
     def _on_call(self, call: str, done: bool) -> None:
-        """The kubelet's call for one claim has ended, in the call's thread."""
         if done:
             self._status.wake()
             self._count_claims()
@@ -337,7 +336,6 @@ class Driver:
 
 
 def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
-    """Raises NodeError for a thread that ended before `stop`."""
     ended = [thread.name for thread in threads if not thread.is_alive()]
     if ended and not stop.is_set():
         raise NodeError(

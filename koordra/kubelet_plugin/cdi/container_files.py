@@ -140,7 +140,6 @@ def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> 
 
 
 def _places(record: ClaimRecord, inventory: Inventory) -> list[MachineDevice]:
-    """The GPUs and NICs of the claim, each once."""
     found: dict[str, MachineDevice] = {}
     for device in record.devices:
         there = inventory.device(device.device)

@@ -1,26 +1,24 @@
-"""The rules by which a CDI loader rejects a whole spec file.
+"""The rules by which a CDI loader rejects a whole spec file, as far as they concern fields that koordra writes.
 
 The published JSON schema accepts unknown fields, empty edits and wrong versions; the Go loader
 (tags.cncf.io/container-device-interface pkg/cdi, pkg/parser) does not, and drops the file with all its
 devices, so that containers fail to start with "unresolvable CDI devices". koordra validates every spec by the
 loader's rules before it is written:
 
-- strict fields; a known `cdiVersion` that is at least what the fields used need (older runtimes reject newer
-  versions than needed, so `minimum_version` is what is written);
+- strict fields: those of the format that koordra does not write are refused too; a known `cdiVersion` that is at least what the
+  fields used need (older runtimes reject newer versions than needed, so `minimum_version` is what is written);
 - names: vendor and class start with a letter and end in a letter or digit, with `_ . -` between; a device
   name starts and ends with a letter or digit and may also have `:` between; class at most 63, vendor a DNS
   subdomain of at most 253;
 - at least one device, no name twice, no device whose edits are empty;
 - env `NAME=value`; device nodes with a path, type b c u p and permissions of r w m; mounts with both paths;
-  hooks with a known name, a path and an env of `NAME=value`; network devices with both names, none twice;
-  groups and times that are numbers; an RDT class that can be a directory's name; annotations of text, with
-  qualified names, 256 KiB at most.
+  hooks with a known name and a path.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from koordra.errors import CDIError
@@ -31,11 +29,6 @@ _QUALIFIER = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
-_RDT_1_1 = {"schemata", "enableMonitoring"}
-_ANNOTATION = re.compile(
-    r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-)
-_MOST_ANNOTATIONS = 256 << 10
 
 Check = Callable[[Any, str], object]
 """Raises CDIError for a value, which stands at the place, that breaks a rule."""
@@ -47,45 +40,23 @@ def check(spec: object) -> None:
     version = document.get("cdiVersion")
     if version not in VERSIONS:
         raise CDIError(f"cdiVersion {version!r} is not known; known are {', '.join(VERSIONS)}")
-    needed = minimum_version(document)
-    if VERSIONS.index(version) < VERSIONS.index(needed):
-        raise CDIError(f"cdiVersion {version} is too old for the fields used; at least {needed} is needed")
     for field, rule in _SPEC.items():
         rule(document.get(field), field)
     if not document.get("devices"):
         raise CDIError("devices: a spec without devices is refused")
+    needed = minimum_version(document)
+    if VERSIONS.index(version) < VERSIONS.index(needed):
+        raise CDIError(f"cdiVersion {version} is too old for the fields used; at least {needed} is needed")
 
 
 def minimum_version(spec: Mapping[str, Any]) -> str:
-    """The oldest cdiVersion that has every field the spec uses."""
-    return max((version for version in _needs(spec)), key=VERSIONS.index, default=VERSIONS[0])
-
-
-def _needs(spec: Mapping[str, Any]) -> Iterator[str]:
-    devices = [device for device in spec.get("devices") or () if isinstance(device, Mapping)]
-    if "." in str(spec.get("kind")).partition("/")[2] or spec.get("annotations"):
-        yield "0.6.0"
-    for device in devices:
-        if str(device.get("name"))[:1].isdigit():
-            yield "0.5.0"
-        if device.get("annotations"):
-            yield "0.6.0"
-    for edits in (spec.get("containerEdits"), *(device.get("containerEdits") for device in devices)):
-        if not isinstance(edits, Mapping):
-            continue
-        if any(mount.get("type") for mount in _objects(edits.get("mounts"))):
-            yield "0.4.0"
-        if any(node.get("hostPath") for node in _objects(edits.get("deviceNodes"))):
-            yield "0.5.0"
-        if edits.get("intelRdt") or edits.get("additionalGids"):
-            yield "0.7.0"
-        rdt = edits.get("intelRdt")
-        if edits.get("netDevices") or (isinstance(rdt, Mapping) and any(rdt.get(name) for name in _RDT_1_1)):
-            yield "1.1.0"
-
-
-def _objects(raw: object) -> Iterable[Mapping[str, Any]]:
-    return (item for item in raw if isinstance(item, Mapping)) if isinstance(raw, list) else ()
+    """The oldest cdiVersion that has every field the spec uses. The spec has the format's shape."""
+    if "." in spec["kind"].partition("/")[2]:
+        return "0.6.0"
+    edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in spec["devices"])]
+    nodes = [node for each in edits for node in each.get("deviceNodes") or ()]
+    digit = any(device["name"][:1].isdigit() for device in spec["devices"])
+    return "0.5.0" if digit or any(node.get("hostPath") for node in nodes) else VERSIONS[0]
 
 
 # The shapes: objects with known fields, lists, and single values.
@@ -96,7 +67,7 @@ def _fields(raw: object, where: str, known: Iterable[str]) -> Mapping[str, Any]:
         raise CDIError(f"{where} is not an object")
     unknown = sorted(str(field) for field in raw if field not in known)
     if unknown:
-        raise CDIError(f"{where}.{unknown[0]} is not a field of the CDI format")
+        raise CDIError(f"{where}.{unknown[0]} is not a field of the CDI format that koordra writes")
     return raw
 
 
@@ -113,16 +84,12 @@ def _object(fields: Mapping[str, Check], rule: Check | None = None) -> Check:
     return check
 
 
-def _list(item: Check, rule: Check | None = None) -> Check:
+def _list(item: Check) -> Check:
     def check(raw: object, where: str) -> None:
-        if raw is None:
-            return
-        if not isinstance(raw, list):
+        if raw is not None and not isinstance(raw, list):
             raise CDIError(f"{where} is not a list")
-        for index, each in enumerate(raw):
+        for index, each in enumerate(raw or ()):
             item(each, f"{where}[{index}]")
-        if rule:
-            rule(raw, where)
 
     return check
 
@@ -141,10 +108,6 @@ def _any(raw: object, where: str) -> None:
     """A value about which the loader has no rule."""
 
 
-def _optional(check: Check) -> Check:
-    return lambda raw, where: None if raw is None else check(raw, where)
-
-
 def _kind(kind: object, where: str) -> None:
     vendor, slash, device_class = str(kind).partition("/")
     if not isinstance(kind, str) or not slash:
@@ -155,34 +118,6 @@ def _kind(kind: object, where: str) -> None:
         raise CDIError(f"{where}: {device_class!r} is not a class name")
 
 
-def _annotations(raw: object, where: str) -> None:
-    if raw is None:
-        return
-    if not isinstance(raw, Mapping):
-        raise CDIError(f"{where} is not an object")
-    for name, value in raw.items():
-        if not isinstance(name, str) or not _ANNOTATION.fullmatch(name.lower()):
-            raise CDIError(f"{where}: {name!r} is not a qualified name")
-        if not isinstance(value, str):
-            raise CDIError(f"{where}.{name}: {value!r} is not text")
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in raw.items())
-    if size > _MOST_ANNOTATIONS:
-        raise CDIError(f"{where}: {size} bytes; {_MOST_ANNOTATIONS} is the most")
-
-
-def _once(*fields: str) -> Check:
-    """No two objects of a list have the same value of one of the fields."""
-
-    def check(raw: list[Mapping[str, Any]], where: str) -> None:
-        for field in fields:
-            values = [each[field] for each in raw]
-            for index, value in enumerate(values):
-                if value in values[:index]:
-                    raise CDIError(f"{where}[{index}].{field}: {value!r} is there twice")
-
-    return check
-
-
 def _device(device: Mapping[str, Any], where: str) -> None:
     name = device.get("name")
     if not isinstance(name, str) or not _DEVICE.fullmatch(name):
@@ -191,12 +126,16 @@ def _device(device: Mapping[str, Any], where: str) -> None:
         raise CDIError(f"{where}.containerEdits: a device without edits is refused")
 
 
+def _devices(raw: object, where: str) -> None:
+    _list(_object({"name": _any, "containerEdits": _object(_EDITS)}, _device))(raw, where)
+    names = [device["name"] for device in raw] if isinstance(raw, list) else []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise CDIError(f"{where}[{index}].name: {name!r} is there twice")
+
+
 # The fields of the format, each with its rule.
 
-_NAME_VALUE = _rule(
-    lambda entry: isinstance(entry, str) and entry.find("=") > 0 and "\0" not in entry,
-    ": {!r} is not NAME=value",
-)
 _NUMBER = _rule(
     lambda value: isinstance(value, int) and not isinstance(value, bool), ": {!r} is not a number"
 )
@@ -208,48 +147,24 @@ _NODE: Final[Mapping[str, Check]] = {
         lambda letters: letters == "none" or (isinstance(letters, str) and set(letters) <= set("rwm")),
         ": {!r} has other letters than r, w, m",
     ),
-    **dict.fromkeys(("major", "minor", "uid", "gid", "fileMode"), _NUMBER),
-}
-_MOUNT: Final = dict.fromkeys(("hostPath", "containerPath", "type", "options"), _any)
-_HOOK: Final[Mapping[str, Check]] = {
-    **dict.fromkeys(("hookName", "path", "args"), _any),
-    "env": _list(_NAME_VALUE),
-    "timeout": _NUMBER,
-}
-_RDT: Final[Mapping[str, Check]] = {
-    "closID": _rule(
-        lambda name: (
-            isinstance(name, str)
-            and name not in {".", ".."}
-            and not {"/", "\n"} & set(name)
-            and len(name) < 4096
-        ),
-        ": {!r} cannot be a directory's name",
-    ),
-    **dict.fromkeys(
-        ("l3CacheSchema", "memBwSchema", "schemata", "enableMonitoring", "enableCMT", "enableMBM"), _any
-    ),
+    "major": _NUMBER,
+    "minor": _NUMBER,
 }
 _EDITS: Final[Mapping[str, Check]] = {
-    "env": _list(_NAME_VALUE),
+    "env": _list(
+        _rule(
+            lambda entry: isinstance(entry, str) and entry.find("=") > 0 and "\0" not in entry,
+            ": {!r} is not NAME=value",
+        )
+    ),
     "deviceNodes": _list(
         _object(
             _NODE, _rule(lambda node: node.get("path") and isinstance(node["path"], str), ".path is missing")
         )
     ),
-    "netDevices": _list(
-        _object(
-            dict.fromkeys(("hostInterfaceName", "name"), _any),
-            _rule(
-                lambda device: device.get("hostInterfaceName") and device.get("name"),
-                ": hostInterfaceName and name are both needed",
-            ),
-        ),
-        _once("hostInterfaceName", "name"),
-    ),
     "mounts": _list(
         _object(
-            _MOUNT,
+            dict.fromkeys(("hostPath", "containerPath", "options"), _any),
             _rule(
                 lambda mount: mount.get("hostPath") and mount.get("containerPath"),
                 ": hostPath and containerPath are both needed",
@@ -258,23 +173,17 @@ _EDITS: Final[Mapping[str, Check]] = {
     ),
     "hooks": _list(
         _object(
-            _HOOK,
+            dict.fromkeys(("hookName", "path", "args"), _any),
             _rule(
                 lambda hook: hook.get("path") and hook.get("hookName") in _HOOKS,
                 ": a known hookName and a path are needed",
             ),
         )
     ),
-    "intelRdt": _optional(_object(_RDT)),
-    "additionalGids": _list(_NUMBER),
 }
 _SPEC: Final[Mapping[str, Check]] = {
     "cdiVersion": _any,
     "kind": _kind,
-    "devices": _list(
-        _object({"name": _any, "annotations": _annotations, "containerEdits": _object(_EDITS)}, _device),
-        _once("name"),
-    ),
-    "annotations": _annotations,
-    "containerEdits": _optional(_object(_EDITS)),
+    "devices": _devices,
+    "containerEdits": lambda raw, where: None if raw is None else _object(_EDITS)(raw, where),
 }

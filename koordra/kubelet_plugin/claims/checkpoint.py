@@ -36,11 +36,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from koordra.errors import CheckpointError
+from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin.claims.claim_record import (
     CURRENT,
     OLDER,
@@ -71,8 +72,7 @@ class Checkpoint:
         return next((claim for claim in self.claims if claim.ref.uid == uid), None)
 
     def with_claim(self, record: ClaimRecord) -> Checkpoint:
-        others = (claim for claim in self.claims if claim.ref.uid != record.ref.uid)
-        return Checkpoint(_sorted([*others, record]))
+        return Checkpoint(_sorted([*self.without(record.ref.uid).claims, record]))
 
     def without(self, uid: str) -> Checkpoint:
         return Checkpoint(tuple(claim for claim in self.claims if claim.ref.uid != uid))
@@ -80,6 +80,21 @@ class Checkpoint:
     def of_boot(self, boot_id: str) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices now."""
         return tuple(claim for claim in self.claims if claim.boot_id == boot_id)
+
+
+@contextmanager
+def reported(
+    kind: type[NodeError],
+    path: Path,
+    verb: str,
+    *,
+    remedy: str = "free space or make it writable, the call is repeated",
+) -> Iterator[None]:
+    """An OSError about the file becomes an error of this kind, with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path} cannot be {verb}: {error.strerror}; {remedy}") from error
 
 
 class CheckpointFile:
@@ -101,10 +116,9 @@ class CheckpointFile:
         try:
             found = decode(data)
         except CheckpointError as error:
-            kept = self._keep(data)
             raise CheckpointError(
                 f"{self.path} is unreadable ({error}), so it is not known which devices are in use and no claim is prepared; "
-                f"a copy is kept as {kept}; drain the node of pods that use koordra, and it starts anew"
+                f"a copy is kept as {self._keep(data)}; drain the node of pods that use koordra, and it starts anew"
             ) from error
         self._last = data, found
         return found
@@ -119,19 +133,13 @@ class CheckpointFile:
         data = encode(checkpoint, texts=self._texts)
         current = {claim.ref.uid for claim in checkpoint.claims}
         self._texts = {place: text for place, text in self._texts.items() if place[0] in current}
-        try:
+        with reported(CheckpointError, self.path, "written"):
             self._disk.replace(self.path, data, mode=MODE)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path} cannot be written: {error.strerror}; free space or make it writable, the call is repeated"
-            ) from error
         self._last = data, Checkpoint(_sorted(checkpoint.claims))
 
     def _read(self) -> bytes | None:
-        try:
+        with reported(CheckpointError, self.path, "read", remedy="check the disk"):
             return self._disk.read(self.path)
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
     def _keep(self, data: bytes) -> str:
         """Save a copy for debugging. It is named after the digest, so retries make no further copies."""
@@ -178,19 +186,10 @@ def decode(data: bytes, *, versions: Mapping[str, int] = VERSIONS) -> Checkpoint
 
 def intact_claims(data: bytes) -> tuple[ClaimRecord, ...]:
     """The claims of the newest known section that is intact, though others may not be."""
-    try:
-        sections = _sections(data)
-    except CheckpointError:
-        return ()
-    return next(_whole(sections), Checkpoint()).claims
-
-
-def _whole(sections: Mapping[str, Any]) -> Iterator[Checkpoint]:
     for name, version in VERSIONS.items():
-        try:
-            yield _decode_section(sections.get(name), version=version)
-        except CheckpointError:
-            continue
+        with suppress(CheckpointError):
+            return _decode_section(_sections(data).get(name), version=version).claims
+    return ()
 
 
 def _sections(data: bytes) -> Mapping[str, Any]:
@@ -213,7 +212,7 @@ def _decode_section(section: object, *, version: int) -> Checkpoint:
     if not isinstance(section, dict) or section.keys() != {"checksum", "data"}:
         raise CheckpointError("its section is not one")
     body = section["data"]
-    if section["checksum"] != _checksum(body):
+    if section["checksum"] != _digest(_canonical(body)):
         raise CheckpointError("its checksum does not match")
     if not isinstance(body, dict) or body.keys() != {"claims"} or not isinstance(body["claims"], list):
         raise CheckpointError("it has no list of claims")
@@ -221,10 +220,6 @@ def _decode_section(section: object, *, version: int) -> Checkpoint:
     if len({claim.ref.uid for claim in claims}) != len(claims):
         raise CheckpointError("a claim is in it twice")
     return Checkpoint(_sorted(claims))
-
-
-def _checksum(data: Any) -> str:
-    return _digest(_canonical(data))
 
 
 def _canonical(data: Any) -> str:
@@ -245,12 +240,11 @@ def recover_records(
     """The claims of a whole section, and those that only have a record for the hook (uid -> bytes of the
     file)."""
     found = {record.ref.uid: record for record in intact}
-    for uid, data in for_hook.items():
-        if uid not in found:
-            record = recover_record(uid, data, pool=pool, boot_id=boot_id)
-            if record is not None:
-                found[uid] = record
-    return tuple(found[uid] for uid in sorted(found))
+    for uid in for_hook.keys() - found.keys():
+        record = recover_record(uid, for_hook[uid], pool=pool, boot_id=boot_id)
+        if record is not None:
+            found[uid] = record
+    return _sorted(found.values())
 
 
 def recover_record(uid: str, data: bytes, *, pool: str, boot_id: str) -> ClaimRecord | None:

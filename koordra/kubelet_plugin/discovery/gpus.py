@@ -79,7 +79,7 @@ def is_gpu(root: MachineRoot, function: PciFunction) -> bool:
     """An NVIDIA display controller that is a card, not a virtual function of one."""
     return (
         function.vendor == _NVIDIA
-        and function.base_class in _DISPLAY_CLASSES
+        and function.is_a(*_DISPLAY_CLASSES)
         and root.link(f"{function.directory}/physfn") is None
     )
 
@@ -210,8 +210,9 @@ class Capabilities:
 
 
 def capabilities(root: MachineRoot) -> Capabilities:
-    listed = root.text("proc/devices", most=_LISTING) or ""
-    devices = re.search(r"^ *([0-9]{1,7}) nvidia-caps$", listed, re.MULTILINE)
+    devices = re.search(
+        r"^ *([0-9]{1,7}) nvidia-caps$", root.text("proc/devices", most=_LISTING) or "", re.MULTILINE
+    )
     lines = (root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING) or "").splitlines()
     matched = filter(None, map(_LINE.fullmatch, lines))
     return Capabilities(
@@ -259,7 +260,6 @@ def _instance_problem(root: MachineRoot, gpu: Gpu, instance: MigInstance, what: 
 
 
 def _claims(gpu: Gpu, instance: MigInstance) -> Iterator[object]:
-    """The keys that must be unique to an instance."""
     if instance.uuid:
         yield instance.uuid
     yield from (node.path for node in instance.nodes)

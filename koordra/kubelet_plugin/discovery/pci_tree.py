@@ -45,26 +45,21 @@ class PciFunction:
     vendor: int | None
     device: int | None
 
-    @property
-    def base_class(self) -> int | None:
-        """Class and subclass: 0x0302 is a 3D controller."""
-        return None if self.class_code is None else self.class_code >> 8
+    def is_a(self, *classes: int) -> bool:
+        """Whether it is of one of these base classes (0x02: network controllers) or classes (0x0302: 3D controllers)."""
+        code = self.class_code
+        return code is not None and any(code >> (16 if kind <= 0xFF else 8) == kind for kind in classes)
 
 
 def pci_functions(root: MachineRoot) -> list[PciFunction]:
     """Every PCI function whose place in the tree is certain, in bus order."""
     functions = []
-    for bus_id in root.names(PCI_DEVICES):
-        if not BUS_ID.fullmatch(bus_id):
-            continue
+    for bus_id in filter(BUS_ID.fullmatch, root.names(PCI_DEVICES)):
         steps = _steps(root.link(f"{PCI_DEVICES}/{bus_id}"), bus_id)
         if steps is None:
-            root.problem(
-                f"PCI device {bus_id}",
-                "path",
-                f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices",
-                "check that sysfs is mounted completely; the device is left out",
-            )
+            what = f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices"
+            remedy = "check that sysfs is mounted completely; the device is left out"
+            root.problem(f"PCI device {bus_id}", "path", what, remedy)
             continue
         prefix, path = steps
         directory = "/".join(("sys/devices", *prefix, *path))
@@ -81,22 +76,16 @@ def pci_functions(root: MachineRoot) -> list[PciFunction]:
     return sorted(functions, key=lambda function: bus_order(function.bus_id))
 
 
-def _steps(link: str | None, bus_id: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+def _steps(link: str | None, bus_id: str) -> tuple[list[str], tuple[str, ...]] | None:
     """The path from /sys/devices to the host bridge (empty except in some VMs), and from there to the
     device."""
-    parts = (link or "").split("/")
-    if "devices" not in parts or parts[-1] != bus_id:
-        return None
-    parts = parts[parts.index("devices") + 1 :]
+    parts = (link or "").partition("devices/")[2].split("/")
     start = next((index for index, part in enumerate(parts) if ROOT_ID.fullmatch(part)), None)
-    if start is None or any(part in {"", ".", ".."} for part in parts):
+    if start is None or parts[-1] != bus_id or {"", ".", ".."} & set(parts):
         return None
     path = tuple(parts[start:])
-    if not all(BUS_ID.fullmatch(part) or ROOT_ID.fullmatch(part) for part in path) or len(set(path)) != len(
-        path
-    ):
-        return None
-    return tuple(parts[:start]), path
+    known = all(BUS_ID.fullmatch(part) or ROOT_ID.fullmatch(part) for part in path)
+    return (parts[:start], path) if known and len(set(path)) == len(path) else None
 
 
 def bridges(root: MachineRoot, functions: Iterable[PciFunction]) -> dict[str, Bridge]:
@@ -131,11 +120,8 @@ def _kind_by_capability(config: bytes | None) -> BridgeKind | None:
 
 
 def _kind_by_place(path: tuple[str, ...]) -> BridgeKind:
-    below_host_bridge = 0
-    for part in reversed(path[:-1]):
-        if ROOT_ID.fullmatch(part):
-            break
-        below_host_bridge += 1
+    host_bridge = max((index for index, part in enumerate(path[:-1]) if ROOT_ID.fullmatch(part)), default=-1)
+    below_host_bridge = len(path) - 2 - host_bridge
     if below_host_bridge == 0:
         return BridgeKind.ROOT_PORT
     return BridgeKind.UPSTREAM if below_host_bridge % 2 else BridgeKind.DOWNSTREAM
@@ -153,25 +139,23 @@ def locate(
     numa_node is -1 if the firmware does not set it; on a machine with a single NUMA node that node is
     inferred. A number that is no known node's counts as unknown, since the list of nodes may be incomplete.
     """
-    numa = root.integer(f"{function.directory}/numa_node")
-    inferred: frozenset[str] = frozenset()
-    known = {node.id: node for node in numa_nodes}
-    if numa == _NOT_TOLD and len(known) == 1:
-        numa, inferred = next(iter(known)), frozenset({"numaNode"})
-    if numa not in known:
-        numa = None
+    number, inferred = root.integer(f"{function.directory}/numa_node"), set()
+    if number == _NOT_TOLD and len(numa_nodes) == 1:
+        number = numa_nodes[0].id
+        inferred.add("numaNode")
+    numa = next((node for node in numa_nodes if node.id == number), None)
     above = [bridges[part] for part in function.path[:-1] if part in bridges]
     switches = tuple(bridge.bus_id for bridge in above if bridge.kind is BridgeKind.UPSTREAM)
     if len(above) > 1 and any(bridge.inferred for bridge in above):
-        inferred |= {"pcieSwitch"}
+        inferred.add("pcieSwitch")
     location = Location(
         bus_id=function.bus_id,
         path=function.path,
         switches=switches,
-        numa=numa,
-        socket=known[numa].socket if numa is not None else None,
+        numa=numa.id if numa else None,
+        socket=numa.socket if numa else None,
     )
-    return location, inferred
+    return location, frozenset(inferred)
 
 
 def numa_nodes(root: MachineRoot) -> tuple[NumaNode, ...]:
@@ -191,11 +175,12 @@ def numa_nodes(root: MachineRoot) -> tuple[NumaNode, ...]:
         if len(sockets) > 1:
             _numa_problem(root, name, "socket", "its CPUs do not name one physical package")
         socket = sockets.pop() if len(sockets) == 1 else None
+        distances = (root.line(f"{_NODES}/{name}/distance") or "").split()
         nodes.append(
             NumaNode(
                 id=int(matched[1]),
                 cpus=cpus,
-                distances=_distances(root.line(f"{_NODES}/{name}/distance")),
+                distances=tuple(map(int, distances)) if all(map(str.isdecimal, distances)) else (),
                 socket=socket if socket is not None and socket >= 0 else None,
             )
         )
@@ -212,11 +197,6 @@ def cpu_numbers(cpus: str) -> list[int]:
             return []
         numbers.extend(range(low, high + 1))
     return numbers
-
-
-def _distances(line: str | None) -> tuple[int, ...]:
-    words = (line or "").split()
-    return tuple(int(word) for word in words) if all(word.isdecimal() for word in words) else ()
 
 
 def _numa_problem(root: MachineRoot, node: str, field: str, problem: str) -> None:

@@ -21,77 +21,25 @@ is guarded. It is not offered.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction
 from koordra.topology.machine import BUS_ID, DeviceNode, Location, Nic, RdmaPort, bus_order
 from koordra.topology.partitions import SubFunction
 
-_VERBS = "sys/class/infiniband_verbs"
-_MAD = "sys/class/infiniband_mad"
-_VERBS_NODE = re.compile(r"uverbs[0-9]{1,6}", re.ASCII)
-_MAD_NODE = re.compile(r"(?:umad|issm)[0-9]{1,6}", re.ASCII)
-_NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
-
-
-def interfaces(root: MachineRoot, directory: str) -> list[str]:
-    return [name for name in root.names(f"{directory}/net") if _NETDEV.fullmatch(name)]
-
-
-def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
-    """The network interface of the first port; None if it is ambiguous.
-
-    RoCE names it beside the port's first GID. Otherwise it is the function's only interface, not counting
-    those that are not its own or not of its first port: a NIC in switchdev mode shows representors of its
-    VFs, which carry a physical port name like pf0vf3; IPoIB the interfaces of further partitions, which name
-    a parent; a function with two ports has a second one, numbered in dev_port.
-    """
-    named = root.line(f"{base}/ports/1/gid_attrs/ndevs/0")
-    if named and _NETDEV.fullmatch(named):
-        return named
-    candidates = interfaces(root, directory)
-    if len(candidates) > 1:
-        labels = {name: root.line(f"{directory}/net/{name}/phys_port_name") or "" for name in candidates}
-        candidates = [
-            name
-            for name, label in labels.items()
-            if re.fullmatch(r"(?:p\d+)?", label) and root.line(f"{directory}/net/{name}/parent") is None
-        ]
-    if len(candidates) > 1:
-        ports = {name: root.integer(f"{directory}/net/{name}/dev_port") for name in candidates}
-        candidates = [name for name, port in ports.items() if port == 0 and None not in ports.values()]
-    return candidates[0] if len(candidates) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class CharacterDevices:
-    """Which class devices belong to which InfiniBand device: name -> sysfs directories."""
-
-    verbs: Mapping[str, tuple[str, ...]]
-    management: Mapping[str, tuple[str, ...]]
-
-
-def verbs_and_mad(root: MachineRoot) -> CharacterDevices:
-    """Which verbs and MAD devices there are, by InfiniBand device."""
-    return CharacterDevices(
-        verbs=_by_ib_device(root, _VERBS, _VERBS_NODE), management=_by_ib_device(root, _MAD, _MAD_NODE)
-    )
-
-
-def _by_ib_device(root: MachineRoot, directory: str, names: re.Pattern[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for entry in root.names(directory):
-        owner = root.line(f"{directory}/{entry}/ibdev") if names.fullmatch(entry) else None
-        if owner:
-            found[owner] = (*found.get(owner, ()), f"{directory}/{entry}")
-    return found
-
-
 _CLASS = "sys/class/infiniband"
 AUXILIARY = "sys/bus/auxiliary/devices"
+RDMA_CONTROL = ("/dev/infiniband/rdma_cm",)
+"""Which every holder of a NIC needs to set up connections."""
+
+_VERBS = "sys/class/infiniband_verbs"
+_MANAGEMENT = "sys/class/infiniband_mad"
+_VERBS_NODE = re.compile(r"uverbs[0-9]{1,6}", re.ASCII)
+_MANAGEMENT_NODE = re.compile(r"(?:umad|issm)[0-9]{1,6}", re.ASCII)
+_NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
 _SUB_FUNCTION = re.compile(r"[a-z0-9_]{1,32}\.sf\.[0-9]{1,9}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _GUID = re.compile(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", re.ASCII)
@@ -101,14 +49,30 @@ _NO_GUID = "0000:0000:0000:0000"
 _NETWORK_CONTROLLER = 0x02
 _VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
 
+ClassDevices = Mapping[str, list[str]]
+"""InfiniBand device -> the names of its character devices, under which their nodes lie in /dev/infiniband."""
+
+
+def verbs_and_management(root: MachineRoot) -> tuple[ClassDevices, ClassDevices]:
+    """The verbs devices (uverbsN), and the management devices (umadN, issmN)."""
+    return _owned(root, _VERBS, _VERBS_NODE), _owned(root, _MANAGEMENT, _MANAGEMENT_NODE)
+
+
+def _owned(root: MachineRoot, directory: str, names: re.Pattern[str]) -> ClassDevices:
+    found = defaultdict(list)
+    for entry in filter(names.fullmatch, root.names(directory)):
+        owner = root.line(f"{directory}/{entry}/ibdev")
+        if owner:
+            found[owner].append(entry)
+    return dict(found)
+
 
 def rdma_names(root: MachineRoot) -> dict[str, str]:
     """InfiniBand device -> bus id of the PCI function it sits on directly."""
     found = {}
-    for name in root.names(_CLASS):
+    for name in filter(_NAME.fullmatch, root.names(_CLASS)):
         parts = (root.link(f"{_CLASS}/{name}") or "").split("/")
-        on_function = len(parts) >= 3 and parts[-2:] == ["infiniband", name] and BUS_ID.fullmatch(parts[-3])
-        if _NAME.fullmatch(name) and on_function:
+        if len(parts) >= 3 and parts[-2:] == ["infiniband", name] and BUS_ID.fullmatch(parts[-3]):
             found[name] = parts[-3]
     return found
 
@@ -118,17 +82,14 @@ def rdma_nics(
     *,
     functions: Mapping[str, PciFunction],
     locations: Mapping[str, tuple[Location, frozenset[str]]],
-    nodes: CharacterDevices,
+    verbs: ClassDevices,
+    management: ClassDevices,
 ) -> list[Nic]:
     """All NICs and virtual functions with their ports and nodes, by place and name."""
+    network = [function for function in functions.values() if function.is_a(_NETWORK_CONTROLLER)]
+    numbers = {function.bus_id: _virtual_functions(root, function.directory) for function in network}
+    _report_lost(root, network, verbs)
     names = rdma_names(root)
-    numbers = {
-        function.bus_id: children
-        for function in functions.values()
-        if function.class_code is not None and function.class_code >> 16 == _NETWORK_CONTROLLER
-        if (children := _virtual_functions(root, function.directory))
-    }
-    _report_lost(root, functions.values(), nodes)
     counts = Counter(names.values())
     nics: list[Nic] = []
     for name, bus_id in names.items():
@@ -139,16 +100,18 @@ def rdma_nics(
             )
             continue
         function = functions[bus_id]
-        parent = _physical_function(root, function)
+        target = (root.link(f"{function.directory}/physfn") or "").rpartition("/")[2]
+        parent = target if BUS_ID.fullmatch(target) else None
         nic = _nic(
             root,
             name,
             function=function,
             location=locations[bus_id],
-            nodes=nodes,
+            verbs=verbs.get(name, []),
             parent=parent,
             vf_index=numbers.get(parent or "", {}).get(bus_id),
         )
+        nic = replace(nic, management_nodes=_nodes(root, management.get(name, ())))
         owner = next((above for above, children in numbers.items() if bus_id in children), None)
         if parent is None and owner is not None:
             what = f"{owner} lists it as a virtual function, and it has no physfn link"
@@ -162,22 +125,12 @@ def rdma_nics(
     return sorted(nics, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
 
 
-def _report_lost(root: MachineRoot, functions: Iterable[PciFunction], nodes: CharacterDevices) -> None:
-    """Problems of RDMA devices whose sysfs entry is missing or dangling."""
+def _report_lost(root: MachineRoot, network: Iterable[PciFunction], verbs: ClassDevices) -> None:
     listed = root.names(_CLASS)
-    lost = [
-        name
-        for name in listed
-        if (root.link(f"{_CLASS}/{name}") or "").split("/")[-2:] != ["infiniband", name]
-    ]
-    below = {
-        name
-        for function in functions
-        if function.base_class is not None and function.base_class >> 8 == _NETWORK_CONTROLLER
-        for name in root.names(f"{function.directory}/infiniband")
-    }
-    lost += sorted((below | nodes.verbs.keys()) - set(listed))
-    for name in filter(_NAME.fullmatch, lost):
+    known = {name: (root.link(f"{_CLASS}/{name}") or "").split("/")[-2:] for name in listed}
+    below = {name for function in network for name in root.names(f"{function.directory}/infiniband")}
+    lost = [name for name in listed if known[name] != ["infiniband", name]]
+    for name in filter(_NAME.fullmatch, [*lost, *sorted((below | verbs.keys()) - set(listed))]):
         remedy = "check that sysfs is mounted completely; the device is left out"
         _problem(root, name, "path", f"/{_CLASS}/{name} does not link to a device", remedy)
 
@@ -188,7 +141,7 @@ def _nic(
     *,
     function: PciFunction,
     location: tuple[Location, frozenset[str]],
-    nodes: CharacterDevices,
+    verbs: list[str],
     parent: str | None,
     vf_index: int | None,
 ) -> Nic:
@@ -196,10 +149,9 @@ def _nic(
     if parent is not None and vf_index is None:
         what = f"its physical function {parent} has no virtfn link to it"
         _problem(root, name, "parent", what, "check sysfs; the virtual function is not offered")
-    guid = (root.line(f"{base}/node_guid") or "").lower()
-    ports = _ports(root, name, base)
+    guid, ports = (root.line(f"{base}/node_guid") or "").lower(), _ports(root, name, base)
     if guid == _NO_GUID and parent is None:
-        guid = _interface_id(ports)
+        guid = ":".join((ports[0].gid or "").split(":")[4:]) if ports else ""
     if not _GUID.fullmatch(guid) or guid == _NO_GUID:
         remedy = (
             "check the NIC's firmware" if parent is None else "set it: ip link set PF vf N node_guid GUID"
@@ -215,8 +167,7 @@ def _nic(
         guid=guid or None,
         netdev=netdev(root, base, function.directory),
         ports=ports,
-        verbs=_verbs_node(root, name, nodes.verbs.get(name, ())),
-        management_nodes=_nodes_of(root, nodes.management.get(name, ())),
+        verbs=_verbs_node(root, name, verbs),
         sriov_total=_count(root, f"{function.directory}/sriov_totalvfs"),
         sriov_active=_count(root, f"{function.directory}/sriov_numvfs"),
         parent=parent,
@@ -225,16 +176,11 @@ def _nic(
     )
 
 
-def _interface_id(ports: tuple[RdmaPort, ...]) -> str:
-    """The lower half of the first port's first GID, written as a GUID; empty where there is none."""
-    gid = ports[0].gid if ports else None
-    return ":".join(gid.split(":")[4:]) if gid else ""
-
-
 def _ports(root: MachineRoot, name: str, base: str) -> tuple[RdmaPort, ...]:
     ports = []
-    numbers = [entry for entry in root.names(f"{base}/ports") if entry.isdecimal() and len(entry) <= 3]
-    for number in sorted(numbers, key=int):
+    for number in sorted(
+        [entry for entry in root.names(f"{base}/ports") if entry.isdecimal() and len(entry) <= 3], key=int
+    ):
         directory = f"{base}/ports/{number}"
         # "4: ACTIVE"; the words are the kernel's, the numbers the InfiniBand specification's.
         state = (root.line(f"{directory}/state") or "").partition(":")[0]
@@ -258,14 +204,14 @@ def _ports(root: MachineRoot, name: str, base: str) -> tuple[RdmaPort, ...]:
     return tuple(ports)
 
 
-def _verbs_node(root: MachineRoot, name: str, directories: tuple[str, ...]) -> DeviceNode | None:
+def _verbs_node(root: MachineRoot, name: str, entries: list[str]) -> DeviceNode | None:
     """The one verbs node whose numbers agree between sysfs and /dev."""
-    if len(directories) != 1:
-        what = "no uverbs device names it" if not directories else "several uverbs devices name it"
+    if len(entries) != 1:
+        what = "no uverbs device names it" if not entries else "several uverbs devices name it"
         _problem(root, name, "uverbs", what, "load ib_uverbs, or check it; the NIC is not offered")
         return None
-    path = _device_path(directories[0])
-    numbers, node = root.kernel_numbers(f"{directories[0]}/dev"), root.device_node(path)
+    path = f"/dev/infiniband/{entries[0]}"
+    numbers, node = root.kernel_numbers(f"{_VERBS}/{entries[0]}/dev"), root.device_node(path)
     if node is None:
         _problem(root, name, "uverbs", f"{path} does not exist", "check udev; the NIC is not offered")
     elif numbers != (node.major, node.minor):
@@ -276,35 +222,18 @@ def _verbs_node(root: MachineRoot, name: str, directories: tuple[str, ...]) -> D
     return node
 
 
-def _device_path(directory: str) -> str:
-    return f"/dev/infiniband/{directory.rpartition('/')[2]}"
-
-
-def _nodes_of(root: MachineRoot, directories: Iterable[str]) -> tuple[DeviceNode, ...]:
-    return root.device_nodes(map(_device_path, directories))
-
-
-RDMA_CONTROL = ("/dev/infiniband/rdma_cm",)
-"""Which every holder of a NIC needs to set up connections."""
-
-
-def _physical_function(root: MachineRoot, function: PciFunction) -> str | None:
-    target = (root.link(f"{function.directory}/physfn") or "").rpartition("/")[2]
-    return target if BUS_ID.fullmatch(target) else None
+def _nodes(root: MachineRoot, entries: Iterable[str]) -> tuple[DeviceNode, ...]:
+    return root.device_nodes(f"/dev/infiniband/{entry}" for entry in entries)
 
 
 def _virtual_functions(root: MachineRoot, directory: str) -> dict[str, int]:
     """Bus id -> number of the virtual functions that a physical one lists; none that it lists twice."""
-    numbers: dict[str, int] = {}
-    twice = set()
-    for entry in root.names(directory):
-        target = (
-            (root.link(f"{directory}/{entry}") or "").rpartition("/")[2] if _VIRTFN.fullmatch(entry) else ""
-        )
-        if target:
-            twice |= {target} & numbers.keys()
-            numbers[target] = int(entry.removeprefix("virtfn"))
-    return {bus_id: number for bus_id, number in numbers.items() if bus_id not in twice}
+    links = [
+        ((root.link(f"{directory}/{entry}") or "").rpartition("/")[2], int(entry.removeprefix("virtfn")))
+        for entry in filter(_VIRTFN.fullmatch, root.names(directory))
+    ]
+    times = Counter(target for target, _ in links)
+    return {target: number for target, number in links if target and times[target] == 1}
 
 
 def _count(root: MachineRoot, path: str) -> int:
@@ -320,46 +249,76 @@ def _problem(root: MachineRoot, name: str, field: str, problem: str, remedy: str
     root.problem(f"RDMA device {name}", field, problem, remedy)
 
 
+# Network interfaces.
+
+
+def _interfaces(root: MachineRoot, directory: str) -> list[str]:
+    return [name for name in root.names(f"{directory}/net") if _NETDEV.fullmatch(name)]
+
+
+def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
+    """The network interface of the first port; None if it is ambiguous.
+
+    RoCE names it beside the port's first GID. Otherwise it is the function's only interface, not counting
+    those that are not its own or not of its first port: a NIC in switchdev mode shows representors of its
+    VFs, which carry a physical port name like pf0vf3; IPoIB the interfaces of further partitions, which name
+    a parent; a function with two ports has a second one, numbered in dev_port.
+    """
+    named = root.line(f"{base}/ports/1/gid_attrs/ndevs/0")
+    if named and _NETDEV.fullmatch(named):
+        return named
+    candidates = _interfaces(root, directory)
+    if len(candidates) > 1:
+        labels = {name: root.line(f"{directory}/net/{name}/phys_port_name") or "" for name in candidates}
+        candidates = [
+            name
+            for name, label in labels.items()
+            if re.fullmatch(r"(?:p\d+)?", label) and root.line(f"{directory}/net/{name}/parent") is None
+        ]
+    if len(candidates) > 1:
+        ports = {name: root.integer(f"{directory}/net/{name}/dev_port") for name in candidates}
+        candidates = [name for name, port in ports.items() if port == 0 and None not in ports.values()]
+    return candidates[0] if len(candidates) == 1 else None
+
+
 # Sub-functions.
 
 
 def sub_function_parents(root: MachineRoot) -> dict[str, str]:
     """Sub-function -> bus id of the PCI function it is part of."""
     found = {}
-    for name in root.names(AUXILIARY):
-        parts = (root.link(f"{AUXILIARY}/{name}") or "").split("/") if _SUB_FUNCTION.fullmatch(name) else []
+    for name in filter(_SUB_FUNCTION.fullmatch, root.names(AUXILIARY)):
+        parts = (root.link(f"{AUXILIARY}/{name}") or "").split("/")
         if len(parts) >= 2 and parts[-1] == name and BUS_ID.fullmatch(parts[-2]):
             found[name] = parts[-2]
     return found
 
 
 def sub_functions(
-    root: MachineRoot, *, locations: Mapping[str, tuple[Location, frozenset[str]]], nodes: CharacterDevices
+    root: MachineRoot,
+    *,
+    locations: Mapping[str, tuple[Location, frozenset[str]]],
+    verbs: ClassDevices,
+    management: ClassDevices,
 ) -> tuple[SubFunction, ...]:
     """Those whose PCI function is known, by place and number."""
     found = []
     for name, bus_id in sub_function_parents(root).items():
         if bus_id in locations:
-            place = (root.link(f"{AUXILIARY}/{name}") or "").partition("devices/")[2]
-            found.append(_sub_function(root, name, f"sys/devices/{place}", locations[bus_id][0], nodes))
+            directory = f"sys/devices/{(root.link(f'{AUXILIARY}/{name}') or '').partition('devices/')[2]}"
+            devices, interfaces = root.names(f"{directory}/infiniband"), _interfaces(root, directory)
+            own = (
+                entry for device in devices for entry in (*verbs.get(device, ()), *management.get(device, ()))
+            )
+            number = root.integer(f"{directory}/sfnum")
+            found.append(
+                SubFunction(
+                    name=name,
+                    location=locations[bus_id][0],
+                    number=number if number is not None and number >= 0 else None,
+                    ib_device=devices[0] if len(devices) == 1 else None,
+                    netdev=interfaces[0] if len(interfaces) == 1 else None,
+                    nodes=_nodes(root, own),
+                )
+            )
     return tuple(sorted(found, key=lambda each: (each.location.bus_id, each.number or 0, each.name)))
-
-
-def _sub_function(
-    root: MachineRoot, name: str, directory: str, location: Location, nodes: CharacterDevices
-) -> SubFunction:
-    devices, names = root.names(f"{directory}/infiniband"), interfaces(root, directory)
-    own = (
-        entry
-        for device in devices
-        for entry in (*nodes.verbs.get(device, ()), *nodes.management.get(device, ()))
-    )
-    number = root.integer(f"{directory}/sfnum")
-    return SubFunction(
-        name=name,
-        location=location,
-        number=number if number is not None and number >= 0 else None,
-        ib_device=devices[0] if len(devices) == 1 else None,
-        netdev=names[0] if len(names) == 1 else None,
-        nodes=_nodes_of(root, own),
-    )

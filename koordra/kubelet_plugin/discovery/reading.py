@@ -57,7 +57,7 @@ from koordra.kubelet_plugin.discovery.rdma_devices import (
     rdma_nics,
     sub_function_parents,
     sub_functions,
-    verbs_and_mad,
+    verbs_and_management,
 )
 from koordra.topology import overlay
 from koordra.topology.machine import Location, Machine, Nic, NumaNode, bus_order
@@ -72,8 +72,9 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     tree = MachineRoot(root)
     functions, nodes = pci_functions(tree), numa_nodes(tree)
     if not tree.names(PCI_DEVICES):
-        remedy = "check that the root path holds a mounted sysfs"
-        tree.problem("machine", PCI_DEVICES, "it is missing or empty", remedy)
+        tree.problem(
+            "machine", PCI_DEVICES, "it is missing or empty", "check that the root path holds a mounted sysfs"
+        )
     proc = proc_gpus(tree)
     cards = [function for function in functions if is_gpu(tree, function) or function.bus_id in proc]
     if nvml is None and cards:
@@ -93,12 +94,13 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     }
     _report_unplaced(tree, locations, nodes)
     found_gpus = gpus(tree, functions=cards, locations=locations, nvml=facts, proc=proc)
-    character_devices = verbs_and_mad(tree)
+    verbs, management = verbs_and_management(tree)
     nics = rdma_nics(
         tree,
         functions={function.bus_id: function for function in functions},
         locations=locations,
-        nodes=character_devices,
+        verbs=verbs,
+        management=management,
     )
     machine = Machine(
         numa_nodes=nodes,
@@ -112,7 +114,7 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
         rdma_control=tree.device_nodes(RDMA_CONTROL),
         boot_id=tree.line("proc/sys/kernel/random/boot_id"),
         gpu_management=gpu_management_nodes(tree, found_gpus),
-        sub_functions=sub_functions(tree, locations=locations, nodes=character_devices),
+        sub_functions=sub_functions(tree, locations=locations, verbs=verbs, management=management),
     )
     _report_missing_control_nodes(tree, machine)
     return Discovery(machine=machine, problems=tuple(sorted({*facts.problems, *tree.problems})))
@@ -121,7 +123,6 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
 def _report_unplaced(
     tree: MachineRoot, locations: Mapping[str, tuple[Location, frozenset[str]]], nodes: tuple[NumaNode, ...]
 ) -> None:
-    """Devices whose NUMA node is unknown, on a machine with several."""
     for bus_id, (location, _) in locations.items():
         if location.numa is None:
             problem = f"its NUMA node is not known, of the {len(nodes)} that the machine shows"

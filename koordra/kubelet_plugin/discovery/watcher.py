@@ -184,8 +184,9 @@ class MachineWatcher:
             try:
                 while not stop.is_set():
                     self._act(on_change)
-                    timeout = min(self._due() - self._clock(), self._rhythm.stop_within)
-                    for key, _ in selector.select(max(0.0, timeout)):
+                    for key, _ in selector.select(
+                        max(0.0, min(self._due() - self._clock(), self._rhythm.stop_within))
+                    ):
                         self._observe(key.data)
             finally:
                 for source in self._sources:
@@ -230,8 +231,10 @@ class MachineWatcher:
                     log.debug("machine_event", what=event.what)
                     self._expect_change(now)
                 case PortsMayHaveChanged():
-                    soon = max(now + self._rhythm.settle, self._probed_at + self._rhythm.between_probes)
-                    self._probe_at = min(self._probe_at, soon)
+                    self._probe_at = min(
+                        self._probe_at,
+                        max(now + self._rhythm.settle, self._probed_at + self._rhythm.between_probes),
+                    )
                 case XidReported():
                     log.warning("xid", gpu=event.bus_id, xid=event.number)
                     self._faults = with_xid(self._faults, event.bus_id, event.number, now=now)

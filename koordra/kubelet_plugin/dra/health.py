@@ -78,8 +78,9 @@ def device_health(inventory: Inventory, *, held: Iterable[str] = ()) -> tuple[De
     found: dict[str, DeviceHealth] = {}
     for name, device in inventory.published.items():
         faults = [taint.value for taint in device.taints if taint.key == names.UNHEALTHY_TAINT]
-        health = Health.UNHEALTHY if faults else Health.HEALTHY
-        found[name] = DeviceHealth(name, health, ", ".join(faults)[:_LONGEST_MESSAGE])
+        found[name] = DeviceHealth(
+            name, Health.UNHEALTHY if faults else Health.HEALTHY, ", ".join(faults)[:_LONGEST_MESSAGE]
+        )
     for name in held:
         if name not in found:
             why = inventory.refusal(name) or "it is no longer offered"
@@ -219,10 +220,12 @@ _PROBED: Final = {"", "liveness", "readiness", *HEALTH_VERSIONS, "v1.DRAPlugin",
 def add_health_services(feed: HealthFeed, server: Any, *, pool: str) -> None:
     """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the server's own."""
     places = threading.Semaphore(MOST_STREAMS)
-    v1 = ResourceHealthService(feed, drahealth_v1_pb2, pool, places)
-    drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
-    alpha = ResourceHealthService(feed, drahealth_v1alpha1_pb2, pool, places)
-    drahealth_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(alpha, server)  # type: ignore[no-untyped-call]
+    drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(
+        ResourceHealthService(feed, drahealth_v1_pb2, pool, places), server
+    )  # type: ignore[no-untyped-call]
+    drahealth_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(
+        ResourceHealthService(feed, drahealth_v1alpha1_pb2, pool, places), server
+    )  # type: ignore[no-untyped-call]
 
 
 def sockets_answer(registration: Path, dra: Path, *, timeout: float = 5.0) -> bool:

@@ -15,7 +15,6 @@ to the node: what Prepare started under one name could not be stopped under the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol

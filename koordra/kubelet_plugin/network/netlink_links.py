@@ -138,8 +138,9 @@ class NetlinkLinks:
         `as_name` may be taken on the host."""
         temporary = f"kd{os.getpid() % 100000}x{threading.get_ident() % 1000000}"[:15]
         with _route() as route, opened_namespace(netns) as descriptor:
-            link = _index(route, parent)
-            route.link("add", ifname=temporary, kind="macvlan", link=link, macvlan_mode="bridge")
+            route.link(
+                "add", ifname=temporary, kind="macvlan", link=_index(route, parent), macvlan_mode="bridge"
+            )
             index = _index(route, temporary)
             try:
                 route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
@@ -196,7 +197,6 @@ class NetlinkLinks:
 
 
 def _inside(netns: str, task: Callable[[Any], _T]) -> _T:
-    """Run the task with a netlink socket of the namespace."""
 
     def run() -> _T:
         with _route() as route:

@@ -27,12 +27,13 @@ A NIC whose interface carries the host's default route is never moved: that woul
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError, KoordraError, NodeError
+from koordra.kubelet_plugin.claims.checkpoint import reported
 from koordra.kubelet_plugin.network import cni, network_decision
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
@@ -53,6 +54,7 @@ from koordra.node_state.disk import Disk
 
 log = get_logger(__name__)
 
+_REMEDY: Final = "check the state directory"
 _BASE: Final = ".b"
 """Suffix of an interface in the pod whose VLAN or partition has the planned name."""
 
@@ -248,8 +250,9 @@ class PodNetworks:
     def _detach_device(self, attached: AttachedDevice, plan: NetworkPlan, claim: AttachedNetwork) -> None:
         netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
         if plan.kind is NetworkKind.ATTACH:
-            sandbox = Sandbox(claim.sandbox, claim.pod, "", "", netns)
-            for problem in cni.delete(plan, sandbox, bin_dirs=self._cni_dirs):
+            for problem in cni.delete(
+                plan, Sandbox(claim.sandbox, claim.pod, "", "", netns), bin_dirs=self._cni_dirs
+            ):
                 log.warning("cni_not_deleted", uid=claim.uid, device=attached.device, problem=problem)
             return
         if netns and attached.rdma_moved and plan.ib_device and not self._rdma.present(plan.ib_device):
@@ -292,12 +295,12 @@ class PodNetworks:
     ) -> AttachedNetwork:
         claim = AttachedNetwork(network.ref.uid, sandbox.pod_uid, sandbox.id, sandbox.netns, tuple(done))
         path = layout.attached_file(self._state, network.ref.uid)
-        with _reported(path, "written"):
+        with reported(CheckpointError, path, "written", remedy=_REMEDY):
             self._disk.replace(path, encode_attached(claim), mode=layout.MODE)
         return claim
 
     def _open_gate(self, claim: AttachedNetwork) -> None:
-        with _reported(self._gate(claim.uid), "written"):
+        with reported(CheckpointError, self._gate(claim.uid), "written", remedy=_REMEDY):
             self._disk.replace(
                 self._gate(claim.uid),
                 network_decision.encode_gate(claim),
@@ -306,25 +309,19 @@ class PodNetworks:
             )
 
     def _close_gate(self, uid: str) -> None:
-        with _reported(self._gate(uid), "removed"), contextlib.suppress(FileNotFoundError):
+        with (
+            reported(CheckpointError, self._gate(uid), "removed", remedy=_REMEDY),
+            contextlib.suppress(FileNotFoundError),
+        ):
             self._disk.unlink(self._gate(uid))
 
     def _remove(self, uid: str) -> None:
         path = layout.attached_file(self._state, uid)
-        with _reported(path, "removed"):
+        with reported(CheckpointError, path, "removed", remedy=_REMEDY):
             self._disk.remove(path)
 
 
-@contextlib.contextmanager
-def _reported(path: Path, verb: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be {verb}: {error.strerror}") from error
-
-
 def _base(plan: NetworkPlan) -> str:
-    """The name in the pod of the interface that is moved or created first."""
     return (
         f"{plan.interface[:13]}{_BASE}" if plan.vlan is not None or plan.pkey is not None else plan.interface
     )

@@ -69,7 +69,6 @@ def _uses(claims: Iterable[ClaimRecord]) -> Iterator[tuple[ClaimRecord, DeviceRe
 
 
 def _whole(device: DeviceRecord) -> str:
-    """The name of the card or NIC that the device is, or is part of."""
     separator = _PARTS.get(device.type)
     return device.device.rpartition(separator)[0] if separator else device.device
 
@@ -173,12 +172,14 @@ Placed = tuple[str, Mapping[str, Any]]
 def refuse_unmet_scopes(wanted: ClaimRecord, config: Configuration, *, inventory: Inventory) -> None:
     """Raises PrepareError naming the devices, the scope and where they are."""
     for entry, joint in config.required_scopes():
-        placed = [
-            (device.device, inventory.attributes(device.device))
-            for device in wanted.devices
-            if entry.covers(device.request) and not device.admin_access
-        ]
-        why = unmet(placed, joint)
+        why = unmet(
+            [
+                (device.device, inventory.attributes(device.device))
+                for device in wanted.devices
+                if entry.covers(device.request) and not device.admin_access
+            ],
+            joint,
+        )
         if why is not None:
             raise PrepareError(
                 f"{wanted.ref}: TopologyScopeUnmet: {why}, and its JointAllocation is Required"

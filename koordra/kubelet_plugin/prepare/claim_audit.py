@@ -147,8 +147,9 @@ class ClaimAudit(Wakeable):
         except KoordraError as error:
             log.warning("claims_not_audited", error=str(error))
         # Held claims are audited more often: their devices are waited for.
-        pause = min(INTERVAL, self._patience / 2) if self._findings.held else INTERVAL
-        return Pause(_BETWEEN, _BETWEEN + pause)
+        return Pause(
+            _BETWEEN, _BETWEEN + (min(INTERVAL, self._patience / 2) if self._findings.held else INTERVAL)
+        )
 
     def audit(self) -> None:
         """One audit. Raises KoordraError when the checkpoint cannot be read."""
@@ -170,7 +171,6 @@ class ClaimAudit(Wakeable):
             self._on_change(findings.held)
 
     def _orphans(self, findings: Findings) -> list[str]:
-        """Held claims that the kubelet has not known for `patience` seconds."""
         uids = [record.ref.uid for record in findings.held if record.ref.uid not in findings.unsure]
         known = known_to_kubelet(self._kubelet_claims, uids)
         now = self._clock()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from koordra.errors import CDIError, CheckpointError, NodeError
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
+from koordra.kubelet_plugin.claims.checkpoint import reported
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.settings import NodePaths
@@ -57,12 +58,8 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
 
 def network_of(record: ClaimRecord) -> ClaimNetwork:
     """What is done to the network of the claim's pod."""
-    planned = ((device.device, device.network) for device in record.devices)
-    return ClaimNetwork(
-        record.ref,
-        record.pods,
-        tuple(PlannedDevice(name, plan) for name, plan in planned if plan is not None),
-    )
+    planned = (PlannedDevice(each.device, each.network) for each in record.devices if each.network)
+    return ClaimNetwork(record.ref, record.pods, tuple(planned))
 
 
 class ClaimFiles:
@@ -74,77 +71,64 @@ class ClaimFiles:
 
     def write(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> None:
         """Raises CDIError or CheckpointError, after which any of the files may be there."""
-        uid = record.ref.uid
-        spec = claim_spec.encode(record, root=self._paths.root)
-        with _reported(CheckpointError, self._paths.claim_folder(uid), "written"):
-            for name, content in sorted(file_contents.items()):
-                self._disk.replace(
-                    self._paths.claim_folder(uid) / name, content, mode=container_files.MODE, durable=False
-                )
+        paths, uid = self._paths, record.ref.uid
+        spec = claim_spec.encode(record, root=paths.root)
+        for name, content in sorted(file_contents.items()):
+            path = paths.claim_folder(uid) / name
+            with reported(CheckpointError, path, "written"):
+                self._disk.replace(path, content, mode=container_files.MODE, durable=False)
+        files = [
+            (CheckpointError, paths.prepared_file(uid), prepared_claim.encode(for_hook(record)), layout.MODE),
+            (CDIError, paths.cdi_file(uid), spec, claim_spec.MODE),
+        ]
         if record.networked:
-            with _reported(CheckpointError, self._paths.network_file(uid), "written"):
-                self._disk.replace(
-                    self._paths.network_file(uid), claim_network.encode(network_of(record)), mode=layout.MODE
-                )
-        with _reported(CheckpointError, self._paths.prepared_file(uid), "written"):
-            self._disk.replace(
-                self._paths.prepared_file(uid), prepared_claim.encode(for_hook(record)), mode=layout.MODE
-            )
-        with _reported(CDIError, self._paths.cdi_file(uid), "written"):
-            self._disk.replace(self._paths.cdi_file(uid), spec, mode=claim_spec.MODE)
+            network = claim_network.encode(network_of(record))
+            files.insert(0, (CheckpointError, paths.network_file(uid), network, layout.MODE))
+        for kind, path, data, mode in files:
+            with reported(kind, path, "written"):
+                self._disk.replace(path, data, mode=mode)
 
     def remove(self, uid: str) -> None:
         """Remove what is there, the CDI file first: from then on no container can be given the devices."""
-        with _reported(CDIError, self._paths.cdi_file(uid), "removed"):
-            self._disk.remove(self._paths.cdi_file(uid))
-        with _reported(CheckpointError, self._paths.prepared_file(uid), "removed"):
-            self._disk.remove(self._paths.prepared_file(uid))
-        with _reported(CheckpointError, self._paths.network_file(uid), "removed"):
-            self._disk.remove(self._paths.network_file(uid))
-        with _reported(CheckpointError, self._paths.claim_folder(uid), "removed"):
-            self._disk.remove_folder(self._paths.claim_folder(uid))
+        paths = self._paths
+        files = paths.cdi_file(uid), paths.prepared_file(uid), paths.network_file(uid)
+        for kind, path in zip((CDIError, CheckpointError, CheckpointError), files, strict=True):
+            with reported(kind, path, "removed"):
+                self._disk.remove(path)
+        with reported(CheckpointError, paths.claim_folder(uid), "removed"):
+            self._disk.remove_folder(paths.claim_folder(uid))
 
     def complete(self, record: ClaimRecord) -> bool:
         """Whether all files that the record needs exist."""
         uid = record.ref.uid
         if uid not in self.recorded() or claim_spec.file_name(uid) not in self._cdi_names():
             return False
-        mounted = {
-            Path(mount.host_path)
-            for device in record.devices
-            for mount in device.edits.mounts
-            if Path(mount.host_path).parent == self._paths.claim_folder(uid)
-            and Path(mount.host_path) != network_decision.gate_file(self._paths.state, uid)
-        }
-        needed = {self._paths.cdi_file(uid), self._paths.prepared_file(uid), *mounted}
+        mounts = [Path(mount.host_path) for device in record.devices for mount in device.edits.mounts]
+        gate = network_decision.gate_file(self._paths.state, uid)
+        needed = {path for path in mounts if path.parent == self._paths.claim_folder(uid)} - {gate}
+        needed |= {self._paths.cdi_file(uid), self._paths.prepared_file(uid)}
         if record.networked:
             needed.add(self._paths.network_file(uid))
         return all(path.is_file() for path in needed)
 
     def hook_records(self) -> dict[str, bytes]:
-        found = {}
-        with _reported(CheckpointError, self._paths.prepared, "read"):
-            for uid in self.recorded():
-                data = self._disk.read(self._paths.prepared_file(uid))
-                if data is not None:
-                    found[uid] = data
-        return found
+        with reported(CheckpointError, self._paths.prepared, "read"):
+            found = {uid: self._disk.read(self._paths.prepared_file(uid)) for uid in self.recorded()}
+        return {uid: data for uid, data in found.items() if data is not None}
 
     def claims(self) -> set[str]:
         """The uids of all claims that have a file."""
-        found = {claim_spec.claim_of_file(name) for name in self._cdi_names()}
-        return self.recorded() | {uid for uid in found if uid is not None}
+        return self.recorded() | set(filter(None, map(claim_spec.claim_of_file, self._cdi_names())))
 
     def _cdi_names(self) -> list[str]:
-        with _reported(CDIError, self._paths.cdi, "listed"):
-            return list(self._disk.names(self._paths.cdi))
+        with reported(CDIError, self._paths.cdi, "listed"):
+            return self._disk.names(self._paths.cdi)
 
     def recorded(self) -> set[str]:
         """The uids of all claims that have a record for the hook; unlike the CDI directory it survives a
         reboot."""
-        with _reported(CheckpointError, self._paths.prepared, "listed"):
-            found = {layout.claim_of_file(name) for name in self._disk.names(self._paths.prepared)}
-        return {uid for uid in found if uid is not None}
+        with reported(CheckpointError, self._paths.prepared, "listed"):
+            return set(filter(None, map(layout.claim_of_file, self._disk.names(self._paths.prepared))))
 
     def remove_stale(self, keep: set[str]) -> None:
         """Remove our files of claims that are not in `keep`, and temporary files. An error with one does not
@@ -156,18 +140,18 @@ class ClaimFiles:
             (CheckpointError, self._paths.state / layout.NETWORK, layout.claim_of_file),
             (CheckpointError, self._paths.state / layout.ATTACHED, layout.claim_of_file),
         ):
-            with _collected(failed), _reported(kind, folder, "cleaned up"):
+            with _collected(failed), reported(kind, folder, "cleaned up"):
                 for name in self._disk.names(folder):
                     uid = claim_of(name.removesuffix(TEMPORARY))
                     if uid is not None and (name.endswith(TEMPORARY) or uid not in keep):
-                        with _collected(failed), _reported(kind, folder / name, "removed"):
+                        with _collected(failed), reported(kind, folder / name, "removed"):
                             self._disk.remove(folder / name)
                             log.info("stale_file_removed", path=str(folder / name))
         folders = self._paths.state / layout.CLAIMS
-        with _collected(failed), _reported(CheckpointError, folders, "cleaned up"):
+        with _collected(failed), reported(CheckpointError, folders, "cleaned up"):
             for name in self._disk.names(folders):
                 if is_claim_uid(name) and name not in keep:
-                    with _collected(failed), _reported(CheckpointError, folders / name, "removed"):
+                    with _collected(failed), reported(CheckpointError, folders / name, "removed"):
                         self._disk.remove_folder(self._paths.claim_folder(name))
         if failed:
             raise failed[0]
@@ -179,13 +163,3 @@ def _collected(failed: list[NodeError]) -> Iterator[None]:
         yield
     except NodeError as error:
         failed.append(error)
-
-
-@contextmanager
-def _reported(kind: type[NodeError], path: Path, verb: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise kind(
-            f"{path} cannot be {verb}: {error.strerror}; free space or make it writable, the call is repeated"
-        ) from error

@@ -59,7 +59,6 @@ class ConsumerSource:
         )
 
     def _pod_spec(self, namespace: str, entry: Object) -> Object:
-        """The pod's spec; empty when it is gone."""
         try:
             pod = self._client.get(PODS, str(entry.get("name")), namespace=namespace)
         except NotFound:

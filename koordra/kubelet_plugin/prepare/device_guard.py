@@ -13,17 +13,18 @@ the process ends.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from koordra.api import names
 from koordra.errors import CheckpointError
+from koordra.kubelet_plugin.claims.checkpoint import reported
 from koordra.kubelet_plugin.publish import partitions
 from koordra.node_state import layout, prepared_claim
 from koordra.node_state.disk import Disk
 from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice
-from koordra.topology.machine import Device, DeviceNode, Gpu, Machine
+from koordra.topology.machine import DeviceNode, Machine
 
 
 class DeviceGuardFile:
@@ -53,12 +54,8 @@ class DeviceGuardFile:
                 self._write(self._written)
 
     def _write(self, guard: DeviceGuard) -> None:
-        try:
+        with reported(CheckpointError, self._path, "written", remedy="check the state directory"):
             self._disk.replace(self._path, prepared_claim.encode_guard(guard), mode=layout.MODE)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._path} cannot be written: {error.strerror}; check the state directory"
-            ) from error
         self._written = guard
 
 
@@ -81,45 +78,25 @@ def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
     instance has its two capability nodes; what partitions cards, and sub-functions of NICs, are entries that
     nobody holds.
     """
-    devices = [
-        GuardedDevice(
-            device.name, names.TYPE_GPU if isinstance(device, Gpu) else names.TYPE_NIC, _nodes(device)
-        )
-        for device in machine.devices()
+    nodes: list[tuple[str, str, Iterable[DeviceNode | None]]] = [
+        (gpu.name, names.TYPE_GPU, (gpu.node, *gpu.graphics_nodes)) for gpu in machine.gpus
     ]
-    devices += [
-        GuardedDevice(_instance_name(gpu, index), names.TYPE_GPU, instance.nodes)
-        for gpu in machine.gpus
-        for index, instance in enumerate(gpu.mig_instances)
-        if instance.nodes
+    nodes += [
+        (nic.name, names.TYPE_NIC, (nic.verbs, *nic.management_nodes))
+        for nic in (*machine.nics, *machine.vfs)
     ]
+    for gpu in machine.gpus:
+        published = {each.instance: each.name for each in partitions.mig_devices(gpu)}
+        for instance in filter(lambda each: each.nodes, gpu.mig_instances):
+            # One whose profile is not known is not published, and has a name of its own.
+            name = published.get(instance, f"{gpu.name}-mig-instance-{instance.gpu_instance}")
+            nodes.append((name, names.TYPE_GPU, instance.nodes))
     if machine.gpu_management:
-        devices.append(GuardedDevice("gpu-management", names.TYPE_GPU, machine.gpu_management))
-    devices += [
-        GuardedDevice(
-            f"{names.pci_device_name(names.TYPE_NIC, part.location.bus_id)}-{part.name}",
-            names.TYPE_NIC,
-            part.nodes,
-        )
-        for part in machine.sub_functions
-        if part.nodes
-    ]
+        nodes.append(("gpu-management", names.TYPE_GPU, machine.gpu_management))
+    for part in filter(lambda each: each.nodes, machine.sub_functions):
+        name = f"{names.pci_device_name(names.TYPE_NIC, part.location.bus_id)}-{part.name}"
+        nodes.append((name, names.TYPE_NIC, part.nodes))
+    devices = [GuardedDevice(name, kind, tuple(filter(None, each))) for name, kind, each in nodes]
     return DeviceGuard(
         node=node_name, devices=tuple(devices), control=(*machine.gpu_control, *machine.rdma_control)
     )
-
-
-def _instance_name(gpu: Gpu, index: int) -> str:
-    """The published name of an instance, or one of its own where its profile is not known."""
-    instance = gpu.mig_instances[index]
-    device = next((each for each in partitions.mig_devices(gpu) if each.instance == instance), None)
-    return device.name if device else f"{gpu.name}-mig-instance-{instance.gpu_instance}"
-
-
-def _nodes(device: Device) -> tuple[DeviceNode, ...]:
-    nodes: Sequence[DeviceNode | None]
-    if isinstance(device, Gpu):
-        nodes = (device.node, *device.graphics_nodes)
-    else:
-        nodes = (device.verbs, *device.management_nodes)
-    return tuple(node for node in nodes if node)

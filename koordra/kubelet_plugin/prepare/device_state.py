@@ -314,12 +314,14 @@ class DeviceState:
         except CheckpointError as error:
             return self._recovered(self._checkpoint.intact(), error)
         if checkpoint is None and self._files.claims():
-            missing = CheckpointError(
-                f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
-                "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
-                f"of {claim_spec.file_name('*')} in the CDI directory, and it starts anew"
+            return self._recovered(
+                (),
+                CheckpointError(
+                    f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
+                    "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
+                    f"of {claim_spec.file_name('*')} in the CDI directory, and it starts anew"
+                ),
             )
-            return self._recovered((), missing)
         return checkpoint or Checkpoint()
 
     def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:

@@ -185,7 +185,6 @@ def _allocation(ref: ClaimRef, claim: Object) -> Allocation:
 def _identified(
     ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None
 ) -> DeviceRecord:
-    """The result as a device of this machine, verified to be the allocated one."""
     name = result.device.device
     if result.device.pool != node.pool:
         raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {node.pool}")
@@ -235,8 +234,9 @@ def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceR
             return replace(record, identity=uuid, uuid=uuid, nodes=(card,))
         case MigDevice(gpu=Gpu(node=DeviceNode() as card), instance=MigInstance(uuid=str(uuid)) as instance):
             # The card's own node comes first: an instance is opened through it, and its siblings share it.
-            nodes = (card, *instance.nodes)
-            return replace(record, type=names.TYPE_MIG, identity=uuid, uuid=uuid, nodes=nodes)
+            return replace(
+                record, type=names.TYPE_MIG, identity=uuid, uuid=uuid, nodes=(card, *instance.nodes)
+            )
         case Nic(guid=str(guid), verbs=DeviceNode() as verbs):
             return replace(
                 record,
@@ -271,8 +271,9 @@ def _isolated(
             f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
             f"available: {', '.join(sorted(node.backends))}"
         )
-    share = _share(record, index, node=node)
-    return IsolatedShare(backend=backend, share=share, config=config.gpu(device.request))
+    return IsolatedShare(
+        backend=backend, share=_share(record, index, node=node), config=config.gpu(device.request)
+    )
 
 
 def _kept_isolation(record: ClaimRecord, device: DeviceRecord, before: ClaimRecord | None) -> str | None:

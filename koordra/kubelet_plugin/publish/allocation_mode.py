@@ -102,7 +102,6 @@ class AllocationModeChange:
         return ModeStep()
 
     def _last(self) -> frozenset[str]:
-        """The last allocator of the devices; empty if unknown."""
         try:
             found = json.loads(self._disk.read(self._path) or b"{}")["allocator"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -147,7 +146,6 @@ def _allocators(slices: Sequence[Object]) -> frozenset[str]:
 
 
 def _whole(slices: Sequence[Object]) -> bool:
-    """Whether the slices are a pool of one generation, with nothing missing."""
     pools = [one["spec"]["pool"] for one in slices]
     counts = {(pool["generation"], pool["resourceSliceCount"]) for pool in pools}
     return len(counts) == 1 and pools[0]["resourceSliceCount"] == len(pools)

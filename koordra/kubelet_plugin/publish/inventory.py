@@ -143,7 +143,6 @@ class Inventory:
         return f"PartitionMismatch: {name} cannot be given out: {why}"
 
     def _problem_of(self, device: topology.Device) -> str:
-        """Why an existing device is not published: its discovery problems."""
         bus_id = device.location.bus_id
         found = [str(problem) for problem in self.problems if bus_id in problem.object]
         return "; ".join(found) or f"discovery is not certain of the device at {bus_id}"

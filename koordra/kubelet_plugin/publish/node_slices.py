@@ -177,8 +177,10 @@ def node_slices(
         generation=generation,
     )
     cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
-    kinds_of = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
-    foreign = foreign_taints(node, offered=kinds_of)
+    foreign = foreign_taints(
+        node,
+        offered={name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published},
+    )
     return with_taints(slices, merged(cordons, held_taints(held, offered=inventory.published), foreign))
 
 

@@ -281,8 +281,9 @@ def _mig(machine: Machine, part: MigDevice, *, mode: Mode) -> dict[str, Any]:
 def _nic(nic: Nic, *, mode: Mode, rail: int | None, functions: int) -> dict[str, Any]:
     offered = {names.CAPACITY_SHARE: capacity("100", default="100", least="1", step="1")}
     if nic.port and nic.port.rate_gbps:
-        rate = f"{nic.port.rate_gbps}G"
-        offered[names.CAPACITY_BANDWIDTH] = capacity(rate, default="0", least="0", step="1M")
+        offered[names.CAPACITY_BANDWIDTH] = capacity(
+            f"{nic.port.rate_gbps}G", default="0", least="0", step="1M"
+        )
     return document(
         nic.name,
         mode=mode,

@@ -73,7 +73,6 @@ def device_statuses(
 
 
 def _cores(device: DeviceRecord) -> str:
-    """What is to be said of compute: the limiter limits memory alone."""
     cores = dict(device.consumed).get(names.CAPACITY_CORES, "0")
     return f"; cores: accounting only ({cores}% reserved, not enforced)" if cores != "0" else ""
 
@@ -231,8 +230,9 @@ class ClaimStatusWriter(Wakeable):
             if objects.uid(claim) != record.ref.uid or not status.get("allocation"):
                 return True
             before = status.get("devices") or []
-            now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-            devices = merged(before, wanted, pool=record.pool, now=now)
+            devices = merged(
+                before, wanted, pool=record.pool, now=self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+            )
             if devices != before:
                 self._client.patch(
                     kinds.RESOURCE_CLAIMS,

@@ -45,26 +45,28 @@ def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None 
         claims = list(checkpoint.claims) if checkpoint else []
     except CheckpointError as error:
         problems.append({"object": "checkpoint", "problem": str(error)})
-    result = {
-        "schema": SCHEMA,
-        "version": version,
-        "machine": document(found.machine),
-        "bootID": found.machine.boot_id,
-        "problems": problems,
-        "claims": [claim_to_dict(record) for record in claims],
-        "files": {
-            "cdi": _files(paths.cdi, disk, of=claim_spec.claim_of_file),
-            "prepared": _files(paths.prepared, disk, of=layout.claim_of_file),
-            "network": _files(paths.state / layout.NETWORK, disk, of=layout.claim_of_file),
-            "attached": _files(
-                paths.state / layout.ATTACHED,
-                disk,
-                of=layout.claim_of_file,
-            ),
+    redacted: dict[str, Any] = without_nonces(
+        {
+            "schema": SCHEMA,
+            "version": version,
+            "machine": document(found.machine),
+            "bootID": found.machine.boot_id,
+            "problems": problems,
+            "claims": [claim_to_dict(record) for record in claims],
+            "files": {
+                "cdi": _files(paths.cdi, disk, of=claim_spec.claim_of_file),
+                "prepared": _files(paths.prepared, disk, of=layout.claim_of_file),
+                "network": _files(paths.state / layout.NETWORK, disk, of=layout.claim_of_file),
+                "attached": _files(
+                    paths.state / layout.ATTACHED,
+                    disk,
+                    of=layout.claim_of_file,
+                ),
+            },
+            "guarded": _json(paths.guarded, disk),
         },
-        "guarded": _json(paths.guarded, disk),
-    }
-    redacted: dict[str, Any] = without_nonces(result, {record.nonce for record in claims})
+        {record.nonce for record in claims},
+    )
     return redacted
 
 

@@ -166,7 +166,6 @@ class Broker:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, for as long as it is needed."""
     file = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield file

@@ -109,7 +109,6 @@ class Contexts:
 
 
 def _card(machine: Machine, uuid: str) -> tuple[Gpu | None, str]:
-    """The card of a UUID, and the name under which its figure is kept."""
     wanted = _digits(uuid)
     for gpu in machine.gpus:
         kinds = {_digits(gpu.uuid): ""} | {_digits(each.uuid): " MIG" for each in gpu.mig_instances}

@@ -118,5 +118,7 @@ def somebody_refused(folder: Path) -> bool | None:
 
 def _locked(file: int, byte: int) -> bool:
     """Whether a process has a lock on the byte. Queried as a write lock, which conflicts with every other; it needs no right to write."""
-    kind = _LOCK.unpack(fcntl.fcntl(file, _OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)))[0]
-    return bool(kind != fcntl.F_UNLCK)
+    return bool(
+        _LOCK.unpack(fcntl.fcntl(file, _OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)))[0]
+        != fcntl.F_UNLCK
+    )

@@ -168,7 +168,6 @@ class HostProcesses:
         )
 
     def _places(self) -> dict[str, tuple[str, str]]:
-        """Where each claim's folder is: file system, and path on it."""
         try:
             mounts = _mounts(self._proc / "self")
             folders = sorted(self._claims.iterdir())
@@ -211,7 +210,6 @@ def _stat(folder: Path, field: int) -> int | None:
 
 
 def _mounts(process: Path) -> list[tuple[str, str, str]]:
-    """File system, path on it, and mount point of every mount that the process sees."""
     found = []
     for line in (process / "mountinfo").read_text(errors="replace").splitlines():
         fields = line.split(" ")

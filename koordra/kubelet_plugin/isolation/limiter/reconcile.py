@@ -212,9 +212,11 @@ class Reconciler(Wakeable):
         certain = {each for each, since in self._suspects.items() if now - since >= SURE_AFTER}
         self._outside.set(len(certain))
         for uid, use in uses.items():
-            suspected = sum(1 for each in suspects if each[0] == uid)
             # After a restart of the plugin, processes that were reported stay reported while they exist.
-            outside = max(sum(1 for each in certain if each[0] == uid), min(suspected, use.outside))
+            outside = max(
+                sum(1 for each in certain if each[0] == uid),
+                min(sum(1 for each in suspects if each[0] == uid), use.outside),
+            )
             try:
                 for device in use.devices:
                     share = uid, device.uuid
@@ -233,7 +235,6 @@ class Reconciler(Wakeable):
                 log.debug("limiter_policy_not_written", claim=uid, error=str(error))  # it is being taken away
 
     def _learn(self, readings: list[Reading]) -> None:
-        """From processes that appeared in every reading: their context is complete."""
         seen = {(uuid, pid, started) for reading in readings for uuid, pid, started, _ in reading.overheads}
         now = self._clock()
         self._seen = {each: self._seen.get(each, now) for each in seen}

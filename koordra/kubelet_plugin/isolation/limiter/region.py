@@ -255,7 +255,6 @@ class _Usage:
 
 
 def _version(folder: Path, policy: bytes, usage: _Usage) -> int:
-    """That of both files. Raises NodeError."""
     version = struct.unpack_from("=QI", policy)[1] if len(policy) >= layout.POLICY_BYTES else 0
     for name, data, length, magic, size in (
         ("policy", policy, len(policy), layout.POLICY_MAGIC, layout.POLICY_BYTES),

@@ -25,16 +25,24 @@ from koordra._proto.dra import (
 )
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.dra.dra_service import (
+    Calls,
     DraService,
+    PluginMetrics,
     add_registration,
     add_services,
 )
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.metrics import Metrics
 from koordra.node_state.locks import abandoned, sole_instance
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 SHARE = "5c1f0000-0000-5000-8000-000000000001"
+
+
+def calls_of(state: DeviceState) -> Calls:
+    return Calls(state, PluginMetrics(Metrics()), on_done=lambda call, done: None)
 
 
 @pytest.fixture
@@ -46,7 +54,7 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 def served(node: PluginNode, short_path: Path) -> Iterator[SocketServer]:
-    server = SocketServer(short_path / "plugins" / "dra.sock", partial(add_services, node.plugin()))
+    server = SocketServer(short_path / "plugins" / "dra.sock", partial(add_services, calls_of(node.plugin())))
     server.start()
     yield server
     server.stop(grace=1)
@@ -115,7 +123,7 @@ class KubeletCall:
 
 def test_what_the_kubelet_gave_up_is_not_prepared(node: PluginNode) -> None:
     node.claims.put(claim(1, gpu("gpu", GPU_0)))
-    service = DraService(node.plugin(), dra_v1_pb2, with_share_id=True)
+    service = DraService(calls_of(node.plugin()), dra_v1_pb2, with_share_id=True)
     answer = service.NodePrepareResources(batch(dra_v1_pb2, 1), KubeletCall(active=False))
     assert "the kubelet gave this call up" in answer.claims[uid(1)].error
     assert node.files() == set()
@@ -165,7 +173,7 @@ def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) 
 
     state = node.plugin()
     state._claims = Surprising()
-    service = DraService(state, dra_v1_pb2, with_share_id=True)
+    service = DraService(calls_of(state), dra_v1_pb2, with_share_id=True)
     answer = service.NodePrepareResources(batch(dra_v1_pb2, 1, 2), KubeletCall())
     assert "internal error: ZeroDivisionError: surprise" in answer.claims[uid(1)].error
     assert answer.claims[uid(2)].error == ""
@@ -175,7 +183,7 @@ def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) 
 def test_fuzzed_claims_get_exactly_one_answer(
     node_of_module: PluginNode, namespace: str, name: str, claim_uid: str
 ) -> None:
-    service = DraService(node_of_module.unrepaired(), dra_v1_pb2, with_share_id=True)
+    service = DraService(calls_of(node_of_module.unrepaired()), dra_v1_pb2, with_share_id=True)
     named = dra_v1_pb2.Claim(namespace=namespace, name=name, uid=claim_uid)
     answer = service.NodePrepareResources(
         dra_v1_pb2.NodePrepareResourcesRequest(claims=[named]), KubeletCall()
@@ -246,7 +254,7 @@ def test_a_lost_socket_is_bound_again(served: SocketServer, short_path: Path, lo
 
 def test_a_stale_socket_file_is_no_obstacle(short_path: Path, node: PluginNode) -> None:
     (short_path / "dra.sock").write_text("left by a kill")
-    server = SocketServer(short_path / "dra.sock", partial(add_services, node.plugin()))
+    server = SocketServer(short_path / "dra.sock", partial(add_services, calls_of(node.plugin())))
     try:
         server.start()
     finally:
