@@ -28,13 +28,15 @@ from __future__ import annotations
 import json
 import platform
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 from koordra.api import names
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.discovery.pci_tree import cpu_numbers
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
 from koordra.node_state.layout import claim_folder
@@ -131,11 +133,8 @@ def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> 
             for name, attribute in sorted(published.attributes.items())
         }
     if device.network is not None:
-        network: Mapping[str, Any] = {
-            "interfaceName": device.network.interface,
-            **({"ips": list(device.network.addresses)} if device.network.addresses else {}),
-        }
-        found["networkData"] = dict(network)
+        addresses = {"ips": list(device.network.addresses)} if device.network.addresses else {}
+        found["networkData"] = {"interfaceName": device.network.interface, **addresses}
     return found
 
 
@@ -188,10 +187,8 @@ def _cpu(numa: int, node: NumaNode | None) -> dict[str, str]:
 
 def _child(parent: ET.Element, bus_id: str, kind: str) -> ET.Element:
     bus_id = bus_id.lower()
-    for child in parent:
-        if child.get("busid") == bus_id:
-            return child
-    return ET.SubElement(parent, "pci", {"busid": bus_id, "class": kind})
+    known = next((child for child in parent if child.get("busid") == bus_id), None)
+    return ET.SubElement(parent, "pci", {"busid": bus_id, "class": kind}) if known is None else known
 
 
 def _pci_class(device: MachineDevice) -> str:
@@ -202,16 +199,8 @@ def _pci_class(device: MachineDevice) -> str:
 
 def cpu_mask(cpus: str) -> str:
     """The kernel's list form (`0-3,8`) as its mask form: words of eight hex digits, highest first."""
-    mask = 0
-    for part in cpus.split(","):
-        first, _, last = part.partition("-")
-        for cpu in range(int(first), int(last or first) + 1):
-            mask |= 1 << cpu
-    words: list[str] = []
-    while mask or not words:
-        words.append(f"{mask & 0xFFFFFFFF:08x}")
-        mask >>= 32
-    return ",".join(reversed(words))
+    mask = f"{sum(1 << cpu for cpu in cpu_numbers(cpus)):x}"
+    return ",".join(wrap(mask.zfill(-(-len(mask) // 8) * 8), 8))
 
 
 def hostfile(hosts: str) -> bytes:

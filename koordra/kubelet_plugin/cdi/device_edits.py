@@ -74,15 +74,16 @@ def with_edits(
     isolation: Sequence[ContainerEdits],
     state: Path,
     own_users: bool = False,
+    member: GangMember | None = None,
 ) -> ClaimRecord:
     """The record with every device's edits; `isolation` holds what the backends add, device by device.
     `state` is the directory whose files are mounted; `own_users`: a pod of the claim has a user namespace of
-    its own."""
+    its own; `member`: the claim's place in a gang."""
     requests: dict[str, list[DeviceRecord]] = {}
     for device in record.devices:
         requests.setdefault(main_request(device), []).append(device)
     topology = topology_edits(record, inventory=inventory, state=state)
-    devices = []
+    found = []
     for index, device in enumerate(record.devices):
         siblings = requests[main_request(device)]
         edits = ContainerEdits(
@@ -98,13 +99,16 @@ def with_edits(
         if device is siblings[0]:
             edits += _needed_once(siblings, inventory=inventory) + topology
             edits += metadata_edits(record, main_request(device), state=state)
-        devices.append(replace(device, edits=edits + isolation[index]))
-    arranged = override_driver_mounts([device.edits for device in devices], isolation=isolation)
-    return replace(record, devices=tuple(map(_with, devices, arranged)))
-
-
-def _with(device: DeviceRecord, edits: ContainerEdits) -> DeviceRecord:
-    return replace(device, edits=edits)
+        edits += isolation[index]
+        if member is not None:
+            edits += ContainerEdits(env=variables(member, record.ref.uid))
+            if member.hosts and device is siblings[0]:
+                hostfile = claim_folder(state, record.ref.uid) / HOSTFILE
+                edits += ContainerEdits(mounts=(Mount(str(hostfile), _in_container(record.ref.uid)),))
+        found.append(edits)
+    arranged = override_driver_mounts(found, isolation=isolation)
+    devices = [replace(device, edits=edits) for device, edits in zip(record.devices, arranged, strict=True)]
+    return replace(record, devices=tuple(devices))
 
 
 def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:
@@ -116,9 +120,7 @@ def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> Co
             if device.type in names.NIC_TYPES
         )
     )
-    env: list[tuple[str, str]] = []
-    if uuids:
-        env.append(("CUDA_VISIBLE_DEVICES", ",".join(uuids)))
+    env = [("CUDA_VISIBLE_DEVICES", ",".join(uuids))] if uuids else []
     if ports:
         env += [("NCCL_IB_HCA", f"={','.join(ports)}"), ("UCX_NET_DEVICES", ",".join(ports))]
     return ContainerEdits(env=tuple(env))
@@ -142,23 +144,6 @@ def _needed_once(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> Co
 JOB_FOLDER: Final = "/run/koordra.io/job"
 _LATER: Final = frozenset({"KOORDRA_RAILS", "KOORDRA_LEADER", HOSTS, "KOORDRA_HOSTFILE"})
 """Reserved: a topology level named "hosts" or "rails" must not set these."""
-
-
-def with_member(record: ClaimRecord, member: GangMember | None, *, state: Path) -> ClaimRecord:
-    """The record with the member's variables on every device and the file on the first of each request."""
-    if member is None:
-        return record
-    devices = []
-    seen: set[str] = set()
-    for device in record.devices:
-        edits = device.edits + ContainerEdits(env=variables(member, record.ref.uid))
-        request = device.request.partition("/")[0]
-        if member.hosts and request not in seen:
-            path = claim_folder(state, record.ref.uid) / HOSTFILE
-            edits += ContainerEdits(mounts=(Mount(str(path), _in_container(record.ref.uid)),))
-        seen.add(request)
-        devices.append(replace(device, edits=edits))
-    return replace(record, devices=tuple(devices))
 
 
 def variables(member: GangMember, uid: str) -> tuple[tuple[str, str], ...]:
@@ -203,7 +188,7 @@ def legacy_edits(
     for device in record.devices:
         found = _card(device, inventory)
         if found is not None:
-            cards.setdefault(_request(device), []).append(found)
+            cards.setdefault(main_request(device), []).append(found)
     unit = _unit(annotations)
     pod = [card for listed in cards.values() for card in listed]
     variables = {
@@ -211,13 +196,9 @@ def legacy_edits(
         for request, listed in cards.items()
     }
     return tuple(
-        variables.get(_request(device), NO_EDITS) if device.type == names.TYPE_GPU else NO_EDITS
+        variables.get(main_request(device), NO_EDITS) if device.type == names.TYPE_GPU else NO_EDITS
         for device in record.devices
     )
-
-
-def _request(device: DeviceRecord) -> str:
-    return device.request.partition("/")[0]
 
 
 def _card(device: DeviceRecord, inventory: Inventory) -> Card | None:
@@ -229,11 +210,7 @@ def _card(device: DeviceRecord, inventory: Inventory) -> Card | None:
     consumed = dict(device.consumed) if device.share_id else {}
     memory = int(parse(consumed[names.CAPACITY_MEMORY])) if names.CAPACITY_MEMORY in consumed else total
     minor = inventory.attributes(device.device).get(names.ATTR_MINOR)
-    return Card(
-        minor=minor if isinstance(minor, int) else -1,
-        memory=memory,
-        total=total,
-    )
+    return Card(minor=minor if isinstance(minor, int) else -1, memory=memory, total=total)
 
 
 def _unit(annotations: Mapping[str, str]) -> int:

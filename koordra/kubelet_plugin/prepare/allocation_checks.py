@@ -27,7 +27,8 @@ kind of device there is nothing to check: the other kind may be in another claim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -50,22 +51,19 @@ def refuse_overcommit(
 ) -> None:
     """Raises PrepareError naming device, capacity, both figures and the holders."""
     claims = [*(holder for holder in holders if holder.ref.uid != wanted.ref.uid), wanted]
+    held = [(claim, device) for claim in claims for device in claim.devices if not device.admin_access]
     for name in dict.fromkeys(device.device for device in wanted.devices if not device.admin_access):
-        uses = [(claim, device) for claim, device in _uses(claims) if device.device == name]
+        uses = [(claim, device) for claim, device in held if device.device == name]
         _refuse_dedicated(name, wanted=wanted, uses=uses)
         if len(uses) == 1 and uses[0][1].share_id is None:
             continue
         for capacity_name, capacity in sorted(published[name].capacity.items()):
             _refuse_excess(name, capacity_name, capacity, wanted=wanted, uses=uses)
     for device in wanted.devices:
-        for claim, other in _uses(claims):
+        for claim, other in held:
             if other.device != device.device and not device.admin_access:
                 _refuse_part(wanted, device, claim=claim, other=other)
                 _refuse_same_node(wanted, device, claim=claim, other=other)
-
-
-def _uses(claims: Iterable[ClaimRecord]) -> Iterator[tuple[ClaimRecord, DeviceRecord]]:
-    return ((claim, device) for claim in claims for device in claim.devices if not device.admin_access)
 
 
 def _whole(device: DeviceRecord) -> str:
@@ -84,10 +82,9 @@ def _refuse_part(
             f"{wanted.ref}: CountersExhausted: {device.device} and {other.device} are in the allocation, and one is part "
             "of the other"
         )
-    relation = "is part of it" if whole == device.device else "contains it"
     raise PrepareError(
-        f"{wanted.ref}: CountersExhausted: {device.device} cannot be had, since {other.device}, which {relation}, "
-        f"{_in_use(claim)}"
+        f"{wanted.ref}: CountersExhausted: {device.device} cannot be had, since {other.device}, which "
+        f"{'is part of it' if whole == device.device else 'contains it'}, {_in_use(claim)}"
     )
 
 
@@ -136,15 +133,12 @@ def _refuse_excess(
     wanted: ClaimRecord,
     uses: list[tuple[ClaimRecord, DeviceRecord]],
 ) -> None:
-    asked = sum(
-        (_used(device, capacity_name, capacity) for claim, device in uses if claim is wanted), Decimal()
-    )
-    held = sum(
-        (_used(device, capacity_name, capacity) for claim, device in uses if claim is not wanted), Decimal()
-    )
+    amounts = [(claim, _used(device, capacity_name, capacity)) for claim, device in uses]
+    asked = sum((amount for claim, amount in amounts if claim is wanted), Decimal())
+    held = sum((amount for claim, amount in amounts if claim is not wanted), Decimal())
     if asked + held <= capacity.value:
         return
-    others = [claim for claim, device in uses if claim is not wanted]
+    others = [claim for claim, _ in uses if claim is not wanted]
     raise PrepareError(
         f"{wanted.ref}: InsufficientCapacity: {name} has {canonical(capacity.value)} of {capacity_name}, "
         f"{canonical(held)} in use"
@@ -154,9 +148,9 @@ def _refuse_excess(
 
 
 def _used(device: DeviceRecord, name: str, capacity: Capacity) -> Decimal:
-    for consumed, amount in device.consumed:
-        if consumed == name:
-            return parse(amount)
+    amount = dict(device.consumed).get(name)
+    if amount is not None:
+        return parse(amount)
     default = capacity.policy.default if capacity.policy else None
     return capacity.value if default is None else default
 
@@ -201,13 +195,13 @@ def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
     nics = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.NIC_TYPES)
     if not gpus or not nics:
         return None
-    served: dict[str, int] = {}
+    served: Counter[str] = Counter()
     for gpu, attributes in gpus.items():
         near = [name for name, nic in nics.items() if together((attributes, nic), wanted.scope)]
         if not near:
             return f"{gpu} has no NIC of the claim in its {wanted.scope}"
         place = scope_key(attributes, wanted.scope) or ""
-        served[place] = served.get(place, 0) + 1
+        served[place] += 1
         if wanted.pairing is Pairing.PER_DEVICE and served[place] > len(near):
             return (
                 f"{gpu} has no NIC of its own in its {wanted.scope}: "

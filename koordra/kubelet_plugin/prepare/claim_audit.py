@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -154,29 +154,25 @@ class ClaimAudit(Wakeable):
     def audit(self) -> None:
         """One audit. Raises KoordraError when the checkpoint cannot be read."""
         findings = find_held(self._state.records(), self._claims, before=self._findings)
-        for uid in self._orphans(findings):
-            record = next(record for record in findings.held if record.ref.uid == uid)
+        for record in self._orphans(findings):
+            ref = record.ref
             try:
-                self._state.unprepare(record.ref)
+                self._state.unprepare(ref)
             except KoordraError as error:
-                log.error("orphan_not_released", claim=str(record.ref), uid=uid, error=str(error))
+                log.error("orphan_not_released", claim=str(ref), uid=ref.uid, error=str(error))
                 continue
-            log.warning("orphan_released", claim=str(record.ref), uid=uid)
-            findings = Findings(
-                held=tuple(other for other in findings.held if other.ref.uid != uid), unsure=findings.unsure
-            )
+            log.warning("orphan_released", claim=str(ref), uid=ref.uid)
+            findings = replace(findings, held=tuple(each for each in findings.held if each is not record))
         before, self._findings = self._findings, findings
         if before.held != findings.held:
             log.warning("claims_held", claims=[str(record.ref) for record in findings.held])
             self._on_change(findings.held)
 
-    def _orphans(self, findings: Findings) -> list[str]:
-        uids = [record.ref.uid for record in findings.held if record.ref.uid not in findings.unsure]
-        known = known_to_kubelet(self._kubelet_claims, uids)
+    def _orphans(self, findings: Findings) -> list[ClaimRecord]:
+        """Held claims that the kubelet has not known for `patience` seconds."""
+        sure = {each.ref.uid: each for each in findings.held if each.ref.uid not in findings.unsure}
+        known = known_to_kubelet(self._kubelet_claims, sure)
         now = self._clock()
-        if known is None:
-            self._unknown_since = {}
-            return []
-        unknown = [uid for uid in uids if uid not in known]
+        unknown = [] if known is None else [uid for uid in sure if uid not in known]
         self._unknown_since = {uid: self._unknown_since.get(uid, now) for uid in unknown}
-        return [uid for uid in unknown if now - self._unknown_since[uid] >= self._patience]
+        return [sure[uid] for uid in unknown if now - self._unknown_since[uid] >= self._patience]

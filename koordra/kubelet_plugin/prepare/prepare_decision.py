@@ -29,7 +29,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
-from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits, with_member
+from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
@@ -38,7 +38,7 @@ from koordra.kubelet_plugin.network.network_decision import Consumers, network_p
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
-from koordra.node_state.claim_network import NetworkKind, NetworkPlan
+from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.quantity import canonical, parse
@@ -77,6 +77,10 @@ class Decision:
     shares: tuple[IsolatedShare, ...] = ()
 
 
+Prepared = Mapping[tuple[str, str, str | None], DeviceRecord]
+"""The devices of a claim that is prepared in this boot already, by assignment: containers may be running with them."""
+
+
 def decide(
     ref: ClaimRef, claim: Object, *, node: NodeView, nonce: str, before: ClaimRecord | None = None
 ) -> Decision:
@@ -84,12 +88,17 @@ def decide(
 
     Raises PrepareError, whose text names the claim, the reason and what was compared.
     """
+    prepared: Prepared = {}
+    if before and before.state is State.COMPLETED and before.boot_id == node.inventory.boot_id:
+        prepared = {device.assignment: device for device in before.devices}
     try:
         allocation = _allocation(ref, claim)
         results = [result for result in allocation.results if result.device.driver == names.DRIVER]
         config = configuration(allocation.config, claim=str(ref))
         _refuse_gang_member_in_spec(claim)
-        devices = tuple(_identified(ref, result, node=node, before=before) for result in results)
+        devices = tuple(
+            _identified(ref, result, node=node, before=before, prepared=prepared) for result in results
+        )
     except InvalidInput as error:
         raise PrepareError(f"{ref}: {error}") from error
     record = ClaimRecord(
@@ -107,14 +116,27 @@ def decide(
     )
     refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
     refuse_unmet_scopes(record, config, inventory=node.inventory)
-    shares = [_isolated(record, index, config, node=node, before=before) for index in range(len(devices))]
+    shares = [_isolated(record, index, config, node=node, prepared=prepared) for index in range(len(devices))]
+    plans = (
+        # Its NICs may be in the pod already.
+        tuple(
+            prepared[device.assignment].network if device.assignment in prepared else None
+            for device in devices
+        )
+        if prepared
+        else network_plans(
+            record,
+            config,
+            inventory=node.inventory,
+            consumers=node.consumers or Consumers(),
+            enabled=node.consumers is not None,
+        )
+    )
     record = replace(
         record,
         devices=tuple(
             replace(device, isolation=share.backend.name if share else None, network=plan)
-            for device, share, plan in zip(
-                devices, shares, _networks(record, config, node=node, before=before), strict=True
-            )
+            for device, share, plan in zip(devices, shares, plans, strict=True)
         ),
     )
     legacy = legacy_edits(
@@ -134,28 +156,9 @@ def decide(
         ],
         state=node.state,
         own_users=node.consumers is not None and node.consumers.own_users,
+        member=config.member,
     )
-    return Decision(
-        record=with_member(record, config.member, state=node.state),
-        shares=tuple(share for share in shares if share),
-    )
-
-
-def _networks(
-    record: ClaimRecord, config: Configuration, *, node: NodeView, before: ClaimRecord | None
-) -> tuple[NetworkPlan | None, ...]:
-    """The plan of each device. A claim that is already prepared keeps its plans, since its NICs may be in the
-    pod."""
-    if before is not None and before.boot_id == record.boot_id and before.state is State.COMPLETED:
-        kept = {device.assignment: device.network for device in before.devices}
-        return tuple(kept.get(device.assignment) for device in record.devices)
-    return network_plans(
-        record,
-        config,
-        inventory=node.inventory,
-        consumers=node.consumers or Consumers(),
-        enabled=node.consumers is not None,
-    )
+    return Decision(record=record, shares=tuple(share for share in shares if share))
 
 
 def _refuse_gang_member_in_spec(claim: Object) -> None:
@@ -183,7 +186,7 @@ def _allocation(ref: ClaimRef, claim: Object) -> Allocation:
 
 
 def _identified(
-    ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None
+    ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None, prepared: Prepared
 ) -> DeviceRecord:
     name = result.device.device
     if result.device.pool != node.pool:
@@ -191,7 +194,9 @@ def _identified(
     earlier = next((known for known in before.devices if known.device == name), None) if before else None
     why = node.inventory.refusal(name)
     if why is not None:
-        if before is not None and earlier is not None and _is_moved_into_pod(before, earlier, node=node):
+        # RDMA in exclusive mode: the claim's own pod has it.
+        moved = earlier and earlier.network and earlier.network.kind is NetworkKind.MOVE
+        if earlier is not None and moved and earlier in prepared.values():
             return replace(earlier, request=result.request, edits=NO_EDITS)
         raise PrepareError(f"{ref}: {why}")
     record = _recorded(ref, result, node=node)
@@ -201,17 +206,6 @@ def _identified(
             f"({record.identity} in place of {earlier.identity}); the claim has to be allocated anew"
         )
     return record
-
-
-def _is_moved_into_pod(before: ClaimRecord, device: DeviceRecord, *, node: NodeView) -> bool:
-    """Whether the device may be missing on the host because the claim's own pod has it (RDMA in exclusive
-    mode)."""
-    return (
-        before.boot_id == node.inventory.boot_id
-        and before.state is State.COMPLETED
-        and device.network is not None
-        and device.network.kind is NetworkKind.MOVE
-    )
 
 
 def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceRecord:
@@ -257,14 +251,15 @@ def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
 
 
 def _isolated(
-    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView, before: ClaimRecord | None
+    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView, prepared: Prepared
 ) -> IsolatedShare | None:
     """The backend's part in devices[index]; None for a device that is not a GPU, or is allocated with
-    adminAccess."""
+    adminAccess. A prepared device keeps its isolation: a policy is about what starts."""
     device = record.devices[index]
     if device.uuid is None or device.admin_access:
         return None
-    word = _kept_isolation(record, device, before) or _isolation(record, device, config, node=node)
+    kept = prepared.get(device.assignment)
+    word = (kept and kept.isolation) or _isolation(record, device, config, node=node)
     backend = node.backends.get(word)
     if backend is None:
         raise PrepareError(
@@ -274,14 +269,6 @@ def _isolated(
     return IsolatedShare(
         backend=backend, share=_share(record, index, node=node), config=config.gpu(device.request)
     )
-
-
-def _kept_isolation(record: ClaimRecord, device: DeviceRecord, before: ClaimRecord | None) -> str | None:
-    """The isolation that the device has already, in containers that may be running: a policy is about what
-    starts."""
-    if before is None or before.boot_id != record.boot_id or before.state is not State.COMPLETED:
-        return None
-    return next((known.isolation for known in before.devices if known.assignment == device.assignment), None)
 
 
 def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView) -> str:

@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.kubelet_plugin.publish.resource_slices import generation_of, with_devices
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 
@@ -90,7 +91,7 @@ class AllocationModeChange:
 
     def _in_quarantine(self, target: frozenset[str], *, there: Sequence[Object], node: Object) -> ModeStep:
         if self._since is None:
-            self._since, self._generation = self._clock(), _generation(there[0])
+            self._since, self._generation = self._clock(), generation_of(there[0])
         rest = self._since + self._window - self._clock()
         if rest > 0:
             return ModeStep(quarantine=True, recheck_after=rest)
@@ -120,12 +121,7 @@ class AllocationModeChange:
 
 def quarantined(slices: Sequence[Object]) -> list[Object]:
     """The slices with devices that no allocator gives out."""
-    return [
-        {**one, "spec": {**one["spec"], "devices": [_withheld(device) for device in one["spec"]["devices"]]}}
-        if one["spec"].get("devices")
-        else one
-        for one in slices
-    ]
+    return with_devices(slices, _withheld)
 
 
 def _withheld(device: dict[str, Any]) -> dict[str, Any]:
@@ -149,10 +145,6 @@ def _whole(slices: Sequence[Object]) -> bool:
     pools = [one["spec"]["pool"] for one in slices]
     counts = {(pool["generation"], pool["resourceSliceCount"]) for pool in pools}
     return len(counts) == 1 and pools[0]["resourceSliceCount"] == len(pools)
-
-
-def _generation(one: Object) -> int:
-    return int(one["spec"]["pool"]["generation"])
 
 
 def _confirmed(node: Object) -> int:

@@ -35,6 +35,7 @@ from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.device_attributes import Mode
 from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.resource_slices import with_devices
 from koordra.logs import get_logger
 
 CORDON_PREFIX: Final = "cordon.koordra.io/"
@@ -133,21 +134,12 @@ def merged(*layers: Mapping[str, Sequence[Taint]]) -> dict[str, tuple[Taint, ...
 
 def with_taints(slices: Sequence[Object], taints: Mapping[str, Sequence[Taint]]) -> list[Object]:
     """The slices with the taints added to the devices of these names; the API allows a device 16."""
-    return [_with_taints(one, taints) for one in slices]
 
+    def tainted(device: dict[str, Any]) -> dict[str, Any]:
+        added = [taint.to_dict() for taint in taints.get(device["name"], ())]
+        return {**device, "taints": [*device.get("taints", ()), *added][:_MOST_TAINTS]} if added else device
 
-def _with_taints(one: Object, taints: Mapping[str, Sequence[Taint]]) -> Object:
-    devices = one["spec"].get("devices")
-    if not devices or not any(device["name"] in taints for device in devices):
-        return one
-    return {**one, "spec": {**one["spec"], "devices": [_tainted(device, taints) for device in devices]}}
-
-
-def _tainted(device: dict[str, Any], taints: Mapping[str, Sequence[Taint]]) -> dict[str, Any]:
-    added = [taint.to_dict() for taint in taints.get(device["name"], ())]
-    if not added:
-        return device
-    return {**device, "taints": [*device.get("taints", ()), *added][:_MOST_TAINTS]}
+    return with_devices(slices, tainted)
 
 
 def label_value(text: str) -> str:

@@ -29,7 +29,7 @@ from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
-from koordra.kubelet_plugin.publish.resource_slices import next_generation
+from koordra.kubelet_plugin.publish.resource_slices import generation_of, next_generation
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 
@@ -82,7 +82,7 @@ class Publisher(Wakeable):
         self._recheck_after: float | None = None
         self._generation = 0
         self._stored: dict[str, tuple[Object, Object]] = {}
-        self._dropped: frozenset[str] = frozenset()
+        self._dropped: set[str] = set()
 
     def negotiate(self, stop: threading.Event) -> None:
         """Learn the served versions of resource.k8s.io; retried until the server answers."""
@@ -128,16 +128,14 @@ class Publisher(Wakeable):
             else ModeStep()
         )
         self._recheck_after = step.recheck_after
-        if step.quarantine:
-            wanted = quarantined(wanted)
+        shown = quarantined if step.quarantine else list[Object]
+        wanted = shown(wanted)
         generation = next_generation([self._as_sent(obj) for obj in existing], wanted)
-        if existing and generation == _generation(existing[0]):
+        if existing and generation == generation_of(existing[0]):
             self._generation = max(generation, self._generation)
             return False
         generation = max(generation, self._generation + 1, step.min_generation)
-        wanted = self._build(node, generation)
-        if step.quarantine:
-            wanted = quarantined(wanted)
+        wanted = shown(self._build(node, generation))
         current = {objects.name(obj): obj for obj in existing}
         for slice_ in wanted:
             self._write(slice_, current.get(objects.name(slice_)))
@@ -166,20 +164,11 @@ class Publisher(Wakeable):
             metadata = {**wanted["metadata"], "resourceVersion": objects.resource_version(current)}
             answered = self._client.update(kinds.RESOURCE_SLICES, {**wanted, "metadata": metadata})
         self._stored[objects.name(wanted)] = (wanted["spec"], answered.get("spec") or {})
-        self._report_dropped(
-            objects.name(wanted), frozenset(missing_fields(wanted["spec"], answered.get("spec")))
-        )
-
-    def _report_dropped(self, name: str, dropped: frozenset[str]) -> None:
+        dropped = set(missing_fields(wanted["spec"], answered.get("spec")))
         for field in sorted(dropped - self._dropped):
-            log.error(
-                "slice_field_dropped",
-                slice=name,
-                field=field,
-                remedy=f"turn on the feature gate {GATES[field]}"
-                if field in GATES
-                else "update the API server",
-            )
+            gate = GATES.get(field)
+            remedy = f"turn on the feature gate {gate}" if gate else "update the API server"
+            log.error("slice_field_dropped", slice=objects.name(wanted), field=field, remedy=remedy)
         self._dropped |= dropped
 
     def _delete(self, obj: Object) -> None:
@@ -201,7 +190,3 @@ def missing_fields(sent: Any, answered: Any) -> Iterator[str]:
     elif isinstance(sent, list) and isinstance(answered, list):
         for item, kept in zip(sent, answered, strict=False):
             yield from missing_fields(item, kept)
-
-
-def _generation(obj: Object) -> int:
-    return int(((obj.get("spec") or {}).get("pool") or {}).get("generation") or 0)

@@ -26,7 +26,7 @@ device, 64 bytes a string.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from koordra.api import names
@@ -113,15 +113,14 @@ def next_generation(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str,
     The generation of ``old`` if its content is the same (it is then complete, and nothing is written);
     otherwise one more than the highest, 1 for the first.
     """
-    generations = {_pool(one)["generation"] for one in old}
+    generations = set(map(generation_of, old))
     if len(generations) == 1 and _content(old) == _content(new):
-        return int(generations.pop())
-    return int(max(generations, default=0)) + 1
+        return generations.pop()
+    return max(generations, default=0) + 1
 
 
-def _pool(one: Mapping[str, Any]) -> Mapping[str, Any]:
-    pool: Mapping[str, Any] = one["spec"]["pool"]
-    return pool
+def generation_of(one: Mapping[str, Any]) -> int:
+    return int(((one.get("spec") or {}).get("pool") or {}).get("generation") or 0)
 
 
 def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -129,23 +128,28 @@ def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     to taints."""
     return {
         one["metadata"]["name"]: (
-            {
-                **one["spec"],
-                "pool": {**_pool(one), "generation": 0},
-                "devices": [_undated(device) for device in one["spec"].get("devices") or ()],
-            },
+            {"devices": [], **one["spec"], "pool": {**one["spec"]["pool"], "generation": 0}},
             [owner.get("uid") for owner in one["metadata"].get("ownerReferences", ())],
         )
-        for one in slices
+        for one in with_devices(slices, _undated)
     }
 
 
-def _undated(device: Mapping[str, Any]) -> dict[str, Any]:
-    taints = [
-        {key: value for key, value in taint.items() if key != "timeAdded"}
-        for taint in device.get("taints") or ()
+def _undated(device: dict[str, Any]) -> dict[str, Any]:
+    taints = device.get("taints") or ()
+    return {**device, "taints": [{**taint, "timeAdded": None} for taint in taints]}
+
+
+def with_devices(
+    slices: Sequence[Mapping[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The slices with each of their devices changed."""
+    return [
+        {**one, "spec": {**one["spec"], "devices": [change(device) for device in one["spec"]["devices"]]}}
+        if one["spec"].get("devices")
+        else dict(one)
+        for one in slices
     ]
-    return {**device, "taints": taints}
 
 
 def build_devices(

@@ -67,7 +67,7 @@ def device_statuses(
             )
         elif device.isolation == LimiterIsolation.name and limited is not None:
             message = f"{limited.message}{_cores(device)}"
-            condition = _condition(LIMITED, status=limited.enforced, reason=limited.reason, message=message)
+            condition = _condition(LIMITED, limited.enforced, limited.reason, message)
             entries.append({**_entry(record, device), "conditions": [condition]})
     return entries
 
@@ -89,45 +89,32 @@ def _nic_entry(
 ) -> dict[str, Any]:
     entry = _entry(record, device)
     if device.network is None:
-        ready = _condition(
-            READY, status=True, reason="Prepared", message="the device is in the host's network"
-        )
+        ready = _condition(READY, True, "Prepared", "the device is in the host's network")
     elif attached is None:
-        ready = _condition(
-            READY,
-            status=False,
-            reason="NetworkPending",
-            message="the pod's network interface is not there yet",
-        )
+        ready = _condition(READY, False, "NetworkPending", "the pod's network interface is not there yet")
     else:
-        ready = _condition(
-            READY, status=True, reason="Attached", message=f"{attached.interface} is in the pod"
-        )
+        ready = _condition(READY, True, "Attached", f"{attached.interface} is in the pod")
         entry["networkData"] = {
             "interfaceName": attached.interface,
             **({"ips": list(attached.addresses)} if attached.addresses else {}),
             **({"hardwareAddress": attached.mac} if attached.mac else {}),
         }
-    entry["conditions"] = [ready, *_gid_condition(device, inventory=inventory, attached=attached)]
+    entry["conditions"] = [ready]
+    nic = inventory.device(device.device)
+    if isinstance(nic, Nic) and nic.port is not None and nic.port.link_layer == "Ethernet":
+        there = attached.gid_ready if attached else bool(nic.port.gid and nic.port.gid.strip("0:"))
+        entry["conditions"].append(_condition(GID_READY, there, *_GID[there]))
     return entry
 
 
-def _gid_condition(
-    device: DeviceRecord, *, inventory: Inventory, attached: AttachedDevice | None
-) -> list[dict[str, Any]]:
-    nic = inventory.device(device.device)
-    if not isinstance(nic, Nic) or nic.port is None or nic.port.link_layer != "Ethernet":
-        return []
-    there = attached.gid_ready if attached is not None else bool(nic.port.gid and nic.port.gid.strip("0:"))
-    if there is None:
-        return [
-            _condition(GID_READY, status=None, reason="NotVisible", message="the RDMA device is in the pod")
-        ]
-    message = "the RDMA device has an address" if there else "the RDMA device has no address (GID) yet"
-    return [_condition(GID_READY, status=there, reason="GIDPresent" if there else "NoGID", message=message)]
+_GID: Final = {
+    None: ("NotVisible", "the RDMA device is in the pod"),
+    True: ("GIDPresent", "the RDMA device has an address"),
+    False: ("NoGID", "the RDMA device has no address (GID) yet"),
+}
 
 
-def _condition(kind: str, *, status: bool | None, reason: str, message: str) -> dict[str, Any]:
+def _condition(kind: str, status: bool | None, reason: str, message: str) -> dict[str, Any]:
     word = "Unknown" if status is None else str(status)
     return {"type": kind, "status": word, "reason": reason, "message": message}
 

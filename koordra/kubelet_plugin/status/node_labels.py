@@ -201,11 +201,10 @@ def _same(values: Iterable[object]) -> str:
 def _driver(version: str) -> dict[str, str]:
     if not version:
         return {}
-    parts = [*version.split("."), "", ""]
     found = {"nvidia.com/cuda.driver-version.full": version}
-    for index, (old, new) in enumerate((("major", "major"), ("minor", "minor"), ("rev", "revision"))):
-        found[f"nvidia.com/cuda.driver.{old}"] = parts[index]
-        found[f"nvidia.com/cuda.driver-version.{new}"] = parts[index]
+    words = ("major", "major"), ("minor", "minor"), ("rev", "revision")
+    for (old, new), part in zip(words, [*version.split("."), "", ""], strict=False):
+        found |= {f"nvidia.com/cuda.driver.{old}": part, f"nvidia.com/cuda.driver-version.{new}": part}
     return found
 
 
