@@ -20,13 +20,13 @@ import os
 import platform
 import re
 import struct
-from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from koordra.kubelet_plugin.claims.container_edits import Mount
 
-_MULTIARCH: Final = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+LIBRARY_FOLDERS: Final = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
+"""Those that a loader searches without a cache."""
 _BINARIES: Final = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-debugdump", "/usr/bin/nvidia-cuda-mps-control")
 _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|cudadebugger|nv[a-zA-Z0-9_-]*|vdpau_nvidia)\.so[0-9.]*")
 _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
@@ -50,15 +50,17 @@ def driver_files(root: Path, driver_version: str | None, *, on_host: Path | None
     host = on_host or root
     if driver_version is None or not _VERSION.fullmatch(driver_version):
         return ()
-    folder = _MULTIARCH.get(platform.machine(), f"{platform.machine()}-linux-gnu")
-    targets = (f"/usr/lib/{folder}", "/usr/lib64")
     names = {
         (alias, real)
-        for name, path in _library_names(root, targets)
+        for name, path in _library_names(root)
         if (real := _resolved(root, path)) is not None and real.endswith(f".so.{driver_version}")
         for alias in (name, PurePosixPath(real).name)
     }
-    mounts = {Mount(_on_host(host, real), f"{target}/{alias}") for alias, real in names for target in targets}
+    mounts = {
+        Mount(_on_host(host, real), f"{target}/{alias}")
+        for alias, real in names
+        for target in LIBRARY_FOLDERS
+    }
     if mounts:
         mounts |= {
             Mount(_on_host(host, real), path)
@@ -68,21 +70,18 @@ def driver_files(root: Path, driver_version: str | None, *, on_host: Path | None
     return tuple(sorted(mounts, key=lambda mount: mount.container_path))
 
 
-def _library_names(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _library_names(root: Path) -> list[tuple[str, str]]:
     """(name a program may load, path below the root) of everything that looks like the driver's."""
     try:
         cache = (root / "etc/ld.so.cache").read_bytes()
     except OSError:
         cache = b""
     found = [entry for entry in cached_libraries(cache) if _DRIVER_LIBRARY.fullmatch(entry[0])]
-    if not found:
-        for folder in folders:
-            found += [
-                (name, f"{folder}/{name}")
-                for name in _listed(root, folder)
-                if _DRIVER_LIBRARY.fullmatch(name)
-            ]
-    yield from found
+    return found or [
+        (name, f"{folder}/{name}")
+        for folder in LIBRARY_FOLDERS
+        for name in filter(_DRIVER_LIBRARY.fullmatch, _listed(root, folder))
+    ]
 
 
 def cached_libraries(cache: bytes) -> list[tuple[str, str]]:
@@ -155,8 +154,7 @@ def _on_host(root: Path, path: str) -> str:
 def nvml_library(root: Path) -> Path | None:
     """The driver's libnvidia-ml.so.1 below `root`, with which this process can ask the driver; None where
     there is none."""
-    folder = _MULTIARCH.get(platform.machine(), f"{platform.machine()}-linux-gnu")
-    for name, path in _library_names(root, (f"/usr/lib/{folder}", "/usr/lib64")):
+    for name, path in _library_names(root):
         real = _resolved(root, path) if name == "libnvidia-ml.so.1" else None
         if real is not None:
             return Path(_on_host(root, real))

@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,36 +73,31 @@ class MachineRoot:
     def data(self, path: str, *, most: int = _MOST) -> bytes | None:
         """Up to ``most`` bytes of a file. Kernel attributes come in one read; longer listings of /proc, for
         which a caller asks for more than 64 KiB, come page by page."""
-        with _opened(self._at(path)) as descriptor:
-            if descriptor is None:
-                return None
-            try:
-                found = os.read(descriptor, most)
-                while (
-                    most > _MOST
-                    and 0 < len(found) < most
-                    and (more := os.read(descriptor, most - len(found)))
-                ):
-                    found += more
-            except OSError:
-                return None
+        try:
+            # O_NONBLOCK: a named pipe in a captured machine must not block.
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            descriptor = os.open(self._at(path), flags)
+        except (OSError, ValueError):
+            return None
+        try:
+            found = os.read(descriptor, most)
+            while most > _MOST and 0 < len(found) < most and (more := os.read(descriptor, most - len(found))):
+                found += more
             return found
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
     def text(self, path: str, *, most: int = _MOST) -> str | None:
         """A file's text without surrounding blanks; None unless it is printable ASCII with at least one
         character."""
-        found = self.data(path, most=most)
-        if found is None:
-            return None
         try:
-            text = found.decode("ascii").strip()
+            text = (self.data(path, most=most) or b"").decode("ascii").strip()
         except UnicodeDecodeError:
             return None
-        return (
-            text
-            if text and all(character.isprintable() or character in "\n\t" for character in text)
-            else None
-        )
+        printable = all(character.isprintable() or character in "\n\t" for character in text)
+        return text if text and printable else None
 
     def line(self, path: str) -> str | None:
         """A file that holds one short line."""
@@ -160,17 +154,3 @@ class MachineRoot:
 
     def _at(self, path: str) -> str:
         return os.path.join(self.directory, path)  # noqa: PTH118  called some ten thousand times
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int | None]:
-    try:
-        # O_NONBLOCK: a named pipe in a captured machine must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (OSError, ValueError):
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from koordra.errors import NodeError
+from koordra.process import spawn
 
 _CLONE_NEWNET: Final = 0x40000000
 _UP: Final = 1
@@ -46,31 +48,23 @@ class LinkState:
 
 def inside(netns: str, task: Callable[[], _T]) -> _T:
     """Run the task in a thread that has entered the namespace. Raises what the task raises, or NodeError."""
-    result: list[_T] = []
-    failed: list[BaseException] = []
+    result: Future[_T] = Future()
 
     def run() -> None:
         try:
-            descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened_namespace(netns) as descriptor:
                 if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), netns)
-            finally:
-                os.close(descriptor)
-            result.append(task())
+            result.set_result(task())
         except BaseException as error:  # noqa: BLE001  carried over to the thread that waits
-            failed.append(error)
+            result.set_exception(error)
 
-    thread = threading.Thread(target=run, name="in-network-namespace", daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        if isinstance(failed[0], OSError):
-            raise NodeError(
-                f"network namespace {netns}: {failed[0].strerror or failed[0]}; is the pod still there?"
-            ) from failed[0]
-        raise failed[0]
-    return result[0]
+    spawn(run, name="in-network-namespace")
+    try:
+        return result.result()
+    except OSError as error:
+        why = error.strerror or error
+        raise NodeError(f"network namespace {netns}: {why}; is the pod still there?") from error
 
 
 class NetlinkLinks:
@@ -99,7 +93,6 @@ class NetlinkLinks:
 
     def state_in(self, netns: str, name: str) -> LinkState | None:
         """An interface of a pod, None where it has none of that name."""
-
         return _inside(netns, lambda route: _state(route, name) if route.link_lookup(ifname=name) else None)
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:

@@ -100,7 +100,9 @@ class PodNetworks:
             plan = plans.get(attached.device)
             if plan is not None:
                 self._detach_device(attached, plan, claim)
-        self._remove(claim.uid)
+        path = layout.attached_file(self._state, claim.uid)
+        with reported(CheckpointError, path, "removed", remedy=_REMEDY):
+            self._disk.remove(path)
         log.info("network_released", uid=claim.uid, devices=[device.device for device in claim.devices])
 
     def release_claim(self, uid: str) -> None:
@@ -314,11 +316,6 @@ class PodNetworks:
             contextlib.suppress(FileNotFoundError),
         ):
             self._disk.unlink(self._gate(uid))
-
-    def _remove(self, uid: str) -> None:
-        path = layout.attached_file(self._state, uid)
-        with reported(CheckpointError, path, "removed", remedy=_REMEDY):
-            self._disk.remove(path)
 
 
 def _base(plan: NetworkPlan) -> str:

@@ -39,8 +39,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import platform
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -49,11 +47,13 @@ from typing import Final
 
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.claims.container_edits import READ_ONLY, ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.discovery.driver_libraries import LIBRARY_FOLDERS
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
 from koordra.kubelet_plugin.isolation.limiter import layout, region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
 from koordra.kubelet_plugin.isolation.limiter.layout import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter.processes import mount_of, mounts
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -83,17 +83,16 @@ def make_folder(folder: Path) -> None:
 
 def remove_folder(folder: Path, names: tuple[str, ...]) -> None:
     """Take the folder away, with files of these names; also one that is gone. Raises OSError."""
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
-    if not folder.exists():
-        return
-    # A container that still has it keeps it until it ends.
-    while mounted(folder):
-        if _libc.umount2(os.fsencode(folder), _DETACH) != 0:
-            raise NodeError(f"{folder} cannot be unmounted: {os.strerror(ctypes.get_errno())}")
+    while True:
         for name in names:
             (folder / name).unlink(missing_ok=True)
-    folder.rmdir()
+        if not mounted(folder):
+            break
+        # A container that still has it keeps it until it ends.
+        if _libc.umount2(os.fsencode(folder), _DETACH) != 0:
+            raise NodeError(f"{folder} cannot be unmounted: {os.strerror(ctypes.get_errno())}")
+    if folder.exists():
+        folder.rmdir()
 
 
 def mounted(folder: Path) -> bool:
@@ -103,15 +102,8 @@ def mounted(folder: Path) -> bool:
 
 def shared(folder: Path) -> bool:
     """Whether what is mounted below the folder shows on the host too, if there is another host than this."""
-    best, found = -1, False
-    path = str(folder.resolve())
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-        fields, _, _ = line.partition(" - ")
-        words = fields.split(" ")
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
-            best, found = len(point), any(word.startswith("shared:") for word in words[6:])
-    return found
+    found = mount_of(str(folder.resolve()), mounts(Path("/proc/self")))
+    return found is not None and found.shared
 
 
 def _log_once(reason: str) -> None:
@@ -143,14 +135,11 @@ class LimiterIsolation:
         strict: bool = False,
     ) -> None:
         self._folder = state / "limiter"
+        self.claims = self._folder / "claims"
         self._installed = tuple(installed)
         self._context_bytes = context_bytes
         self._flags = layout.STRICT if strict else 0
         self.broker = Broker(self.claims)
-
-    @property
-    def claims(self) -> Path:
-        return self._folder / "claims"
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
         layout.uuid_bytes(share.uuid)
@@ -158,15 +147,10 @@ class LimiterIsolation:
         folder = self.claims / share.claim_uid
         inside = f"{REGIONS_FOLDER}/{share.claim_uid}"
         fronts = tuple(
-            Mount(str(library / name), f"{target}/{name}", READ_ONLY)
-            for target in _targets()
-            for name in LIBRARIES
+            Mount(str(library / name), f"{target}/{name}") for target in LIBRARY_FOLDERS for name in LIBRARIES
         )
-        shared = (
-            Mount(str(folder), inside, READ_ONLY),
-            Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE),
-        )
-        return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *shared))
+        inner = Mount(str(folder), inside), Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE)
+        return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *inner))
 
     def start(self, share: Share, config: GpuConfig) -> None:
         del config
@@ -192,9 +176,8 @@ class LimiterIsolation:
         """The devices of a claim stop together, so the first takes the region away."""
         del device
         self.broker.forget(claim_uid)
-        folder = self.claims / claim_uid
         try:
-            remove_folder(folder, (*region.FILES, "broker.sock"))
+            remove_folder(self.claims / claim_uid, (*region.FILES, "broker.sock"))
         except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {claim_uid} stays: {error}"
@@ -224,10 +207,8 @@ class LimiterIsolation:
 
     def _library(self) -> Path:
         """The folder of this plugin's libraries; a running container keeps the version it started with."""
-        digest = hashlib.sha256()
-        for _, content in sorted(self._built.items()):
-            digest.update(content)
-        return self._folder / "library" / digest.hexdigest()[:16]
+        content = b"".join(content for _, content in sorted(self._built.items()))
+        return self._folder / "library" / hashlib.sha256(content).hexdigest()[:16]
 
     def _install(self) -> None:
         folder = self._library()
@@ -239,11 +220,6 @@ class LimiterIsolation:
                 temporary.write_bytes(content)
                 temporary.chmod(0o755)
                 temporary.rename(target)
-
-
-def _targets() -> tuple[str, ...]:
-    """The folders that a container's loader searches, as driver_libraries.py has them."""
-    return (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
 
 
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -264,11 +240,10 @@ def override_driver_mounts(
 
 
 def _rearranged(edits: ContainerEdits, fronts: dict[str, Mount]) -> ContainerEdits:
-    ours = set(fronts.values())
     driver = {
         mount.host_path: fronts[mount.container_path]
         for mount in edits.mounts
-        if mount.container_path in fronts and mount not in ours
+        if mount.container_path in fronts and mount not in fronts.values()
     }
     mounts = []
     for mount in edits.mounts:

@@ -20,8 +20,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -101,8 +101,11 @@ class Broker:
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # A path may be longer than a socket's name; the folder's descriptor stands for it.
-        with _opened(path.parent) as folder:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
             listening.bind(f"/proc/self/fd/{folder}/{path.name}")
+        finally:
+            os.close(folder)
         path.chmod(0o666)
         listening.listen(1024)
         listening.setblocking(False)
@@ -117,10 +120,9 @@ class Broker:
                     self._ready(key.fileobj, str(key.data))
             with self._lock:
                 now = time.monotonic()
-                for claim_uid in [
-                    each for each, (_, until) in self._callers_connected.items() if now >= until
-                ]:
-                    self._disconnect(claim_uid)
+                for claim_uid, (_, until) in list(self._callers_connected.items()):
+                    if now >= until:
+                        self._disconnect(claim_uid)
 
     def _ready(self, ready: socket.socket, claim_uid: str) -> None:
         """A socket is readable: a new connection, or the message of the open one."""
@@ -162,12 +164,3 @@ class Broker:
         if region.write_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
             log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)
         self.on_call()
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    file = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield file
-    finally:
-        os.close(file)

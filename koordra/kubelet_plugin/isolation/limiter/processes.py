@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, session
@@ -146,42 +146,43 @@ class HostProcesses:
     def _look_up(self, pid: int, started: int, places: Mapping[str, tuple[str, str]]) -> Process | None:
         try:
             thread = _with_memory(self._proc / str(pid)) or self._proc / str(pid)
-            mounted = {(each[0], each[1]) for each in _mounts(thread) if _is_region(each[2])}
+            mounted = {
+                (each.device, each.root)
+                for each in mounts(thread)
+                if each.point.startswith(f"{REGIONS_FOLDER}/")
+            }
             # The process's name is in it, which may be any bytes.
             status = (self._proc / str(pid) / "status").read_text(errors="replace")
             namespace = (thread / "ns" / "pid").readlink().name
         except OSError:
             return None
         claims = sorted(uid for uid, place in places.items() if place in mounted)
-        if not claims:
-            named = self._claim_of(pid, started)
-            claims = [named] if named is not None else []
+        named = self._claim_of(pid, started) if not claims else None
         inner = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
-        if not claims:
+        if not claims and named is None:
             return None
         return Process(
             pid=pid,
             started=started,
-            claims=tuple(claims),
+            claims=tuple(claims) if named is None else (named,),
             inner_pid=int(inner[1]) if inner else pid,
             namespace=int(namespace.partition("[")[2].rstrip("]") or 0),
         )
 
     def _places(self) -> dict[str, tuple[str, str]]:
+        """Where each claim's folder is: file system, and path on it."""
         try:
-            mounts = _mounts(self._proc / "self")
+            known = mounts(self._proc / "self")
             folders = sorted(self._claims.iterdir())
         except OSError:
             return {}
         found = {}
         for folder in folders:
             path = str(folder.resolve())
-            within = [
-                each for each in mounts if path == each[2] or path.startswith(each[2].rstrip("/") + "/")
-            ]
-            if within:
-                device, root, point = max(reversed(within), key=lambda each: len(each[2]))
-                found[folder.name] = device, root.rstrip("/") + path[len(point.rstrip("/")) :] or "/"
+            mount = mount_of(path, known)
+            if mount is not None:
+                rest = path[len(mount.point.rstrip("/")) :]
+                found[folder.name] = mount.device, mount.root.rstrip("/") + rest or "/"
         return found
 
 
@@ -209,18 +210,29 @@ def _stat(folder: Path, field: int) -> int | None:
         return None
 
 
-def _mounts(process: Path) -> list[tuple[str, str, str]]:
+class MountPoint(NamedTuple):
+    """A file system, a path on it, where that is mounted, and whether what is mounted below shows elsewhere too."""
+
+    device: str
+    root: str
+    point: str
+    shared: bool
+
+
+def mounts(process: Path) -> list[MountPoint]:
+    """Every mount that the process sees. Raises OSError."""
     found = []
     for line in (process / "mountinfo").read_text(errors="replace").splitlines():
-        fields = line.split(" ")
+        fields = line.partition(" - ")[0].split(" ")
         if len(fields) > 5:
-            found.append((fields[2], _plain(fields[3]), _plain(fields[4])))
+            root, point = (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), text) for text in fields[3:5])
+            found.append(
+                MountPoint(fields[2], root, point, any(each.startswith("shared:") for each in fields[6:]))
+            )
     return found
 
 
-def _plain(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
-
-
-def _is_region(point: str) -> bool:
-    return point.startswith(f"{REGIONS_FOLDER}/")
+def mount_of(path: str, known: Iterable[MountPoint]) -> MountPoint | None:
+    """The mount that the path is on: the last of the innermost."""
+    within = [each for each in known if path == each.point or path.startswith(each.point.rstrip("/") + "/")]
+    return max(reversed(within), key=lambda each: len(each.point), default=None)
