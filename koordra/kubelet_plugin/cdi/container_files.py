@@ -34,8 +34,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from koordra.api import names
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits, DeviceRecord, Mount
 from koordra.kubelet_plugin.discovery.pci_tree import cpu_numbers
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice

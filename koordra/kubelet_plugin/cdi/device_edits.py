@@ -56,8 +56,13 @@ from koordra.kubelet_plugin.cdi.container_files import (
     metadata_edits,
     topology_edits,
 )
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
-from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.claim_record import (
+    NO_EDITS,
+    ClaimRecord,
+    ContainerEdits,
+    DeviceRecord,
+    Mount,
+)
 from koordra.kubelet_plugin.isolation.limiter.backend import override_driver_mounts
 from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.publish.inventory import Inventory

@@ -23,7 +23,7 @@ import struct
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from koordra.kubelet_plugin.claims.container_edits import Mount
+from koordra.kubelet_plugin.claims.claim_record import Mount
 
 LIBRARY_FOLDERS: Final = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
 """Those that a loader searches without a cache."""

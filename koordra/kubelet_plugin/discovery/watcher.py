@@ -68,9 +68,7 @@ Faults = Mapping[str, Fault]
 
 def with_xid(faults: Faults, bus_id: str, xid: int, *, now: float) -> Faults:
     """The faults after an Xid."""
-    if xid in APPLICATION_XIDS:
-        return faults
-    return {**faults, bus_id: Fault(xid=xid, observed_at=now)}
+    return faults if xid in APPLICATION_XIDS else {**faults, bus_id: Fault(xid=xid, observed_at=now)}
 
 
 def after_reading(faults: Faults, found: Discovery, *, now: float) -> Faults:

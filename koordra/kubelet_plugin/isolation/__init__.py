@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol
 
 from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import environment_name
 

@@ -51,9 +51,8 @@ from koordra.api import names
 from koordra.api.opaque.parameters import RdmaConfig, RdmaMode
 from koordra.api.opaque.rdma_network import Attachment, RdmaNetwork
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
 from koordra.kubelet_plugin.claims.configuration import Configuration
-from koordra.kubelet_plugin.claims.container_edits import Mount
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state import layout, strict_json
 from koordra.node_state.claim_network import AttachedNetwork, NetworkKind, NetworkPlan

@@ -30,9 +30,14 @@ from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
+from koordra.kubelet_plugin.claims.claim_record import (
+    NO_EDITS,
+    ClaimRecord,
+    ContainerEdits,
+    DeviceRecord,
+    State,
+)
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
-from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.isolation import Backend, Share
 from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes

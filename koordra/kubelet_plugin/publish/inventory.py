@@ -19,7 +19,7 @@ from koordra.api.devices import Device, read_device
 from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
 from koordra.api.reader import Reader
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.claims.container_edits import Mount
+from koordra.kubelet_plugin.claims.claim_record import Mount
 from koordra.kubelet_plugin.discovery.driver_libraries import driver_files
 from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.publish.device_attributes import Mode

@@ -141,13 +141,13 @@ def _undated(device: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_devices(
-    slices: Sequence[Mapping[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
+    slices: Sequence[Any], change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The slices with each of their devices changed."""
     return [
         {**one, "spec": {**one["spec"], "devices": [change(device) for device in one["spec"]["devices"]]}}
         if one["spec"].get("devices")
-        else dict(one)
+        else one
         for one in slices
     ]
 

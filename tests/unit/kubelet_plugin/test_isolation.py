@@ -12,7 +12,7 @@ from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin import isolation
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Offering

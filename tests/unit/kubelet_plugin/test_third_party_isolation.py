@@ -19,7 +19,7 @@ from tests.unit.allocator import machines
 from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare
 
 BACKEND = """
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 
 
 class FairyDust:

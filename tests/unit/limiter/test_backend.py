@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.isolation.limiter import layout
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region

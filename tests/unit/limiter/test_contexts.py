@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter.contexts import LEAST, MIB, MOST, UNKNOWN, USUAL, Contexts
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
+    LEAST,
+    MIB,
+    MOST,
+    UNKNOWN,
+    USUAL,
+    Contexts,
+)
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 

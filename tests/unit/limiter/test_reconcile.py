@@ -14,10 +14,10 @@ import pytest
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import layout, region
-from koordra.kubelet_plugin.isolation.limiter.contexts import USUAL, Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses, start_time
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import enforces
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import USUAL, Contexts
 from koordra.metrics import Metrics
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import reconcile, region
-from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses
 from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     BRISK,
@@ -19,6 +18,7 @@ from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     Reconciler,
     pause_after,
 )
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
 from koordra.kubelet_plugin.wakeable import Pause
 from koordra.metrics import Metrics
 from koordra.process import spawn

@@ -4,8 +4,7 @@ backend             what a container gets, what is made on the node for it (a sm
 layout, region      what the node and the processes of a claim share: bytes and locks, and their meaning
 broker              the socket where processes say who they are
 processes           the processes of a card, as the driver and the kernel see them
-contexts            what a CUDA context takes
-unaccounted_memory  what a claim uses beyond its ledger
+unaccounted_memory  what a claim uses beyond its ledger; what a CUDA context takes
 reconcile           ledger against driver, at an interval that follows what changes
 report              metrics, and the verdict of the condition `Limited`
 """

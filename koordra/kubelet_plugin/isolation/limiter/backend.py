@@ -5,7 +5,7 @@
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
     <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (layout.py)
-    <state>/limiter/contexts.json            what a context takes on such cards                  (contexts.py)
+    <state>/limiter/contexts.json            what a context takes on such cards                  (unaccounted_memory.py)
     <state>/limiter/claims/<uid>/broker.sock where its processes identify themselves (broker.py)
 
 In the container:
@@ -47,7 +47,7 @@ from typing import Final
 
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.discovery.driver_libraries import LIBRARY_FOLDERS
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
 from koordra.kubelet_plugin.isolation.limiter import layout, region

@@ -3,7 +3,7 @@
     regions ──> ledger ─┐
     NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (unaccounted_memory.py)
     /proc ──> claims   ─┘    computing without a slot, twice in a row ──> policy: `bypassed`
-                             what a context takes ──> kept for the next one                       (contexts.py)
+                             what a context takes ──> kept for the next one                       (unaccounted_memory.py)
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 
@@ -41,11 +41,10 @@ from typing import Final
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import layout, region, unaccounted_memory
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, ProcessLists, nvml_processes
 from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, Verdict, read_all, verdicts
-from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Reading
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, Reading
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.errors import CDIError
-from koordra.kubelet_plugin.cdi.validation import check, minimum_version
+from koordra.kubelet_plugin.cdi.claim_spec import check, minimum_version
 
 GOOD: dict[str, Any] = {
     "cdiVersion": "0.5.0",

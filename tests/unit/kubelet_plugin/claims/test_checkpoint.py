@@ -23,8 +23,14 @@ from koordra.kubelet_plugin.claims.checkpoint import (
     intact_claims,
     recover_record,
 )
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
-from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
+from koordra.kubelet_plugin.claims.claim_record import (
+    ClaimRecord,
+    ContainerEdits,
+    DeviceRecord,
+    Hook,
+    Mount,
+    State,
+)
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
