@@ -88,7 +88,6 @@ def topology_edits(record: ClaimRecord, *, inventory: Inventory, state: Path) ->
 
 
 def file_contents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
-    """File name -> content, of every file that the record's edits mount."""
     mounted = {Path(mount.host_path).name for device in record.devices for mount in device.edits.mounts}
     found = {
         metadata_name(request): metadata(record, request, inventory)
@@ -214,7 +213,6 @@ def hostfile(hosts: str) -> bytes:
 
 
 def job_documents(record: ClaimRecord, mounted: Iterable[str]) -> dict[str, bytes]:
-    """The hostfile, if the record's edits mount it."""
     if HOSTFILE not in mounted:
         return {}
     hosts = next(

@@ -64,8 +64,6 @@ Texts = dict[tuple[str, int], tuple[ClaimRecord, str]]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All claims, sorted by uid."""
-
     claims: tuple[ClaimRecord, ...] = ()
 
     def get(self, uid: str) -> ClaimRecord | None:

@@ -110,7 +110,6 @@ class MachineRoot:
         return int(text, 0 if "x" in text else 10) if text is not None and _INTEGER.fullmatch(text) else None
 
     def names(self, path: str) -> list[str]:
-        """The entries of a directory, sorted; empty where there is none."""
         try:
             return sorted(os.listdir(self._at(path)))  # noqa: PTH208  names are what is wanted
         except (OSError, ValueError):
@@ -144,7 +143,6 @@ class MachineRoot:
         return None
 
     def device_nodes(self, paths: Iterable[str]) -> tuple[DeviceNode, ...]:
-        """Those of the paths that are character devices."""
         return tuple(node for node in map(self.device_node, paths) if node)
 
     def kernel_numbers(self, path: str) -> tuple[int, int] | None:

@@ -55,7 +55,6 @@ _MOST_PLACEMENTS = 64
 
 
 def nvml_facts() -> NvmlFacts:
-    """All GPUs now, from the real library."""
     try:
         with session() as nvml:
             return _facts(NvmlQuery(nvml, []))

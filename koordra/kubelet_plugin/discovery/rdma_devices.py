@@ -54,7 +54,6 @@ ClassDevices = Mapping[str, list[str]]
 
 
 def verbs_and_management(root: MachineRoot) -> tuple[ClassDevices, ClassDevices]:
-    """The verbs devices (uverbsN), and the management devices (umadN, issmN)."""
     return _owned(root, _VERBS, _VERBS_NODE), _owned(root, _MANAGEMENT, _MANAGEMENT_NODE)
 
 

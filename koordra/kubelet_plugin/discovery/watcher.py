@@ -67,7 +67,6 @@ Faults = Mapping[str, Fault]
 
 
 def with_xid(faults: Faults, bus_id: str, xid: int, *, now: float) -> Faults:
-    """The faults after an Xid."""
     return faults if xid in APPLICATION_XIDS else {**faults, bus_id: Fault(xid=xid, observed_at=now)}
 
 
@@ -91,7 +90,6 @@ def _over(fault: Fault, gpu: Gpu, *, now: float) -> bool:
 
 
 def with_faults(faults: Faults, found: Discovery) -> Discovery:
-    """The reading with the faults on its GPUs."""
     if not faults:
         return found
     gpus = tuple(

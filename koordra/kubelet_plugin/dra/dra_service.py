@@ -183,8 +183,6 @@ class DraService:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationService:
-    """`endpoint` is the DRA socket."""
-
     endpoint: Path
 
     def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name

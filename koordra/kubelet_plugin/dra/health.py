@@ -59,8 +59,6 @@ _LONGEST_MESSAGE: Final = 1024
 
 
 class Health(IntEnum):
-    """Values of the protocol."""
-
     UNKNOWN = 0
     HEALTHY = 1
     UNHEALTHY = 2
@@ -156,8 +154,6 @@ _Status = grpc_health_v1_pb2.HealthCheckResponse
 
 @dataclass(frozen=True, slots=True)
 class ResourceHealthService:
-    """One version of DRAResourceHealth. `messages` is the generated module of the version."""
-
     feed: HealthFeed
     messages: Any
     pool: str
@@ -190,8 +186,6 @@ class ResourceHealthService:
 
 @dataclass(frozen=True, slots=True)
 class ProbeService:
-    """grpc.health.v1.Health. `serving` is asked anew each time."""
-
     serving: Callable[[], bool]
     stop: threading.Event
 

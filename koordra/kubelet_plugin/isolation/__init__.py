@@ -41,8 +41,6 @@ class Share:
 
 
 class Backend(Protocol):
-    """What a backend does for one share of one GPU."""
-
     @property
     def name(self) -> str:
         """The word in `GpuConfig.isolation`."""

@@ -211,7 +211,6 @@ def _route() -> Iterator[Any]:
 
 @contextmanager
 def opened_namespace(netns: str) -> Iterator[int]:
-    """A descriptor of the network namespace. Raises NodeError."""
     try:
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

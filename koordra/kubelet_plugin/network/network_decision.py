@@ -67,7 +67,6 @@ ONE_POD: Final = ".in-one-pod-at-a-time"
 
 
 def gate(state: Path, uid: str) -> Mount:
-    """The mount that holds a container back until its network is there."""
     return Mount(str(gate_file(state, uid)), f"{IN_CONTAINER}/{layout.file_name(uid)}")
 
 
@@ -81,7 +80,6 @@ def gate_file(state: Path, uid: str) -> Path:
 
 
 def encode_gate(claim: AttachedNetwork) -> bytes:
-    """What containers may read."""
     devices = [
         {
             "device": device.device,
@@ -117,7 +115,6 @@ def network_plans(
     consumers: Consumers,
     enabled: bool,
 ) -> tuple[NetworkPlan | None, ...]:
-    """A plan, or None, for each device of the record. Raises PrepareError."""
     plans = tuple(
         _plan(record, device, config.rdma(device.request), inventory=inventory, consumers=consumers)
         if enabled and _is_nic(device)

@@ -80,7 +80,6 @@ class PodNetworks:
         self._cni_dirs = tuple(cni_dirs)
 
     def attach(self, sandbox: Sandbox) -> None:
-        """Attach the NICs of the pod's claims to its sandbox."""
         for network in read_networks(self._state, self._disk):
             if sandbox.pod_uid in network.pods:
                 self._attach(network, sandbox)

@@ -89,7 +89,6 @@ class NetlinkRdma:
             self._enter(netns, lambda: self._set_namespace(ib_device, home))
 
     def present(self, ib_device: str) -> bool:
-        """Whether the device is in this process's namespace."""
         return self._index(ib_device) is not None
 
     def _set_namespace(self, ib_device: str, descriptor: int) -> None:
@@ -121,7 +120,6 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def attributes(payload: bytes) -> Attributes:
-    """The attributes of one message, by type."""
     found: Attributes = {}
     at = 0
     while at + 4 <= len(payload):

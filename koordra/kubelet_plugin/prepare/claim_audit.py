@@ -152,7 +152,6 @@ class ClaimAudit(Wakeable):
         )
 
     def audit(self) -> None:
-        """One audit. Raises KoordraError when the checkpoint cannot be read."""
         findings = find_held(self._state.records(), self._claims, before=self._findings)
         for record in self._orphans(findings):
             ref = record.ref

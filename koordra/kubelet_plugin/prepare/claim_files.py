@@ -57,7 +57,6 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
 
 
 def network_of(record: ClaimRecord) -> ClaimNetwork:
-    """What is done to the network of the claim's pod."""
     planned = (PlannedDevice(each.device, each.network) for each in record.devices if each.network)
     return ClaimNetwork(record.ref, record.pods, tuple(planned))
 
@@ -99,7 +98,6 @@ class ClaimFiles:
             self._disk.remove_folder(paths.claim_folder(uid))
 
     def complete(self, record: ClaimRecord) -> bool:
-        """Whether all files that the record needs exist."""
         uid = record.ref.uid
         if uid not in self.recorded() or claim_spec.file_name(uid) not in self._cdi_names():
             return False
@@ -117,7 +115,6 @@ class ClaimFiles:
         return {uid: data for uid, data in found.items() if data is not None}
 
     def claims(self) -> set[str]:
-        """The uids of all claims that have a file."""
         return self.recorded() | set(filter(None, map(claim_spec.claim_of_file, self._cdi_names())))
 
     def _cdi_names(self) -> list[str]:

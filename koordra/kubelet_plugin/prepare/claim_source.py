@@ -32,13 +32,10 @@ class ClaimSource:
         self._client = client
 
     def get(self, namespace: str, name: str) -> Object:
-        """The ResourceClaim as the API has it now. Raises NotFound and the other ApiErrors."""
         return self._client.get(RESOURCE_CLAIMS, name, namespace=namespace)
 
 
 class ConsumerSource:
-    """Reads the pods that the claim is reserved for, and the attachments that it names."""
-
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 

@@ -62,8 +62,6 @@ def unhealthy(device: Device) -> str | None:
 
 
 class Version(str):
-    """A string that is published as a version."""
-
     __slots__ = ()
 
 
@@ -95,7 +93,6 @@ def _pcie_path(switches: tuple[str, ...]) -> str | None:
 
 
 def typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values as DeviceAttributes, by name."""
     made: dict[str, Any] = {}
     for name, value in sorted(values.items()):
         match value:

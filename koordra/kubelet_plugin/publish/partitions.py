@@ -153,7 +153,6 @@ def vfs(machine: Machine) -> Iterator[tuple[Nic, Nic]]:
 
 
 def consumption(counter_set: str, counters: Counters) -> dict[str, Any]:
-    """An entry of ``consumesCounters``."""
     return {"counterSet": counter_set, "counters": _written(counters)}
 
 

@@ -143,7 +143,6 @@ def _undated(device: dict[str, Any]) -> dict[str, Any]:
 def with_devices(
     slices: Sequence[Any], change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The slices with each of their devices changed."""
     return [
         {**one, "spec": {**one["spec"], "devices": [change(device) for device in one["spec"]["devices"]]}}
         if one["spec"].get("devices")

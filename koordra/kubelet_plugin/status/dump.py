@@ -36,7 +36,6 @@ _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None = None) -> dict[str, Any]:
-    """The document. A file that cannot be read is replaced by its error."""
     disk = disk or Disk()
     claims: list[ClaimRecord] = []
     problems = [problem.to_dict() for problem in found.problems]

@@ -74,7 +74,6 @@ class Change:
 
 
 def labels_of(machine: Machine) -> dict[str, str]:
-    """The labels of a machine, by key; none where it offers no GPU."""
     cards = [gpu for gpu in machine.gpus if gpu.certain]
     if not cards:
         return {}
@@ -137,8 +136,6 @@ def label_value(text: str) -> str:
 
 
 class NodeLabels(Wakeable):
-    """Keeps the labels of one Node."""
-
     def __init__(
         self,
         client: KubeClient,

@@ -56,7 +56,6 @@ class Broker:
         self._callers: dict[tuple[int, int], str] = {}
 
     def resume(self) -> None:
-        """Serve the claims that exist already."""
         with self._lock:
             if self._claims.is_dir() and any(self._claims.iterdir()):
                 self._begin()
@@ -67,7 +66,6 @@ class Broker:
             return self._callers.get((pid, started))
 
     def listen(self, claim_uid: str) -> None:
-        """Serve the claim's processes from now on. Idempotent. Raises OSError."""
         with self._lock:
             self._open(claim_uid)
             self._begin()

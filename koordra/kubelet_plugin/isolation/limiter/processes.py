@@ -42,7 +42,6 @@ ProcessLists = Callable[[Iterable[str]], Mapping[str, CardProcesses]]
 
 
 def nvml_processes(uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
-    """The driver's own lists. NVML is open only while they are read."""
     try:
         with session() as nvml:
             found = {uuid: _processes(nvml, uuid) for uuid in uuids}
@@ -220,7 +219,6 @@ class MountPoint(NamedTuple):
 
 
 def mounts(process: Path) -> list[MountPoint]:
-    """Every mount that the process sees. Raises OSError."""
     found = []
     for line in (process / "mountinfo").read_text(errors="replace").splitlines():
         fields = line.partition(" - ")[0].split(" ")

@@ -130,7 +130,6 @@ class Reconciler(Wakeable):
     gather = 0.0
 
     def step(self, *, woken: bool) -> Pause:
-        """A wake says that a process has connected."""
         began, changed = self._clock(), False
         try:
             changed = self.once()

@@ -75,7 +75,6 @@ def read_all(claims: Path) -> dict[str, ClaimUse]:
 
 
 def verdict(claims: Path, uid: str) -> Verdict | None:
-    """What is to be said of the claim's limiter; None where it has none."""
     folder = claims / uid
     if not (folder / "policy").exists():  # it is made last, and taken away first
         return None
@@ -116,8 +115,6 @@ _DEVICE_GAUGES: Final = {
 
 
 class LimiterMetrics:
-    """`claims` is the folder with one folder per claim."""
-
     def __init__(self, metrics: Metrics, claims: Path) -> None:
         self._claims = claims
         self._devices = {

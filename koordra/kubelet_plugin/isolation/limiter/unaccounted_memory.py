@@ -89,7 +89,6 @@ class Contexts:
         self._learned: dict[str, int] | None = None
 
     def bytes_for(self, uuid: str) -> int:
-        """What to keep for a context on the GPU or MIG instance with this UUID."""
         if self._declared is not None:
             return self._declared
         gpu, key = _card(self._machine(), uuid)
