@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CDIError
@@ -274,7 +274,7 @@ def _edits(edits: ContainerEdits, *, root: Path) -> dict[str, Any]:
         "deviceNodes": [
             {
                 "path": node.path,
-                **_host_path(node.path, root=root),
+                **({} if root == Path("/") else {"hostPath": str(root / node.path.lstrip("/"))}),
                 "type": node.type,
                 "major": node.major,
                 "minor": node.minor,
@@ -300,7 +300,3 @@ def _edits(edits: ContainerEdits, *, root: Path) -> dict[str, Any]:
         ],
     }
     return {field: entries for field, entries in found.items() if entries}
-
-
-def _host_path(path: str, *, root: Path) -> dict[str, str]:
-    return {} if root == Path("/") else {"hostPath": str(root / PurePosixPath(path).relative_to("/"))}

@@ -182,7 +182,7 @@ class XidEvents:
 
     def __init__(self, *, try_again: float = _TRY_AGAIN, wait_ms: int = 500) -> None:
         self._events: deque[Event] = deque()
-        self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._try_again = try_again
         self._wait_ms = wait_ms
         self._closed = threading.Event()
@@ -195,15 +195,12 @@ class XidEvents:
         self._thread = spawn(self._run, name="xid-events")
 
     def fileno(self) -> int:
-        return self._readable
+        return self._ready
 
     def take(self) -> Sequence[Event]:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._readable, 4096)
-        found = []
-        while self._events:
-            found.append(self._events.popleft())
-        return found
+            os.eventfd_read(self._ready)
+        return [self._events.popleft() for _ in range(len(self._events))]
 
     def close(self) -> None:
         self._closed.set()
@@ -212,11 +209,10 @@ class XidEvents:
         if self._thread is not None:
             self._thread.join(_RELEASE_WITHIN)
             if self._thread.is_alive():
-                # NVML hangs on a broken card. The pipe stays open for the thread that may still write to it.
+                # NVML hangs on a broken card. The descriptor stays open for the thread that may still write to it.
                 log.warning("xid_events_stuck")
                 return
-        os.close(self._readable)
-        os.close(self._writable)
+        os.close(self._ready)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -275,8 +271,7 @@ class XidEvents:
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writable, b"!")
+        os.eventfd_write(self._ready, 1)
 
 
 def _register(nvml: Any, events: Any) -> dict[int | None, str]:

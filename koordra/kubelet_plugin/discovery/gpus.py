@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_query import UUID, NvmlFacts
@@ -201,23 +201,16 @@ _LINE = re.compile(r"(\S{1,64}) ([0-9]{1,7})", re.ASCII)
 _CAP = re.compile(r"nvidia-cap[0-9]{1,7}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """The driver's capability nodes: their major, and minors by path (``gpu0/gi1/access``)."""
-
-    major: int | None
-    minors: dict[str, int]
+Capabilities = tuple[int | None, dict[str, int]]
+"""The driver's capability nodes: their major, and minors by path (``gpu0/gi1/access``)."""
 
 
 def capabilities(root: MachineRoot) -> Capabilities:
-    devices = re.search(
-        r"^ *([0-9]{1,7}) nvidia-caps$", root.text("proc/devices", most=_LISTING) or "", re.MULTILINE
-    )
+    listed = root.text("proc/devices", most=_LISTING) or ""
+    major = re.search(r"^ *([0-9]{1,7}) nvidia-caps$", listed, re.MULTILINE)
     lines = (root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING) or "").splitlines()
-    matched = filter(None, map(_LINE.fullmatch, lines))
-    return Capabilities(
-        major=int(devices[1]) if devices else None, minors={line[1]: int(line[2]) for line in matched}
-    )
+    minors = {line[1]: int(line[2]) for line in filter(None, map(_LINE.fullmatch, lines))}
+    return int(major[1]) if major else None, minors
 
 
 def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
@@ -225,17 +218,15 @@ def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
     found: list[MigInstance] = []
     for instance in gpu.mig_instances:
         here = f"gpu{gpu.minor}/gi{instance.gpu_instance}"
-        answers = [
-            _capability_node(root, path, known)
-            for path in (f"{here}/access", f"{here}/ci{instance.compute_instance}/access")
-        ]
-        for answer in answers:
-            if isinstance(answer, str):
-                _instance_problem(
-                    root, gpu, instance, answer, "check /proc/driver/nvidia-caps; it is not offered"
-                )
-        nodes = tuple(answer for answer in answers if isinstance(answer, DeviceNode))
-        found.append(replace(instance, nodes=nodes))
+        nodes = []
+        for path in (f"{here}/access", f"{here}/ci{instance.compute_instance}/access"):
+            answer = _capability_node(root, path, known)
+            if isinstance(answer, DeviceNode):
+                nodes.append(answer)
+            else:
+                remedy = "check /proc/driver/nvidia-caps; it is not offered"
+                _instance_problem(root, gpu, instance, answer, remedy)
+        found.append(replace(instance, nodes=tuple(nodes)))
     return replace(gpu, mig_instances=tuple(found))
 
 
@@ -273,21 +264,18 @@ def _capability_node(root: MachineRoot, capability: str, known: Capabilities) ->
     card, _, rest = capability.partition("/")
     file = root.text(f"proc/driver/nvidia/capabilities/{card}/mig/{rest}") or ""
     reported = re.search(r"^DeviceFileMinor: +([0-9]{1,7})$", file, re.MULTILINE)
-    minors = {
-        minor
-        for minor in (known.minors.get(capability), int(reported[1]) if reported else None)
-        if minor is not None
-    }
-    if known.major is None or not minors:
+    (major, listed), said = known, int(reported[1]) if reported else None
+    minors = {minor for minor in (listed.get(capability), said) if minor is not None}
+    if major is None or not minors:
         return f"the numbers of its node {capability} are not known"
     if len(minors) > 1:
         return f"the driver gives {capability} the minors {' and '.join(map(str, sorted(minors)))}"
     minor = minors.pop()
     path = f"/{_CAPS}/nvidia-cap{minor}"
     node = root.device_node(path)
-    if node is not None and (node.major, node.minor) != (known.major, minor):
-        return f"{path} is {node.major}:{node.minor}, the driver says {known.major}:{minor}"
-    return DeviceNode(path=path, major=known.major, minor=minor)
+    if node is not None and (node.major, node.minor) != (major, minor):
+        return f"{path} is {node.major}:{node.minor}, the driver says {major}:{minor}"
+    return DeviceNode(path=path, major=major, minor=minor)
 
 
 def gpu_management_nodes(root: MachineRoot, gpus: Iterable[Gpu]) -> tuple[DeviceNode, ...]:

@@ -26,7 +26,7 @@ machine with 16 NICs and 128 virtual functions, so it can be taken every few sec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -142,8 +142,13 @@ def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:
 def apply_overlay(found: Discovery, places: Mapping[str, overlay.Place], *, file: str) -> Discovery:
     """`found` with the overlay applied; problems that it answers are dropped, contradictions are added."""
     machine, contradictions = overlay.apply(found.machine, places)
-    open_problems = _unanswered(found.problems, machine)
-    added = [
+    known = {
+        f"PCI device {device.location.bus_id}"
+        for device in machine.devices()
+        if device.location.numa is not None
+    }
+    unanswered = {one for one in found.problems if one.field != "numaNode" or one.object not in known}
+    added = {
         Problem(
             one.device,
             one.field,
@@ -151,17 +156,8 @@ def apply_overlay(found: Discovery, places: Mapping[str, overlay.Place], *, file
             f"correct {file}; the machine is believed",
         )
         for one in contradictions
-    ]
-    return Discovery(machine=machine, problems=tuple(sorted({*open_problems, *added})))
-
-
-def _unanswered(problems: Iterable[Problem], machine: Machine) -> list[Problem]:
-    known = {
-        f"PCI device {device.location.bus_id}"
-        for device in machine.devices()
-        if device.location.numa is not None
     }
-    return [problem for problem in problems if not (problem.field == "numaNode" and problem.object in known)]
+    return Discovery(machine=machine, problems=tuple(sorted(unanswered | added)))
 
 
 def with_moved(now: Machine, before: Machine | None, moved: Collection[str]) -> Machine:

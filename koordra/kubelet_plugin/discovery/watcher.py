@@ -216,7 +216,10 @@ class MachineWatcher:
         self._faults = after_reading(self._faults, self._found, now=now)
         self._first_event = None
         self._probed_at, self._probe_at = now, now + self._rhythm.probe
-        recovering = bool(self._faults) or any(map(_may_recover, self._found.machine.gpus))
+        # One that the driver has not bound (vfio) does not recover by itself, nor by a reset.
+        recovering = bool(self._faults) or any(
+            gpu.faults or (gpu.minor is not None and not gpu.certain) for gpu in self._found.machine.gpus
+        )
         self._read_at = now + (self._rhythm.recheck if recovering else self._rhythm.full)
 
     def _observe(self, source: EventSource) -> None:
@@ -242,9 +245,3 @@ class MachineWatcher:
             self._first_event = now
         settled_at = min(now + self._rhythm.settle, self._first_event + self._rhythm.settle_limit)
         self._read_at = min(self._read_at, settled_at) if self._read_at <= now else settled_at
-
-
-def _may_recover(gpu: Gpu) -> bool:
-    """Whether the card may recover by itself or by a reset. One that the driver has not bound (vfio) may
-    not."""
-    return bool(gpu.faults) or (gpu.minor is not None and not gpu.certain)

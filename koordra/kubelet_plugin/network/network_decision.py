@@ -115,14 +115,18 @@ def network_plans(
     consumers: Consumers,
     enabled: bool,
 ) -> tuple[NetworkPlan | None, ...]:
+    for device in record.devices:
+        if not enabled and _is_nic(device) and config.rdma(device.request).network is not None:
+            raise PrepareError(
+                f"{record.ref}: FeatureDisabled: RdmaConfig.network of request {device.request} cannot be had on this node; "
+                "start the kubelet plugin and the NRI hook with --pod-network"
+            )
     plans = tuple(
         _plan(record, device, config.rdma(device.request), inventory=inventory, consumers=consumers)
         if enabled and _is_nic(device)
         else None
         for device in record.devices
     )
-    if not enabled:
-        _refuse_without_pod_network(record, config)
     taken: dict[str, str] = {}
     for device, plan in zip(record.devices, plans, strict=True):
         if plan is not None and taken.setdefault(plan.interface, device.device) != device.device:
@@ -131,15 +135,6 @@ def network_plans(
                 "give each request an interface name of its own in RdmaConfig.network"
             )
     return plans
-
-
-def _refuse_without_pod_network(record: ClaimRecord, config: Configuration) -> None:
-    for device in record.devices:
-        if _is_nic(device) and config.rdma(device.request).network is not None:
-            raise PrepareError(
-                f"{record.ref}: FeatureDisabled: RdmaConfig.network of request {device.request} cannot be had on this node; "
-                "start the kubelet plugin and the NRI hook with --pod-network"
-            )
 
 
 def _plan(

@@ -37,6 +37,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from operator import attrgetter
 
 from koordra.api.objects import Object
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
@@ -167,6 +168,7 @@ class DeviceState:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
+
                 self._stop_unknown_isolation(ref)
                 self._files.remove(ref.uid)
                 with suppress(CheckpointError):
@@ -283,14 +285,10 @@ class DeviceState:
 
     def _stop_isolation(self, record: ClaimRecord) -> None:
         for device in record.devices:
-            if record.state is State.RECOVERED:
-                # The backend of the share is unknown; stopping a share that was never started is allowed.
-                stopped = tuple(self._backends.values())
-            else:
-                backend = self._backends.get(device.isolation) if device.isolation else None
-                stopped = (backend,) if backend else ()
-            for backend in stopped:
-                backend.stop(claim_uid=record.ref.uid, device=device.device)
+            for name, backend in self._backends.items():
+                # The backend of a recovered share is unknown; stopping a share that was never started is allowed.
+                if record.state is State.RECOVERED or name == device.isolation:
+                    backend.stop(claim_uid=record.ref.uid, device=device.device)
 
     def _stop_unknown_isolation(self, ref: ClaimRef) -> None:
         """Stop a claim without a record in every backend for every device, since its own are unknown."""
@@ -344,8 +342,5 @@ class DeviceState:
 
 
 def _same_devices(held: ClaimRecord, renewed: ClaimRecord) -> bool:
-    if held.state is State.RECOVERED:
-        return [device.assignment for device in held.devices] == [
-            device.assignment for device in renewed.devices
-        ]
-    return [device.allocated for device in held.devices] == [device.allocated for device in renewed.devices]
+    known = attrgetter("assignment" if held.state is State.RECOVERED else "allocated")
+    return list(map(known, held.devices)) == list(map(known, renewed.devices))

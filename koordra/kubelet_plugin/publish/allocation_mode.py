@@ -104,16 +104,15 @@ class AllocationModeChange:
 
     def _last(self) -> frozenset[str]:
         try:
-            found = json.loads(self._disk.read(self._path) or b"{}")["allocator"]
+            return frozenset({str(json.loads(self._disk.read(self._path) or b"{}")["allocator"])})
         except (OSError, ValueError, KeyError, TypeError):
             return frozenset()
-        return frozenset({str(found)})
 
     def _remember(self, target: frozenset[str]) -> None:
-        if self._last() == target:
-            return
         try:
-            self._disk.replace(self._path, json.dumps({"allocator": min(target)}).encode() + b"\n", mode=MODE)
+            if self._last() != target:
+                document = json.dumps({"allocator": min(target)}).encode() + b"\n"
+                self._disk.replace(self._path, document, mode=MODE)
         except OSError as error:
             # The file matters only if the slices vanish too while the mode changes.
             log.error("allocation_mode_not_saved", path=str(self._path), error=str(error))
@@ -121,16 +120,16 @@ class AllocationModeChange:
 
 def quarantined(slices: Sequence[Object]) -> list[Object]:
     """The slices with devices that no allocator gives out."""
-    return with_devices(slices, _withheld)
 
+    def withheld(device: dict[str, Any]) -> dict[str, Any]:
+        others = [taint for taint in device.get("taints") or () if taint["key"] != names.JOINT_TAINT]
+        return {
+            **device,
+            "attributes": {**device["attributes"], names.ATTR_ALLOCATOR: {"string": names.ALLOCATOR_NOBODY}},
+            "taints": [{"key": names.QUARANTINE_TAINT, "effect": "NoSchedule"}, *others][:16],
+        }
 
-def _withheld(device: dict[str, Any]) -> dict[str, Any]:
-    others = [taint for taint in device.get("taints") or () if taint["key"] != names.JOINT_TAINT]
-    return {
-        **device,
-        "attributes": {**device["attributes"], names.ATTR_ALLOCATOR: {"string": names.ALLOCATOR_NOBODY}},
-        "taints": [{"key": names.QUARANTINE_TAINT, "effect": "NoSchedule"}, *others][:16],
-    }
+    return with_devices(slices, withheld)
 
 
 def _allocators(slices: Sequence[Object]) -> frozenset[str]:

@@ -55,8 +55,7 @@ class Taint:
     effect: str = "NoSchedule"
 
     def to_dict(self) -> dict[str, str]:
-        found = {"key": self.key, "effect": self.effect}
-        return {**found, "value": self.value} if self.value else found
+        return {"key": self.key, "effect": self.effect, **({"value": self.value} if self.value else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,9 @@ def cordons_of(node: Object) -> tuple[Cordon, ...]:
     for key, value in sorted(annotations_of(node).items()):
         if key.startswith(CORDON_PREFIX):
             effect, _, reason = str(value).strip().partition(" ")
-            known = effect in EFFECTS
-            reason = reason.strip() if known else str(value).strip()
-            found.append(Cordon(key.removeprefix(CORDON_PREFIX), effect if known else EFFECTS[0], reason))
+            if effect not in EFFECTS:
+                effect, reason = EFFECTS[0], str(value)
+            found.append(Cordon(key.removeprefix(CORDON_PREFIX), effect, reason.strip()))
     return tuple(found)
 
 
@@ -110,10 +109,8 @@ def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tup
     """The taints of GPUs on a node where another device plugin offers GPUs. `offered`: devices and their
     types."""
     resources = offered_by_others(node)
-    if not resources:
-        return {}
-    taint = Taint(FOREIGN_TAINT, label_value(resources[0]))
-    return {name: (taint,) for name, kind in offered.items() if kind in names.GPU_TYPES}
+    taints = tuple(Taint(FOREIGN_TAINT, label_value(resource)) for resource in resources[:1])
+    return {name: taints for name, kind in offered.items() if taints and kind in names.GPU_TYPES}
 
 
 def _related(one: str, other: str) -> bool:

@@ -130,7 +130,12 @@ class Publisher(Wakeable):
         self._recheck_after = step.recheck_after
         shown = quarantined if step.quarantine else list[Object]
         wanted = shown(wanted)
-        generation = next_generation([self._as_sent(obj) for obj in existing], wanted)
+        as_sent = []
+        for obj in existing:
+            # The slice as it was sent, if the API still holds the server's answer to that.
+            sent, answered = self._stored.get(objects.name(obj), ({}, {}))
+            as_sent.append({**obj, "spec": sent} if obj["spec"] == answered else obj)
+        generation = next_generation(as_sent, wanted)
         if existing and generation == generation_of(existing[0]):
             self._generation = max(generation, self._generation)
             return False
@@ -147,11 +152,6 @@ class Publisher(Wakeable):
             "slices_published", node=self._node, generation=generation, slices=len(wanted), devices=devices
         )
         return True
-
-    def _as_sent(self, obj: Object) -> Object:
-        """The slice as it was sent, if the API still holds the server's answer to that."""
-        sent, answered = self._stored.get(objects.name(obj), ({}, {}))
-        return {**obj, "spec": sent} if obj["spec"] == answered else obj
 
     def _write(self, wanted: Object, current: Object | None) -> None:
         if current is None:
