@@ -22,6 +22,7 @@ class Wakeable:
 
     def __init__(self) -> None:
         self._woken = threading.Event()
+        self.was_woken = False
 
     def wake(self) -> None:
         """Work soon: something may have changed."""
@@ -30,13 +31,13 @@ class Wakeable:
     def run(self, stop: threading.Event) -> None:
         """Until `stop`, which is to be followed by a `wake`."""
         while not stop.is_set():
-            woken = self._woken.is_set()
+            self.was_woken = self._woken.is_set()
             self._woken.clear()
-            pause = self.step(woken=woken)
+            pause = self.step()
             if not stop.wait(pause.at_least):
                 self._woken.wait(None if pause.at_most is None else pause.at_most - pause.at_least)
                 stop.wait(self.gather)
 
-    def step(self, *, woken: bool) -> Pause:
-        """Do the work once; errors that the next step may not meet are logged. `woken`: since the last step began."""
+    def step(self) -> Pause:
+        """Do the work once; errors that the next step may not meet are logged. `was_woken`: since the last step began."""
         raise NotImplementedError

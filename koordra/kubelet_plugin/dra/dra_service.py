@@ -161,7 +161,6 @@ class DraService:
         return response
 
     def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
-        del context
         response = self.messages.NodeUnprepareResourcesResponse()
         for ref in _claims(request):
             _, error = self.calls.attempt("unprepare", self.calls.state.unprepare, ref)
@@ -186,7 +185,6 @@ class RegistrationService:
     endpoint: Path
 
     def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name
-        del request, context
         return pluginregistration_pb2.PluginInfo(
             type=PLUGIN_TYPE,
             name=names.DRIVER,
@@ -196,7 +194,6 @@ class RegistrationService:
 
     def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A refusal is only logged: the kubelet retries."""
-        del context
         if request.plugin_registered:
             log.info("registered_with_kubelet", driver=names.DRIVER)
         else:

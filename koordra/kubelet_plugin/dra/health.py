@@ -160,7 +160,6 @@ class ResourceHealthService:
     places: threading.Semaphore
 
     def NodeWatchResources(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802  the service's name
-        del request
         if not self.places.acquire(blocking=False):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many health streams are open")
         try:

@@ -66,7 +66,6 @@ class NoIsolation:
     name: Final = "none"
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        del config
         suffix = f"{environment_name(share.claim_uid)}_{share.index}"
         return ContainerEdits(
             env=tuple(

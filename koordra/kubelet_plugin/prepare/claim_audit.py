@@ -140,8 +140,7 @@ class ClaimAudit(Wakeable):
     def held(self) -> tuple[ClaimRecord, ...]:
         return self._findings.held
 
-    def step(self, *, woken: bool) -> Pause:
-        del woken
+    def step(self) -> Pause:
         try:
             self.audit()
         except KoordraError as error:

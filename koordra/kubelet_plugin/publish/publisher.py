@@ -100,12 +100,10 @@ class Publisher(Wakeable):
                 return
 
     def on_change(self, event: str, obj: Object) -> None:
-        del event, obj
         self.wake()
 
-    def step(self, *, woken: bool) -> Pause:
+    def step(self) -> Pause:
         """At every wake, and at least every INTERVAL; a write is given time to settle."""
-        del woken
         try:
             written = self.sync()
         except ApiError as error:

@@ -178,8 +178,7 @@ class ClaimStatusWriter(Wakeable):
         self._retry = retry
         self._written: dict[str, list[dict[str, Any]]] = {}
 
-    def step(self, *, woken: bool) -> Pause:
-        del woken
+    def step(self) -> Pause:
         try:
             complete = self.sync()
         except KoordraError as error:

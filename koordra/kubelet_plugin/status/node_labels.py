@@ -151,8 +151,7 @@ class NodeLabels(Wakeable):
         self._retry = retry
         self._foreign: tuple[str, ...] = ()
 
-    def step(self, *, woken: bool) -> Pause:
-        del woken
+    def step(self) -> Pause:
         try:
             self.sync()
         except Conflict:

@@ -153,7 +153,6 @@ class LimiterIsolation:
         return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *inner))
 
     def start(self, share: Share, config: GpuConfig) -> None:
-        del config
         try:
             self._install()
             make_folder(self.claims / share.claim_uid)
@@ -174,7 +173,6 @@ class LimiterIsolation:
 
     def stop(self, *, claim_uid: str, device: str) -> None:
         """The devices of a claim stop together, so the first takes the region away."""
-        del device
         self.broker.forget(claim_uid)
         try:
             remove_folder(self.claims / claim_uid, (*region.FILES, "broker.sock"))

@@ -129,7 +129,7 @@ class Reconciler(Wakeable):
 
     gather = 0.0
 
-    def step(self, *, woken: bool) -> Pause:
+    def step(self) -> Pause:
         began, changed = self._clock(), False
         try:
             changed = self.once()
@@ -137,7 +137,7 @@ class Reconciler(Wakeable):
             log.warning("limiter_not_compared", error=str(error))
         ended = self._clock()
         self._took.observe(ended - began)
-        if woken or changed:
+        if self.was_woken or changed:
             self._changed_at = ended
         return pause_after(took=ended - began, quiet_for=ended - self._changed_at)
 
