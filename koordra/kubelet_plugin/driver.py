@@ -263,9 +263,11 @@ class Driver:
             if self._overlay is not None and self._settings.overlay is not None:
                 found = apply_overlay(found, self._overlay, file=self._settings.overlay.name)
             if self._settings.pod_network and self._inventory.known:
-                before = self._inventory.current().machine
                 found = replace(
-                    found, machine=with_moved(found.machine, before, moved_nics(self._state.records()))
+                    found,
+                    machine=with_moved(
+                        found.machine, self._inventory.current().machine, moved_nics(self._state.records())
+                    ),
                 )
             self._guarded.update(found.machine)
             self._inventory.set(found)

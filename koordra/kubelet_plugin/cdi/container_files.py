@@ -95,9 +95,10 @@ def file_contents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]
         if metadata_name(request) in mounted
     }
     if TOPOLOGY in mounted:
-        topology = topology_file(_places(record, inventory), inventory.machine)
         # A device may have gone since; without the file the container could not start again.
-        found[TOPOLOGY] = topology or b'<system version="1"/>\n'
+        found[TOPOLOGY] = (
+            topology_file(_places(record, inventory), inventory.machine) or b'<system version="1"/>\n'
+        )
     return found | job_documents(record, mounted)
 
 
@@ -215,7 +216,5 @@ def hostfile(hosts: str) -> bytes:
 def job_documents(record: ClaimRecord, mounted: Iterable[str]) -> dict[str, bytes]:
     if HOSTFILE not in mounted:
         return {}
-    hosts = next(
-        (value for device in record.devices for name, value in device.edits.env if name == HOSTS), ""
-    )
-    return {HOSTFILE: hostfile(hosts)}
+    env = dict(pair for device in reversed(record.devices) for pair in device.edits.env)
+    return {HOSTFILE: hostfile(env.get(HOSTS, ""))}

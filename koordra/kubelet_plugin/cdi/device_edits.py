@@ -99,8 +99,9 @@ def with_edits(
         if device.network is not None:
             edits += ContainerEdits(mounts=(network_decision.gate(state, record.ref.uid),))
             if device.network.host_interface and not own_users:
-                gate = network_decision.interface_gate(record.ref.uid, device.network.interface)
-                edits += ContainerEdits(mounts=(gate,))
+                edits += ContainerEdits(
+                    mounts=(network_decision.interface_gate(record.ref.uid, device.network.interface),)
+                )
         if device is siblings[0]:
             edits += _needed_once(siblings, inventory=inventory) + topology
             edits += metadata_edits(record, main_request(device), state=state)
@@ -108,8 +109,8 @@ def with_edits(
         if member is not None:
             edits += ContainerEdits(env=variables(member, record.ref.uid))
             if member.hosts and device is siblings[0]:
-                hostfile = claim_folder(state, record.ref.uid) / HOSTFILE
-                edits += ContainerEdits(mounts=(Mount(str(hostfile), _in_container(record.ref.uid)),))
+                hostfile = str(claim_folder(state, record.ref.uid) / HOSTFILE)
+                edits += ContainerEdits(mounts=(Mount(hostfile, _in_container(record.ref.uid)),))
         found.append(edits)
     arranged = override_driver_mounts(found, isolation=isolation)
     devices = [replace(device, edits=edits) for device, edits in zip(record.devices, arranged, strict=True)]

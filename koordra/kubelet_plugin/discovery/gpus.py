@@ -105,8 +105,12 @@ def gpus(
         for function in functions
     ]
     for bus_id in by_nvml:
-        remedy = "check that sysfs is mounted completely; it is not offered"
-        root.problem(f"GPU {bus_id}", "path", "NVML knows it, the PCI tree does not", remedy)
+        root.problem(
+            f"GPU {bus_id}",
+            "path",
+            "NVML knows it, the PCI tree does not",
+            "check that sysfs is mounted completely; it is not offered",
+        )
     known = capabilities(root)
     return tuple(
         without_conflicts(root, [with_nodes(root, gpu, known) for gpu in _without_duplicates(root, found)])
@@ -125,16 +129,24 @@ def _gpu(
     for field, left, right in (("uuid", nvml.uuid, proc.uuid), ("minor", nvml.minor, proc.minor)):
         if left is not None and right is not None and left != right:
             disputed.append(field)
-            said = f"NVML says {left}, /proc/driver/nvidia says {right}"
-            root.problem(subject, field, said, "reload the NVIDIA driver; the card is not offered")
+            root.problem(
+                subject,
+                field,
+                f"NVML says {left}, /proc/driver/nvidia says {right}",
+                "reload the NVIDIA driver; the card is not offered",
+            )
     uuid = nvml.uuid or proc.uuid
     minor = nvml.minor if nvml.minor is not None else proc.minor
     for field, value in (("uuid", uuid), ("memory", nvml.memory_bytes), ("minor", minor)):
         if value is None:
             root.problem(subject, field, "no source reports it", _REPORTED[field])
     if nvml.mig_enabled and not nvml.mig_instances:
-        remedy = "make some (nvidia-smi mig -cgi ... -C) or disable MIG"
-        root.problem(subject, "migMode", "the card is in MIG mode and has no instance", remedy)
+        root.problem(
+            subject,
+            "migMode",
+            "the card is in MIG mode and has no instance",
+            "make some (nvidia-smi mig -cgi ... -C) or disable MIG",
+        )
     where, inferred = location
     return replace(
         nvml,
@@ -157,11 +169,19 @@ def _node(root: MachineRoot, subject: str, minor: int | None) -> DeviceNode | No
     path = f"/dev/nvidia{minor}"
     node = root.device_node(path)
     if node is None:
-        remedy = "run nvidia-smi or nvidia-modprobe -c to make it; the card is not offered"
-        root.problem(subject, "device node", f"{path} does not exist", remedy)
+        root.problem(
+            subject,
+            "device node",
+            f"{path} does not exist",
+            "run nvidia-smi or nvidia-modprobe -c to make it; the card is not offered",
+        )
     elif node.minor != minor:
-        problem = f"{path} is {node.major}:{node.minor}, not minor {minor}"
-        root.problem(subject, "device node", problem, "remove the stale node; the card is not offered")
+        root.problem(
+            subject,
+            "device node",
+            f"{path} is {node.major}:{node.minor}, not minor {minor}",
+            "remove the stale node; the card is not offered",
+        )
         return None
     return node
 
@@ -186,8 +206,12 @@ def _without_duplicates(root: MachineRoot, found: list[Gpu]) -> Iterator[Gpu]:
     for gpu in found:
         claimed = tuple(field for field, count in counts.items() if count[getattr(gpu, field)] > 1)
         for field in claimed:
-            remedy = "reload the NVIDIA driver; neither card is offered"
-            root.problem(f"GPU {gpu.location.bus_id}", field, "another card claims the same one", remedy)
+            root.problem(
+                f"GPU {gpu.location.bus_id}",
+                field,
+                "another card claims the same one",
+                "reload the NVIDIA driver; neither card is offered",
+            )
         yield replace(gpu, disputed=gpu.disputed + claimed)
 
 
@@ -206,8 +230,9 @@ Capabilities = tuple[int | None, dict[str, int]]
 
 
 def capabilities(root: MachineRoot) -> Capabilities:
-    listed = root.text("proc/devices", most=_LISTING) or ""
-    major = re.search(r"^ *([0-9]{1,7}) nvidia-caps$", listed, re.MULTILINE)
+    major = re.search(
+        r"^ *([0-9]{1,7}) nvidia-caps$", root.text("proc/devices", most=_LISTING) or "", re.MULTILINE
+    )
     lines = (root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING) or "").splitlines()
     minors = {line[1]: int(line[2]) for line in filter(None, map(_LINE.fullmatch, lines))}
     return int(major[1]) if major else None, minors
@@ -224,8 +249,9 @@ def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
             if isinstance(answer, DeviceNode):
                 nodes.append(answer)
             else:
-                remedy = "check /proc/driver/nvidia-caps; it is not offered"
-                _instance_problem(root, gpu, instance, answer, remedy)
+                _instance_problem(
+                    root, gpu, instance, answer, "check /proc/driver/nvidia-caps; it is not offered"
+                )
         found.append(replace(instance, nodes=tuple(nodes)))
     return replace(gpu, mig_instances=tuple(found))
 
@@ -240,8 +266,13 @@ def without_conflicts(root: MachineRoot, gpus: list[Gpu]) -> Iterator[Gpu]:
         for instance in gpu.mig_instances:
             contested = any(claims[claim] > 1 for claim in _claims(gpu, instance))
             if contested:
-                remedy = "check nvidia-smi mig -lgi; neither is offered"
-                _instance_problem(root, gpu, instance, "another instance claims the same", remedy)
+                _instance_problem(
+                    root,
+                    gpu,
+                    instance,
+                    "another instance claims the same",
+                    "check nvidia-smi mig -lgi; neither is offered",
+                )
             instances.append(replace(instance, uuid=None) if contested else instance)
         yield replace(gpu, mig_instances=tuple(instances))
 

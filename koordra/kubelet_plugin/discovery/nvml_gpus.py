@@ -59,8 +59,13 @@ def nvml_facts() -> NvmlFacts:
         with session() as nvml:
             return _facts(NvmlQuery(nvml, []))
     except NvmlUnavailable as error:
-        remedy = "check that the NVIDIA driver is installed and loaded"
-        return NvmlFacts(problems=(Problem("NVML", "library", str(error), remedy),))
+        return NvmlFacts(
+            problems=(
+                Problem(
+                    "NVML", "library", str(error), "check that the NVIDIA driver is installed and loaded"
+                ),
+            )
+        )
 
 
 def _facts(query: NvmlQuery) -> NvmlFacts:
@@ -68,7 +73,7 @@ def _facts(query: NvmlQuery) -> NvmlFacts:
     driver = query.ask("driverVersion", nvml.nvmlSystemGetDriverVersion)
     cuda = query.ask("cudaDriverVersion", nvml.nvmlSystemGetCudaDriverVersion_v2)
     count = query.ask("count", nvml.nvmlDeviceGetCount) or 0
-    cards = [card for card in (_card(query, index) for index in range(count)) if card]
+    cards = [card for index in range(count) if (card := _card(query, index))]
     reachable = peers(cards)
     return NvmlFacts(
         driver_version=text(driver),
@@ -191,8 +196,12 @@ def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:
     if current != pending:
         card.problem("migMode", "a change of the MIG mode waits for a reset", "reset the GPU (nvidia-smi -r)")
     profiles, enabled = _profiles(card), current == nvml.NVML_DEVICE_MIG_ENABLE
-    instances = _instances(card, profiles) if enabled else ()
-    return replace(gpu, mig_enabled=enabled, mig_profiles=profiles, mig_instances=instances)
+    return replace(
+        gpu,
+        mig_enabled=enabled,
+        mig_profiles=profiles,
+        mig_instances=_instances(card, profiles) if enabled else (),
+    )
 
 
 def _profiles(card: NvmlQuery) -> tuple[MigProfile, ...]:

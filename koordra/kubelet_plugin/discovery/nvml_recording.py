@@ -65,15 +65,18 @@ def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
     errors = entry.get("errors")
     failing = {str(call): str(text) for call, text in errors.items()} if isinstance(errors, dict) else {}
     for call, text in sorted(failing.items()):
-        remedy = "check dmesg for Xid errors and nvidia-smi -q"
-        problems.append(Problem(f"GPU {bus_id}", call, f"NVML answers {text}", remedy))
+        problems.append(
+            Problem(
+                f"GPU {bus_id}", call, f"NVML answers {text}", "check dmesg for Xid errors and nvidia-smi -q"
+            )
+        )
 
     def known(field: str, value: Any) -> Any:
         return None if field in failing else value
 
     uuid = _text(entry.get("uuid")) or ""
     mig = entry.get("migEnabled")
-    faults = {*filter(None, map(_text, _list(entry.get("faults")))), *map(_LOST.get, failing.values())}
+    faults = {*map(_text, _list(entry.get("faults"))), *map(_LOST.get, failing.values())}
     return Gpu(
         location=Location(bus_id, ()),
         uuid=known("uuid", uuid if UUID.fullmatch(uuid) else None),
@@ -88,7 +91,7 @@ def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
         mig_instances=_each(_instance, entry.get("migInstances")),
         fabric=known("fabric", _fabric(entry.get("fabric"))),
         peers=known("p2p", _peers(entry.get("peers"))),
-        faults=tuple(sorted(fault for fault in faults if fault)),
+        faults=tuple(sorted(filter(None, faults))),
         disputed=("migMode",) if "migMode" in failing else (),
     )
 

@@ -58,8 +58,12 @@ def pci_functions(root: MachineRoot) -> list[PciFunction]:
         steps = _steps(root.link(f"{PCI_DEVICES}/{bus_id}"), bus_id)
         if steps is None:
             what = f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices"
-            remedy = "check that sysfs is mounted completely; the device is left out"
-            root.problem(f"PCI device {bus_id}", "path", what, remedy)
+            root.problem(
+                f"PCI device {bus_id}",
+                "path",
+                what,
+                "check that sysfs is mounted completely; the device is left out",
+            )
             continue
         prefix, path = steps
         directory = "/".join(("sys/devices", *prefix, *path))

@@ -130,8 +130,13 @@ def _report_lost(root: MachineRoot, network: Iterable[PciFunction], verbs: Class
     below = {name for function in network for name in root.names(f"{function.directory}/infiniband")}
     lost = [name for name in listed if known[name] != ["infiniband", name]]
     for name in filter(_NAME.fullmatch, [*lost, *sorted((below | verbs.keys()) - set(listed))]):
-        remedy = "check that sysfs is mounted completely; the device is left out"
-        _problem(root, name, "path", f"/{_CLASS}/{name} does not link to a device", remedy)
+        _problem(
+            root,
+            name,
+            "path",
+            f"/{_CLASS}/{name} does not link to a device",
+            "check that sysfs is mounted completely; the device is left out",
+        )
 
 
 def _nic(
@@ -146,8 +151,13 @@ def _nic(
 ) -> Nic:
     base = f"{function.directory}/infiniband/{name}"
     if parent is not None and vf_index is None:
-        what = f"its physical function {parent} has no virtfn link to it"
-        _problem(root, name, "parent", what, "check sysfs; the virtual function is not offered")
+        _problem(
+            root,
+            name,
+            "parent",
+            f"its physical function {parent} has no virtfn link to it",
+            "check sysfs; the virtual function is not offered",
+        )
     guid, ports = (root.line(f"{base}/node_guid") or "").lower(), _ports(root, name, base)
     if guid == _NO_GUID and parent is None:
         guid = ":".join((ports[0].gid or "").split(":")[4:]) if ports else ""
@@ -206,8 +216,13 @@ def _ports(root: MachineRoot, name: str, base: str) -> tuple[RdmaPort, ...]:
 def _verbs_node(root: MachineRoot, name: str, entries: list[str]) -> DeviceNode | None:
     """The one verbs node whose numbers agree between sysfs and /dev."""
     if len(entries) != 1:
-        what = "no uverbs device names it" if not entries else "several uverbs devices name it"
-        _problem(root, name, "uverbs", what, "load ib_uverbs, or check it; the NIC is not offered")
+        _problem(
+            root,
+            name,
+            "uverbs",
+            "no uverbs device names it" if not entries else "several uverbs devices name it",
+            "load ib_uverbs, or check it; the NIC is not offered",
+        )
         return None
     path = f"/dev/infiniband/{entries[0]}"
     numbers, node = root.kernel_numbers(f"{_VERBS}/{entries[0]}/dev"), root.device_node(path)
@@ -215,8 +230,13 @@ def _verbs_node(root: MachineRoot, name: str, entries: list[str]) -> DeviceNode 
         _problem(root, name, "uverbs", f"{path} does not exist", "check udev; the NIC is not offered")
     elif numbers != (node.major, node.minor):
         said = "nothing" if numbers is None else f"{numbers[0]}:{numbers[1]}"
-        problem = f"{path} is {node.major}:{node.minor}, the kernel says {said}"
-        _problem(root, name, "uverbs", problem, "remove the stale node; the NIC is not offered")
+        _problem(
+            root,
+            name,
+            "uverbs",
+            f"{path} is {node.major}:{node.minor}, the kernel says {said}",
+            "remove the stale node; the NIC is not offered",
+        )
         return None
     return node
 

@@ -126,8 +126,12 @@ def _report_unplaced(
     for bus_id, (location, _) in locations.items():
         if location.numa is None:
             problem = f"its NUMA node is not known, of the {len(nodes)} that the machine shows"
-            remedy = "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none"
-            tree.problem(f"PCI device {bus_id}", "numaNode", problem, remedy)
+            tree.problem(
+                f"PCI device {bus_id}",
+                "numaNode",
+                problem,
+                "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none",
+            )
 
 
 def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:

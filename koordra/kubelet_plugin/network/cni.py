@@ -90,13 +90,6 @@ def _run(
     if program is None:
         raise NodeError(f"CNI plugin {plugin['type']} is not in {', '.join(map(str, bin_dirs))}; install it")
     config = {**plugin, "prevResult": previous} if previous is not None else dict(plugin)
-    arguments = {
-        "IgnoreUnknown": "1",
-        "K8S_POD_NAMESPACE": sandbox.namespace,
-        "K8S_POD_NAME": sandbox.pod,
-        "K8S_POD_INFRA_CONTAINER_ID": sandbox.id,
-        "K8S_POD_UID": sandbox.pod_uid,
-    }
     environment = {
         **os.environ,
         "CNI_COMMAND": command,
@@ -104,7 +97,16 @@ def _run(
         "CNI_NETNS": sandbox.netns,
         "CNI_IFNAME": plan.interface,
         "CNI_PATH": ":".join(map(str, bin_dirs)),
-        "CNI_ARGS": ";".join(f"{name}={value}" for name, value in arguments.items()),
+        "CNI_ARGS": ";".join(
+            f"{name}={value}"
+            for name, value in {
+                "IgnoreUnknown": "1",
+                "K8S_POD_NAMESPACE": sandbox.namespace,
+                "K8S_POD_NAME": sandbox.pod,
+                "K8S_POD_INFRA_CONTAINER_ID": sandbox.id,
+                "K8S_POD_UID": sandbox.pod_uid,
+            }.items()
+        ),
     }
     try:
         done = subprocess.run(

@@ -232,17 +232,16 @@ def _state(route: Any, name: str) -> LinkState:
     index = _index(route, name)
     link = route.get_links(index)[0]
     # The kernel restores IPv6 link-local addresses itself.
-    addresses = [
-        f"{entry.get('local') or entry.get('address')}/{entry['prefixlen']}"
-        for entry in route.get_addr(index=index)
-        if entry["scope"] != _LINK_LOCAL
-    ]
     return LinkState(
         name=name,
         mtu=int(link.get("mtu") or 0),
         up=bool(link["flags"] & _UP),
         mac=str(link.get("address") or ""),
-        addresses=tuple(addresses),
+        addresses=tuple(
+            f"{entry.get('local') or entry.get('address')}/{entry['prefixlen']}"
+            for entry in route.get_addr(index=index)
+            if entry["scope"] != _LINK_LOCAL
+        ),
         carries_default_route=any(
             found["dst_len"] == 0 and found.get("oif") == index and found.get("table", 254) == 254
             for found in route.get_routes(oif=index)

@@ -80,16 +80,19 @@ def gate_file(state: Path, uid: str) -> Path:
 
 
 def encode_gate(claim: AttachedNetwork) -> bytes:
-    devices = [
+    return strict_json.encode(
         {
-            "device": device.device,
-            "interface": device.interface,
-            "addresses": list(device.addresses),
-            "mac": device.mac,
+            "devices": [
+                {
+                    "device": device.device,
+                    "interface": device.interface,
+                    "addresses": list(device.addresses),
+                    "mac": device.mac,
+                }
+                for device in claim.devices
+            ]
         }
-        for device in claim.devices
-    ]
-    return strict_json.encode({"devices": devices})
+    )
 
 
 _ETHERNET = "Ethernet"

@@ -57,8 +57,11 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
 
 
 def network_of(record: ClaimRecord) -> ClaimNetwork:
-    planned = (PlannedDevice(each.device, each.network) for each in record.devices if each.network)
-    return ClaimNetwork(record.ref, record.pods, tuple(planned))
+    return ClaimNetwork(
+        record.ref,
+        record.pods,
+        tuple(PlannedDevice(each.device, each.network) for each in record.devices if each.network),
+    )
 
 
 class ClaimFiles:

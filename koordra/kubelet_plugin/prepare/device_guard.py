@@ -96,7 +96,8 @@ def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
     for part in filter(lambda each: each.nodes, machine.sub_functions):
         name = f"{names.pci_device_name(names.TYPE_NIC, part.location.bus_id)}-{part.name}"
         nodes.append((name, names.TYPE_NIC, part.nodes))
-    devices = [GuardedDevice(name, kind, tuple(filter(None, each))) for name, kind, each in nodes]
     return DeviceGuard(
-        node=node_name, devices=tuple(devices), control=(*machine.gpu_control, *machine.rdma_control)
+        node=node_name,
+        devices=tuple(GuardedDevice(name, kind, tuple(filter(None, each))) for name, kind, each in nodes),
+        control=(*machine.gpu_control, *machine.rdma_control),
     )

@@ -111,8 +111,9 @@ class AllocationModeChange:
     def _remember(self, target: frozenset[str]) -> None:
         try:
             if self._last() != target:
-                document = json.dumps({"allocator": min(target)}).encode() + b"\n"
-                self._disk.replace(self._path, document, mode=MODE)
+                self._disk.replace(
+                    self._path, json.dumps({"allocator": min(target)}).encode() + b"\n", mode=MODE
+                )
         except OSError as error:
             # The file matters only if the slices vanish too while the mode changes.
             log.error("allocation_mode_not_saved", path=str(self._path), error=str(error))
@@ -122,11 +123,13 @@ def quarantined(slices: Sequence[Object]) -> list[Object]:
     """The slices with devices that no allocator gives out."""
 
     def withheld(device: dict[str, Any]) -> dict[str, Any]:
-        others = [taint for taint in device.get("taints") or () if taint["key"] != names.JOINT_TAINT]
         return {
             **device,
             "attributes": {**device["attributes"], names.ATTR_ALLOCATOR: {"string": names.ALLOCATOR_NOBODY}},
-            "taints": [{"key": names.QUARANTINE_TAINT, "effect": "NoSchedule"}, *others][:16],
+            "taints": [
+                {"key": names.QUARANTINE_TAINT, "effect": "NoSchedule"},
+                *[taint for taint in device.get("taints") or () if taint["key"] != names.JOINT_TAINT],
+            ][:16],
         }
 
     return with_devices(slices, withheld)

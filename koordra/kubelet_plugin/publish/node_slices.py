@@ -166,11 +166,9 @@ def node_slices(
         generation=generation,
     )
     cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
-    foreign = foreign_taints(
-        node,
-        offered={name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published},
-    )
-    return with_taints(slices, merged(cordons, held_taints(held, offered=inventory.published), foreign))
+    types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
+    layers = cordons, held_taints(held, offered=types), foreign_taints(node, offered=types)
+    return with_taints(slices, merged(*layers))
 
 
 def mode_of(node: Object) -> Mode:

@@ -145,9 +145,12 @@ class Publisher(Wakeable):
         self._generation = generation
         for name in sorted(current.keys() - {objects.name(slice_) for slice_ in wanted}):
             self._delete(current[name])
-        devices = sum(len(slice_["spec"].get("devices", ())) for slice_ in wanted)
         log.info(
-            "slices_published", node=self._node, generation=generation, slices=len(wanted), devices=devices
+            "slices_published",
+            node=self._node,
+            generation=generation,
+            slices=len(wanted),
+            devices=sum(len(slice_["spec"].get("devices", ())) for slice_ in wanted),
         )
         return True
 
@@ -159,14 +162,23 @@ class Publisher(Wakeable):
                 # A slice of this name that the selector does not show: an older state of the node's pool.
                 current = self._client.get(kinds.RESOURCE_SLICES, objects.name(wanted))
         if current is not None:
-            metadata = {**wanted["metadata"], "resourceVersion": objects.resource_version(current)}
-            answered = self._client.update(kinds.RESOURCE_SLICES, {**wanted, "metadata": metadata})
+            answered = self._client.update(
+                kinds.RESOURCE_SLICES,
+                {
+                    **wanted,
+                    "metadata": {**wanted["metadata"], "resourceVersion": objects.resource_version(current)},
+                },
+            )
         self._stored[objects.name(wanted)] = (wanted["spec"], answered.get("spec") or {})
         dropped = set(missing_fields(wanted["spec"], answered.get("spec")))
         for field in sorted(dropped - self._dropped):
             gate = GATES.get(field)
-            remedy = f"turn on the feature gate {gate}" if gate else "update the API server"
-            log.error("slice_field_dropped", slice=objects.name(wanted), field=field, remedy=remedy)
+            log.error(
+                "slice_field_dropped",
+                slice=objects.name(wanted),
+                field=field,
+                remedy=f"turn on the feature gate {gate}" if gate else "update the API server",
+            )
         self._dropped |= dropped
 
     def _delete(self, obj: Object) -> None:

@@ -169,12 +169,20 @@ def build_devices(
     for gpu in machine.gpus:
         if gpu.publishable:
             bus_id = gpu.location.bus_id
-            more = {
-                names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
-                **links.get(bus_id, {}),
-                **(isolation.attributes() if isolation else {}),
-            }
-            published.append(_gpu(machine, gpu, mode=mode, more=more, slots=slots_per_gpu, counted=mig))
+            published.append(
+                _gpu(
+                    machine,
+                    gpu,
+                    mode=mode,
+                    more={
+                        names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
+                        **links.get(bus_id, {}),
+                        **(isolation.attributes() if isolation else {}),
+                    },
+                    slots=slots_per_gpu,
+                    counted=mig,
+                )
+            )
         elif mig:
             published += [
                 _mig(machine, part, mode=mode)

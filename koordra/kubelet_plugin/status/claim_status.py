@@ -115,8 +115,12 @@ _GID: Final = {
 
 
 def _condition(kind: str, status: bool | None, reason: str, message: str) -> dict[str, Any]:
-    word = "Unknown" if status is None else str(status)
-    return {"type": kind, "status": word, "reason": reason, "message": message}
+    return {
+        "type": kind,
+        "status": "Unknown" if status is None else str(status),
+        "reason": reason,
+        "message": message,
+    }
 
 
 def merged(

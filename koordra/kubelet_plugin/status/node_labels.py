@@ -114,8 +114,12 @@ def change(node: Object, wanted: Mapping[str, str]) -> Change:
         if (key in mine or key not in there) and there.get(key) != value
     }
     remove = tuple(key for key in mine if key not in wanted)
-    ours = {key: value for key, value in wanted.items() if key in mine or key in setting}
-    return Change(setting, remove, ours, foreign)
+    return Change(
+        setting,
+        remove,
+        {key: value for key, value in wanted.items() if key in mine or key in setting},
+        foreign,
+    )
 
 
 def recorded_on(node: Object) -> dict[str, str]:

@@ -149,8 +149,9 @@ class LimiterIsolation:
         fronts = tuple(
             Mount(str(library / name), f"{target}/{name}") for target in LIBRARY_FOLDERS for name in LIBRARIES
         )
-        inner = Mount(str(folder), inside), Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE)
-        return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *inner))
+        usage = Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE)
+        mounts = (*fronts, Mount(str(folder), inside), usage)
+        return NoIsolation().edits(share, config) + ContainerEdits(mounts=mounts)
 
     def start(self, share: Share, config: GpuConfig) -> None:
         try:

@@ -122,8 +122,13 @@ class Reconciler(Wakeable):
         cls, limiter: LimiterIsolation, *, contexts: Contexts, metrics: Metrics, changed: Callable[[], None]
     ) -> Reconciler:
         """Of this node's limiter: its broker supplies who called, and each call makes the node poll."""
-        processes = HostProcesses(limiter.claims, claim_of=limiter.broker.caller)
-        made = cls(limiter.claims, contexts=contexts, metrics=metrics, processes=processes, changed=changed)
+        made = cls(
+            limiter.claims,
+            contexts=contexts,
+            metrics=metrics,
+            processes=HostProcesses(limiter.claims, claim_of=limiter.broker.caller),
+            changed=changed,
+        )
         limiter.broker.on_call = made.wake
         return made
 

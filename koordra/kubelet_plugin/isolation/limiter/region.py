@@ -111,12 +111,20 @@ def allow(
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     if not (folder / "policy").exists():  # it comes last: what is there without it was never used
         layout.make_files(folder)
-        blank = layout.USAGE.pack(layout.USAGE_MAGIC, layout.VERSION, layout.USAGE_BYTES, 0, 0, 0, 0, 0)
-        _make(folder / "usage", layout.USAGE_BYTES, blank, mode=0o666)
-        header = layout.POLICY.pack(
-            layout.POLICY_MAGIC, layout.VERSION, layout.POLICY_BYTES, flags, 0, 0, claim.encode()[:39], 0
+        _make(
+            folder / "usage",
+            layout.USAGE_BYTES,
+            layout.USAGE.pack(layout.USAGE_MAGIC, layout.VERSION, layout.USAGE_BYTES, 0, 0, 0, 0, 0),
+            mode=0o666,
         )
-        _make(folder / "policy", layout.POLICY_BYTES, header, mode=0o644)
+        _make(
+            folder / "policy",
+            layout.POLICY_BYTES,
+            layout.POLICY.pack(
+                layout.POLICY_MAGIC, layout.VERSION, layout.POLICY_BYTES, flags, 0, 0, claim.encode()[:39], 0
+            ),
+            mode=0o644,
+        )
     wanted = layout.uuid_bytes(uuid)
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), layout.POLICY_BYTES) as policy:
         count = struct.unpack_from("=I", policy, layout.DEVICE_COUNT)[0]

@@ -138,8 +138,11 @@ class LimiterMetrics:
         for uid, use in read.items():
             self._turned_away.labels(uid).set(use.turned_away)
             for device in use.devices:
-                figures = device.used, device.limit, device.unseen, device.context_bytes, device.denied
-                for gauge, figure in zip(self._devices.values(), figures, strict=True):
+                for gauge, figure in zip(
+                    self._devices.values(),
+                    (device.used, device.limit, device.unseen, device.context_bytes, device.denied),
+                    strict=True,
+                ):
                     if figure is not None:
                         gauge.labels(uid, device.uuid).set(figure)
         states = [each.handshake for _, each in verdicts(self._claims, read)]

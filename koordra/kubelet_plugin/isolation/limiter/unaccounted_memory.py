@@ -121,9 +121,10 @@ class Contexts:
     def _known(self) -> dict[str, int]:
         if self._learned is None:
             try:
-                read = json.loads(self._disk.read(self._file) or b"{}")
                 self._learned = {
-                    str(key): int(value) for key, value in read.items() if LEAST <= int(value) <= MOST
+                    str(key): int(value)
+                    for key, value in json.loads(self._disk.read(self._file) or b"{}").items()
+                    if LEAST <= int(value) <= MOST
                 }
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 log.warning("context_figures_unreadable", file=str(self._file), error=str(error))
