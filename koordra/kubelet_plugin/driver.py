@@ -34,6 +34,7 @@ from koordra.compat.detection import offered_by_others
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics
+from koordra.kubelet_plugin.claims.configuration import ClaimSource, ConsumerSource
 from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import apply_overlay, with_moved
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
@@ -47,7 +48,6 @@ from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
-from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSource
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koordra.kubelet_plugin.cdi import claim_spec
-from koordra.kubelet_plugin.publish.device_attributes import Mode
+from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.inventory import Offering
 from koordra.node_state import layout
 

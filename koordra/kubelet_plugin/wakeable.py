@@ -17,8 +17,8 @@ class Pause:
 class Wakeable:
     """A part with a `step` of its own. `wake` may be called from any thread; `run` does all the work in its own."""
 
-    gather = 0.05
-    """Seconds between a wake and the step: several changes arrive as several events; one step answers them all."""
+    gather = 0.0
+    """Seconds between a wake and the step, where several changes arrive as several events: one step answers them all."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
@@ -36,7 +36,8 @@ class Wakeable:
             pause = self.step()
             if not stop.wait(pause.at_least):
                 self._woken.wait(None if pause.at_most is None else pause.at_most - pause.at_least)
-                stop.wait(self.gather)
+                if self.gather:
+                    stop.wait(self.gather)
 
     def step(self) -> Pause:
         """Do the work once; errors that the next step may not meet are logged. `was_woken`: since the last step began."""

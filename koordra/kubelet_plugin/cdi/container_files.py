@@ -36,8 +36,8 @@ from typing import Any, Final
 from koordra.api import names
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits, DeviceRecord, Mount
 from koordra.kubelet_plugin.discovery.pci_tree import cpu_numbers
+from koordra.kubelet_plugin.publish.devices import MigDevice
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.kubelet_plugin.publish.partitions import MigDevice
 from koordra.node_state.layout import claim_folder
 from koordra.topology.machine import Device as MachineDevice
 from koordra.topology.machine import Gpu, Machine, NumaNode, bus_order

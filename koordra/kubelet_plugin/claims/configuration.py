@@ -1,4 +1,4 @@
-"""koordra's opaque parameters in an allocation, decoded and ordered by precedence.
+"""A claim as the API has it: koordra's parameters in its allocation, by precedence, and its pods.
 
 `status.allocation.devices.config` holds entries of the class and of the claim, each for some requests or for
 all. If several entries of one kind cover a request, the last one in this order applies as a whole:
@@ -9,16 +9,20 @@ but for isolation, whose policy is the operator's (koordra.api.opaque.isolation)
 
 A JointAllocation covers several requests at a time; a Required one always holds, whatever else is there. A
 GangMember is not a parameter of the claim: the controller writes it into the allocation of a gang's member.
+
+The kubelet sends only the claim's name and uid; the rest is read from the API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
-from koordra.api import names
-from koordra.api.allocation import FROM_CLASS
+from koordra.api import names, objects
+from koordra.api.allocation import FROM_CLASS, Allocation
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
 from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
 from koordra.api.opaque.parameters import (
@@ -30,6 +34,9 @@ from koordra.api.opaque.parameters import (
     decode,
     reject_operator_fields,
 )
+from koordra.api.opaque.rdma_network import Attachment
+from koordra.errors import InvalidInput, NotFound, PrepareError
+from koordra.kube import KubeClient
 
 T = TypeVar("T", GpuConfig, RdmaConfig)
 
@@ -104,3 +111,93 @@ def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configu
         found.append(((not of_class, bool(entry.requests)), entry))
     found.sort(key=lambda ranked: ranked[0])
     return Configuration(tuple(entry for _, entry in found), member)
+
+
+NETWORK_ATTACHMENTS: Final = Kind(
+    "k8s.cni.cncf.io",
+    "v1",
+    "network-attachment-definitions",
+    "NetworkAttachmentDefinition",
+    namespaced=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """The pods that the claim is reserved for: their uids; `host_network` if all of them use the host's
+    network, `own_users` if one has its own user namespace; and the CNI configurations of the attachments that
+    the claim names, as JSON text."""
+
+    pods: tuple[str, ...] = ()
+    host_network: bool = False
+    own_users: bool = False
+    attachments: Mapping[Attachment, str] = field(default_factory=dict)
+
+
+class ClaimSource:
+    """Reads from the API server, not from a cache: the claim may have been written a moment ago."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def get(self, namespace: str, name: str) -> Object:
+        return self._client.get(RESOURCE_CLAIMS, name, namespace=namespace)
+
+
+class ConsumerSource:
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def consumers(self, claim: Object) -> Consumers:
+        """Raises PrepareError for a missing attachment, and ApiErrors."""
+        namespace = objects.namespace(claim)
+        reserved = [
+            entry
+            for entry in objects.status_of(claim).get("reservedFor") or ()
+            if entry.get("resource") == "pods" and not entry.get("apiGroup")
+        ]
+        specs = [self._pod_spec(namespace, entry) for entry in reserved]
+        return Consumers(
+            pods=tuple(str(entry.get("uid")) for entry in reserved),
+            host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
+            own_users=any(spec.get("hostUsers") is False for spec in specs),
+            attachments={found: self._attachment(namespace, found) for found in _attachments(claim)},
+        )
+
+    def _pod_spec(self, namespace: str, entry: Object) -> Object:
+        try:
+            pod = self._client.get(PODS, str(entry.get("name")), namespace=namespace)
+        except NotFound:
+            return {}
+        return dict(objects.spec_of(pod)) if objects.uid(pod) == entry.get("uid") else {}
+
+    def _attachment(self, namespace: str, wanted: Attachment) -> str:
+        place = wanted.namespace or namespace
+        try:
+            found = self._client.get(NETWORK_ATTACHMENTS, wanted.name, namespace=place)
+        except NotFound as error:
+            raise PrepareError(
+                f"NetworkAttachmentDefinition {place}/{wanted.name} does not exist; make it, or take it out of the claim"
+            ) from error
+        config = str(objects.spec_of(found).get("config") or "")
+        if not config:
+            raise PrepareError(
+                f"NetworkAttachmentDefinition {place}/{wanted.name} has no spec.config; koordra needs it there"
+            )
+        return config
+
+
+def _attachments(claim: Object) -> tuple[Attachment, ...]:
+    try:
+        allocation = Allocation.of_claim(claim)
+        entries = configuration(
+            allocation.config if allocation else (), claim=objects.describe(claim)
+        ).entries
+    except InvalidInput:
+        return ()  # prepare_decision reports it
+    found = (
+        entry.parameters.network.attachment
+        for entry in entries
+        if isinstance(entry.parameters, RdmaConfig) and entry.parameters.network
+    )
+    return tuple(dict.fromkeys(attachment for attachment in found if attachment is not None))

@@ -42,17 +42,15 @@ finds what it missed (nri/verify/drift.py, InterfaceMissing).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from koordra.api import names
 from koordra.api.opaque.parameters import RdmaConfig, RdmaMode
-from koordra.api.opaque.rdma_network import Attachment, RdmaNetwork
+from koordra.api.opaque.rdma_network import RdmaNetwork
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
-from koordra.kubelet_plugin.claims.configuration import Configuration
+from koordra.kubelet_plugin.claims.configuration import Configuration, Consumers
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state import layout, strict_json
 from koordra.node_state.claim_network import AttachedNetwork, NetworkKind, NetworkPlan
@@ -96,18 +94,6 @@ def encode_gate(claim: AttachedNetwork) -> bytes:
 
 
 _ETHERNET = "Ethernet"
-
-
-@dataclass(frozen=True, slots=True)
-class Consumers:
-    """The pods that the claim is reserved for: their uids; `host_network` if all of them use the host's
-    network, `own_users` if one has its own user namespace; and the CNI configurations of the attachments that
-    the claim names, as JSON text."""
-
-    pods: tuple[str, ...] = ()
-    host_network: bool = False
-    own_users: bool = False
-    attachments: Mapping[Attachment, str] = field(default_factory=dict)
 
 
 def network_plans(

@@ -20,7 +20,7 @@ from pathlib import Path
 from koordra.api import names
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.claims.checkpoint import reported
-from koordra.kubelet_plugin.publish import partitions
+from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.node_state import layout, prepared_claim
 from koordra.node_state.disk import Disk
 from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice
@@ -86,7 +86,7 @@ def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
         for nic in (*machine.nics, *machine.vfs)
     ]
     for gpu in machine.gpus:
-        published = {each.instance: each.name for each in partitions.mig_devices(gpu)}
+        published = {each.instance: each.name for each in mig_devices(gpu)}
         for instance in filter(lambda each: each.nodes, gpu.mig_instances):
             # One whose profile is not known is not published, and has a name of its own.
             name = published.get(instance, f"{gpu.name}-mig-instance-{instance.gpu_instance}")

@@ -44,11 +44,10 @@ from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, Pr
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, recover_records
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
+from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers, ConsumerSource
 from koordra.kubelet_plugin.isolation import Backend
-from koordra.kubelet_plugin.network.network_decision import Consumers
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
-from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSource
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.settings import NodePaths

@@ -37,12 +37,12 @@ from koordra.kubelet_plugin.claims.claim_record import (
     DeviceRecord,
     State,
 )
-from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
+from koordra.kubelet_plugin.claims.configuration import Configuration, Consumers, configuration
 from koordra.kubelet_plugin.isolation import Backend, Share
-from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
+from koordra.kubelet_plugin.network.network_decision import network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
+from koordra.kubelet_plugin.publish.devices import MigDevice
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.kubelet_plugin.publish.partitions import MigDevice
 from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import NUMA_AFFINITY

@@ -22,8 +22,7 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import Mount
 from koordra.kubelet_plugin.discovery.driver_libraries import driver_files
 from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
-from koordra.kubelet_plugin.publish.device_attributes import Mode
-from koordra.kubelet_plugin.publish.partitions import MigDevice, mig_devices
+from koordra.kubelet_plugin.publish.devices import MigDevice, Mode, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
 from koordra.logs import get_logger
 from koordra.topology import machine as topology

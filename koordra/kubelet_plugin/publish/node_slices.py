@@ -33,7 +33,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Object, annotations_of
 from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.publish.device_attributes import Mode
+from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.resource_slices import with_devices
 from koordra.logs import get_logger

@@ -102,6 +102,8 @@ class Publisher(Wakeable):
     def on_change(self, event: str, obj: Object) -> None:
         self.wake()
 
+    gather = 0.05
+
     def step(self) -> Pause:
         """At every wake, and at least every INTERVAL; a write is given time to settle."""
         try:

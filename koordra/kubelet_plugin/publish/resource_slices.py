@@ -14,7 +14,7 @@ nic        share                       percent of the NIC, all of it by default
 nic        bandwidth                   bits per second, default 0: not reserved; left out while the link is down
 =========  ==========================  =============================================
 
-MIG instances and virtual functions are published only if the operator enables them (``partitions`` has their
+MIG instances and virtual functions are published only if the operator enables them (``devices`` has their
 rules); without them nothing consumes counters.
 
 Only what carries meaning is published, and only what is certain: a device that is not ``publishable`` is left
@@ -32,17 +32,23 @@ from typing import Any
 from koordra.api import names
 from koordra.api.kinds import RESOURCE_SLICES
 from koordra.api.opaque.isolation import IsolationPolicy
-from koordra.kubelet_plugin.publish import partitions
-from koordra.kubelet_plugin.publish.device_attributes import (
+from koordra.kubelet_plugin.publish.devices import (
+    FUNCTIONS,
+    MigDevice,
     Mode,
     Version,
     capacity,
+    consumption,
+    counter_sets,
     document,
+    function_counts,
+    gpu_counters,
     location_attributes,
+    mig_devices,
     unhealthy,
     version,
+    virtual_functions,
 )
-from koordra.kubelet_plugin.publish.partitions import MigDevice, consumption, counter_sets, gpu_counters
 from koordra.quantity import canonical
 from koordra.topology.fabrics import nvlink_domains, published_links, rails
 from koordra.topology.machine import Gpu, Machine, Nic, inferred_attribute
@@ -164,7 +170,7 @@ def build_devices(
     """The devices alone, in the order in which they are published."""
     domains, links = nvlink_domains(machine), published_links(machine.gpus)
     rail_numbers = rails(machine)
-    counts = partitions.functions(machine) if vfs else {}
+    counts = function_counts(machine) if vfs else {}
     published: list[dict[str, Any]] = []
     for gpu in machine.gpus:
         if gpu.publishable:
@@ -185,11 +191,10 @@ def build_devices(
             )
         elif mig:
             published += [
-                _mig(machine, part, mode=mode)
-                for part in partitions.mig_devices(gpu, placements=mig_placements)
+                _mig(machine, part, mode=mode) for part in mig_devices(gpu, placements=mig_placements)
             ]
     children: dict[str, list[Nic]] = {}
-    for vf, parent in partitions.vfs(machine) if vfs else ():
+    for vf, parent in virtual_functions(machine) if vfs else ():
         children.setdefault(parent.location.bus_id, []).append(vf)
     for nic in machine.nics:
         rail, count = rail_numbers.get(nic.location.bus_id), counts.get(nic.location.bus_id, 0)
@@ -203,10 +208,10 @@ def _counter_sets(machine: Machine, *, mig: bool, vfs: bool) -> Iterator[tuple[s
     if mig:
         yield from ((gpu.name, gpu_counters(gpu)) for gpu in machine.gpus if gpu.certain)
     if vfs:
-        counts = partitions.functions(machine)
+        counts = function_counts(machine)
         for nic in machine.nics:
             if nic.location.bus_id in counts:
-                yield nic.name, {partitions.FUNCTIONS: counts[nic.location.bus_id]}
+                yield nic.name, {FUNCTIONS: counts[nic.location.bus_id]}
 
 
 def _metadata(index: int, *, node_name: str, node_uid: str | None) -> dict[str, Any]:
@@ -302,7 +307,7 @@ def _nic(nic: Nic, *, mode: Mode, rail: int | None, functions: int) -> dict[str,
         capacity=offered,
         shared=True,
         reason=unhealthy(nic),
-        consumes=consumption(nic.name, {partitions.FUNCTIONS: functions}) if functions else None,
+        consumes=consumption(nic.name, {FUNCTIONS: functions}) if functions else None,
     )
 
 
@@ -319,7 +324,7 @@ def _vf(vf: Nic, parent: Nic, *, mode: Mode, rail: int | None) -> dict[str, Any]
         capacity={},
         shared=False,
         reason=unhealthy(vf),
-        consumes=consumption(parent.name, {partitions.FUNCTIONS: 1}),
+        consumes=consumption(parent.name, {FUNCTIONS: 1}),
     )
 
 

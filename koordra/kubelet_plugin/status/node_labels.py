@@ -155,6 +155,8 @@ class NodeLabels(Wakeable):
         self._retry = retry
         self._foreign: tuple[str, ...] = ()
 
+    gather = 0.05
+
     def step(self) -> Pause:
         try:
             self.sync()

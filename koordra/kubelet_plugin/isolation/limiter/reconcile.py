@@ -132,8 +132,6 @@ class Reconciler(Wakeable):
         limiter.broker.on_call = made.wake
         return made
 
-    gather = 0.0
-
     def step(self) -> Pause:
         began, changed = self._clock(), False
         try:

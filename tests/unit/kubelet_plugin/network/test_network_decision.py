@@ -13,12 +13,11 @@ import pytest
 
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, PrepareError
+from koordra.kubelet_plugin.claims.configuration import Consumers, ConsumerSource
 from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_decision
-from koordra.kubelet_plugin.network.network_decision import Consumers
-from koordra.kubelet_plugin.prepare.claim_source import ConsumerSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged

@@ -11,7 +11,7 @@ from koordra.api import names
 from koordra.api.objects import Object
 from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.publish.allocation_mode import WINDOW, AllocationModeChange
-from koordra.kubelet_plugin.publish.device_attributes import Mode
+from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state.disk import Disk

@@ -15,7 +15,7 @@ import yaml
 from koordra.api.devices import ResourceSlice, read_device
 from koordra.api.reader import Reader
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.partitions import gpu_counters, mig_devices
+from koordra.kubelet_plugin.publish.devices import gpu_counters, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
 from koordra.topology.machine import DeviceNode, Gpu, Machine
 from koordra.topology.partitions import mig_name
