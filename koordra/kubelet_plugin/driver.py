@@ -57,6 +57,7 @@ from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selec
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
+from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
@@ -125,7 +126,7 @@ class Driver:
             networks=self._networks if settings.pod_network else None,
         )
         self._feed = HealthFeed()
-        sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
+        self._sockets = sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
         calls = dra_service.Calls(self._state, self._metrics, self._on_call)
 
         def add(server: object) -> None:
@@ -142,7 +143,6 @@ class Driver:
             workers=2,
             restored=self._metrics.sockets_restored.inc,
         )
-        self._sockets = sockets
         self._publisher = Publisher(
             client,
             node=settings.node,
@@ -163,12 +163,19 @@ class Driver:
             inventory=self._inventory.current,
             limited=lambda uid: verdict(limiter.claims, uid),
         )
-        self._reconciler = Reconciler.of(
-            limiter, contexts=contexts, metrics=metrics, changed=self._status.wake
-        )
         self._labels = NodeLabels(
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
+        self._loops: dict[str, Wakeable] = {
+            "publish": self._publisher,
+            "audit-claims": self._audit,
+            "write-claim-status": self._status,
+            "compare-limiters": Reconciler.of(
+                limiter, contexts=contexts, metrics=metrics, changed=self._status.wake
+            ),
+        }
+        if settings.legacy_node_labels:
+            self._loops["write-node-labels"] = self._labels
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
         self._first_reading = threading.Event()
         self._reading_error: KoordraError | None = None
@@ -193,7 +200,7 @@ class Driver:
                         self._serve(stop, threads)
         finally:
             stop.set()
-            for part in (self._publisher, self._audit, self._status, self._labels, self._reconciler):
+            for part in self._loops.values():
                 part.wake()
             for thread in (*threads, asking):
                 thread.join(timeout=GRACE)
@@ -215,15 +222,7 @@ class Driver:
         try:
             self._registration.start()
             remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
-            loops = {
-                "publish": self._publisher.run,
-                "audit-claims": self._audit.run,
-                "write-claim-status": self._status.run,
-                "compare-limiters": self._reconciler.run,
-            }
-            if self._settings.legacy_node_labels:
-                loops["write-node-labels"] = self._labels.run
-            threads += [spawn(partial(run, stop), name=name) for name, run in loops.items()]
+            threads += [spawn(partial(part.run, stop), name=name) for name, part in self._loops.items()]
             slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
             following = [
                 self._watch(kinds.RESOURCE_SLICES, slices, self._publisher.on_change, stop),
@@ -271,7 +270,13 @@ class Driver:
                 )
             self._guarded.update(found.machine)
             self._inventory.set(found)
-            self._publish_health()
+            try:
+                held = [device.device for record in self._state.records() for device in record.devices]
+            except KoordraError:
+                held = []  # reported elsewhere; health goes on
+            devices = device_health(self._inventory.current(), held=held)
+            self._metrics.observe_devices(devices)
+            self._feed.publish(devices)
         except KoordraError as error:
             self._reading_error = error
             raise
@@ -280,16 +285,6 @@ class Driver:
         self._publisher.wake()
         self._labels.wake()
         self._status.wake()
-
-    def _publish_health(self) -> None:
-        inventory = self._inventory.current()
-        try:
-            held = [device.device for record in self._state.records() for device in record.devices]
-        except KoordraError:
-            held = []  # reported elsewhere; health goes on
-        devices = device_health(inventory, held=held)
-        self._metrics.observe_devices(devices)
-        self._feed.publish(devices)
 
     def _on_call(self, call: str, done: bool) -> None:
         if done:

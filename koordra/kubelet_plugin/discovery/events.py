@@ -186,9 +186,10 @@ class XidEvents:
         self._try_again = try_again
         self._wait_ms = wait_ms
         self._closed = threading.Event()
-        self._wake = threading.Condition()
-        self._pauses = 0
-        self._open = False
+        self._resumed = threading.Event()
+        self._resumed.set()
+        self._session = threading.Lock()
+        """Held while NVML is open."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -204,8 +205,7 @@ class XidEvents:
 
     def close(self) -> None:
         self._closed.set()
-        with self._wake:
-            self._wake.notify_all()
+        self._resumed.set()
         if self._thread is not None:
             self._thread.join(_RELEASE_WITHIN)
             if self._thread.is_alive():
@@ -217,28 +217,24 @@ class XidEvents:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Hold the NVML session closed; waits a bounded time for it to close."""
-        with self._wake:
-            self._pauses += 1
-            if not self._wake.wait_for(lambda: not self._open, timeout=_RELEASE_WITHIN):
-                log.warning("xid_events_stuck")
+        self._resumed.clear()
+        closed = self._session.acquire(timeout=_RELEASE_WITHIN)
+        if not closed:
+            log.warning("xid_events_stuck")
         try:
             yield
         finally:
-            with self._wake:
-                self._pauses -= 1
-                self._wake.notify_all()
+            self._resumed.set()
+            if closed:
+                self._session.release()
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            with self._wake:
-                self._wake.wait_for(lambda: self._closed.is_set() or not self._pauses)
-                self._open = not self._closed.is_set()
-            healthy = self._open and self._listen()
-            with self._wake:
-                self._open = False
-                self._wake.notify_all()
-                if not healthy:
-                    self._wake.wait_for(self._closed.is_set, timeout=self._try_again)
+            self._resumed.wait()
+            with self._session:
+                healthy = self._closed.is_set() or self._listen()
+            if not healthy:
+                self._closed.wait(self._try_again)
 
     def _listen(self) -> bool:
         """Wait for events until a pause or `close`; False if the library failed before."""
@@ -254,7 +250,7 @@ class XidEvents:
             events = nvml.nvmlEventSetCreate()
             try:
                 cards = _register(nvml, events)
-                while cards and not self._closed.is_set() and not self._pauses:
+                while cards and not self._closed.is_set() and self._resumed.is_set():
                     event = _next(nvml, events, cards, self._wait_ms)
                     if event is not None:
                         self._emit(event)

@@ -13,6 +13,8 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,28 +28,23 @@ TIMEOUT: Final = 60.0
 def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
     """The configurations of the plugins to run, in order. Raises InvalidInput for text that is no CNI
     configuration."""
+    invalid = partial(InvalidInput, object="NetworkAttachmentDefinition", field="spec.config")
     try:
         document = json.loads(config)
     except ValueError as error:
-        raise InvalidInput(
-            f"not JSON: {error}", object="NetworkAttachmentDefinition", field="spec.config"
-        ) from error
+        raise invalid(f"not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise InvalidInput("not an object", object="NetworkAttachmentDefinition", field="spec.config")
+        raise invalid("not an object")
     plugins = document.get("plugins", [document])
     shared = {"cniVersion": document.get("cniVersion", "1.0.0"), "name": document.get("name", "koordra")}
     if not isinstance(plugins, list) or not plugins:
-        raise InvalidInput(
-            "no plugins", object="NetworkAttachmentDefinition", field="spec.config", remedy="name a type"
-        )
+        raise invalid("no plugins", remedy="name a type")
     chain = []
     for plugin in plugins:
         kind = plugin.get("type") if isinstance(plugin, dict) else None
         # The type is the name of a program in the CNI folder, and nothing else: no path.
         if not isinstance(kind, str) or not kind or "/" in kind or kind in {".", ".."}:
-            raise InvalidInput(
-                f"{kind!r} is not a plugin type", object="NetworkAttachmentDefinition", field="spec.config"
-            )
+            raise invalid(f"{kind!r} is not a plugin type")
         chain.append({**plugin, **shared, **({"deviceID": bus_id} if bus_id else {})})
     return chain
 
@@ -119,16 +116,11 @@ def _run(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NodeError(f"CNI plugin {plugin['type']} {command}: {error}") from error
-    answer = _decoded(done.stdout)
+    answer: dict[str, Any] = {}
+    with suppress(ValueError):
+        document = json.loads(done.stdout)
+        answer = document if isinstance(document, dict) else {}
     if done.returncode != 0:
         why = answer.get("msg") or done.stderr.decode(errors="replace").strip()[-300:]
         raise NodeError(f"CNI plugin {plugin['type']} {command}: {why or f'exit code {done.returncode}'}")
     return answer
-
-
-def _decoded(text: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(text) if text.strip() else {}
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}

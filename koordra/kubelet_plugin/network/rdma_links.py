@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from sys import byteorder
 from typing import Final
 
 from koordra.errors import NodeError
@@ -107,11 +108,9 @@ class NetlinkRdma:
             answers = self._exchange(_message(_GET, b"", flags=_REQUEST | _DUMP))
         except OSError as error:
             raise NodeError(f"RDMA devices cannot be listed: {error.strerror}") from error
-        for answer in answers:
-            found = attributes(answer)
+        for found in map(attributes, answers):
             if found.get(_DEV_NAME, b"").rstrip(b"\0").decode() == ib_device:
-                index: int = struct.unpack("=I", found[_DEV_INDEX])[0]
-                return index
+                return int.from_bytes(found[_DEV_INDEX], byteorder)
         return None
 
 

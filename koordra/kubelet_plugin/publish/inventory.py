@@ -22,8 +22,8 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import Mount
 from koordra.kubelet_plugin.discovery.driver_libraries import driver_files
 from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
-from koordra.kubelet_plugin.publish.devices import MigDevice, Mode, mig_devices
-from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
+from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.logs import get_logger
 from koordra.topology import machine as topology
 from koordra.topology.machine import Gpu, Nic
@@ -54,37 +54,15 @@ class Offering:
             log.warning("gpu_shares_refused", allowed=self.isolation.allowed, available=backends)
         return replace(self, isolation=isolation)
 
-    def devices(self, machine: topology.Machine) -> list[dict[str, Any]]:
-        """The offered devices as ResourceSlices show them, whatever the allocation mode."""
-        return build_devices(
-            machine,
-            mode=names.MODE_JOINT,
-            slots_per_gpu=self.slots_per_gpu,
-            mig=self.mig,
-            vfs=self.vfs,
-            isolation=self.isolation,
-        )
-
-    def slices(
-        self,
-        machine: topology.Machine,
-        *,
-        node_name: str,
-        node_uid: str | None,
-        mode: Mode,
-        generation: int,
-    ) -> list[dict[str, Any]]:
-        return build_slices(
-            machine,
-            node_name=node_name,
-            node_uid=node_uid,
-            mode=mode,
-            slots_per_gpu=self.slots_per_gpu,
-            generation=generation,
-            mig=self.mig,
-            vfs=self.vfs,
-            isolation=self.isolation,
-        )
+    @property
+    def options(self) -> dict[str, Any]:
+        """The same as arguments of `build_devices` and `build_slices`."""
+        return {
+            "slots_per_gpu": self.slots_per_gpu,
+            "mig": self.mig,
+            "vfs": self.vfs,
+            "isolation": self.isolation,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +129,8 @@ def inventory_of(
     discovery: Discovery, *, offering: Offering | None = None, driver_files: tuple[Mount, ...] = ()
 ) -> Inventory:
     offering = offering or Offering()
-    read = Reader(
-        {"devices": offering.devices(discovery.machine)}, object="this node's ResourceSlice", field="spec"
-    )
+    devices = build_devices(discovery.machine, mode=names.MODE_JOINT, **offering.options)
+    read = Reader({"devices": devices}, object="this node's ResourceSlice", field="spec")
     return Inventory(
         machine=discovery.machine,
         published={device.name: device for device in map(read_device, read.each("devices"))},

@@ -35,7 +35,7 @@ from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.kubelet_plugin.publish.resource_slices import with_devices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices, with_devices
 from koordra.logs import get_logger
 
 CORDON_PREFIX: Final = "cordon.koordra.io/"
@@ -158,12 +158,13 @@ def node_slices(
 ) -> Sequence[Object]:
     """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices
     although the API no longer knows them."""
-    slices = inventory.offering.slices(
+    slices = build_slices(
         inventory.machine,
         node_name=node_name,
         node_uid=objects.uid(node),
         mode=mode or mode_of(node),
         generation=generation,
+        **inventory.offering.options,
     )
     cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
     types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}

@@ -12,6 +12,7 @@ import pytest
 from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state import prepared_claim
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.presets.tree import MachineWriter
@@ -269,8 +270,13 @@ def test_what_is_not_there_or_not_offered_is_refused_with_the_reason(
 def test_slices_and_prepare_go_by_the_same_offering(mig_machine: Discovery, vf_machine: Discovery) -> None:
     for found in (mig_machine, vf_machine):
         for offering in (Offering(), Offering(mig=True), Offering(vfs=True), EVERYTHING):
-            slices = offering.slices(
-                found.machine, node_name=NODE, node_uid=None, mode="native", generation=1
+            slices = build_slices(
+                found.machine,
+                node_name=NODE,
+                node_uid=None,
+                mode="native",
+                generation=1,
+                **offering.options,
             )
             in_slices = [device["name"] for one in slices for device in one["spec"].get("devices", ())]
             assert in_slices == list(inventory_of(found, offering=offering).published)

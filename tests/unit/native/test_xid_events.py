@@ -42,7 +42,7 @@ for step in steps:
     for file, mode, text in step["write"]:
         # Session open before an Xid: what happened before is not delivered.
         deadline = time.monotonic() + 10
-        while not xids._open and time.monotonic() < deadline:
+        while not (xids._resumed.is_set() and xids._session.locked()) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.3)
         with open({"control": control, "machine": machine}[file], mode) as out:
@@ -143,10 +143,10 @@ for call in ("nvmlInitWithFlags", "nvmlEventSetCreate", "nvmlDeviceGetCount_v2",
         time.sleep(0.05)
         control.write_text("")
         deadline = time.monotonic() + 5
-        while not source._open and time.monotonic() < deadline:
+        while not source._session.locked() and time.monotonic() < deadline:
             time.sleep(0.01)
         events = [type(event).__name__ for event in source.take()]
-        recovered = source._open
+        recovered = source._session.locked()
         source.close()
         answers[f"{call} {code}"] = [recovered, source._thread.is_alive(), "XidReported" in events]
 print(json.dumps(answers))
