@@ -34,7 +34,7 @@ from koordra.compat.detection import offered_by_others
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics
-from koordra.kubelet_plugin.claims.configuration import ClaimSource, ConsumerSource
+from koordra.kubelet_plugin.claims.configuration import ClaimSource
 from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import apply_overlay, with_moved
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
@@ -122,7 +122,7 @@ class Driver:
             inventory=self._inventory.current,
             backends=known,
             disk=disk,
-            consumers=ConsumerSource(client) if settings.pod_network else None,
+            consumers=claims.consumers if settings.pod_network else None,
             networks=self._networks if settings.pod_network else None,
         )
         self._feed = HealthFeed()
@@ -225,7 +225,9 @@ class Driver:
             threads += [spawn(partial(part.run, stop), name=name) for name, part in self._loops.items()]
             slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
             following = [
-                self._watch(kinds.RESOURCE_SLICES, slices, self._publisher.on_change, stop),
+                self._watch(
+                    kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake(), stop
+                ),
                 self._watch(kinds.NODES, node, self._on_node_change, stop),
             ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))

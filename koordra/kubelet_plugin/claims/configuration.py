@@ -134,19 +134,14 @@ class Consumers:
     attachments: Mapping[Attachment, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
 class ClaimSource:
     """Reads from the API server, not from a cache: the claim may have been written a moment ago."""
 
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
+    client: KubeClient
 
     def get(self, namespace: str, name: str) -> Object:
-        return self._client.get(RESOURCE_CLAIMS, name, namespace=namespace)
-
-
-class ConsumerSource:
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
+        return self.client.get(RESOURCE_CLAIMS, name, namespace=namespace)
 
     def consumers(self, claim: Object) -> Consumers:
         """Raises PrepareError for a missing attachment, and ApiErrors."""
@@ -166,7 +161,7 @@ class ConsumerSource:
 
     def _pod_spec(self, namespace: str, entry: Object) -> Object:
         try:
-            pod = self._client.get(PODS, str(entry.get("name")), namespace=namespace)
+            pod = self.client.get(PODS, str(entry.get("name")), namespace=namespace)
         except NotFound:
             return {}
         return dict(objects.spec_of(pod)) if objects.uid(pod) == entry.get("uid") else {}
@@ -174,7 +169,7 @@ class ConsumerSource:
     def _attachment(self, namespace: str, wanted: Attachment) -> str:
         place = wanted.namespace or namespace
         try:
-            found = self._client.get(NETWORK_ATTACHMENTS, wanted.name, namespace=place)
+            found = self.client.get(NETWORK_ATTACHMENTS, wanted.name, namespace=place)
         except NotFound as error:
             raise PrepareError(
                 f"NetworkAttachmentDefinition {place}/{wanted.name} does not exist; make it, or take it out of the claim"

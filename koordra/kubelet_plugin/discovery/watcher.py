@@ -181,15 +181,15 @@ class MachineWatcher:
                 while not stop.is_set():
                     self._act(on_change)
                     for key, _ in selector.select(
-                        max(0.0, min(self._due() - self._clock(), self._rhythm.stop_within))
+                        max(
+                            0.0,
+                            min(min(self._read_at, self._probe_at) - self._clock(), self._rhythm.stop_within),
+                        )
                     ):
                         self._observe(key.data)
             finally:
                 for source in self._sources:
                     source.close()
-
-    def _due(self) -> float:
-        return min(self._read_at, self._probe_at)
 
     def _act(self, on_change: Callable[[Discovery], None]) -> None:
         now = self._clock()

@@ -44,7 +44,7 @@ from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, Pr
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, recover_records
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
-from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers, ConsumerSource
+from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers
 from koordra.kubelet_plugin.isolation import Backend
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
@@ -74,7 +74,7 @@ class DeviceState:
         disk: Disk,
         lock: StateLock | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
-        consumers: ConsumerSource | None = None,
+        consumers: Callable[[Object], Consumers] | None = None,
         networks: PodNetworks | None = None,
     ) -> None:
         self._node = node
@@ -235,7 +235,7 @@ class DeviceState:
     def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:
             claim = self._claims.get(ref.namespace, ref.name)
-            return claim, self._consumers.consumers(claim) if self._consumers else None
+            return claim, self._consumers(claim) if self._consumers else None
         except NotFound as error:
             raise PrepareError(f"{ref}: it does not exist in the API") from error
         except ApiError as error:

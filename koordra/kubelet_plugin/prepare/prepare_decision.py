@@ -250,9 +250,8 @@ def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceR
 
 def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
     """The variable by which the NRI hook sets the container's cpuset near this GPU."""
-    if device.uuid is None or not config.gpu(device.request).numa_affinity:
-        return NO_EDITS
-    return ContainerEdits(env=((NUMA_AFFINITY, "true"),))
+    near = device.uuid is not None and config.gpu(device.request).numa_affinity
+    return ContainerEdits(env=((NUMA_AFFINITY, "true"),)) if near else NO_EDITS
 
 
 def _isolated(

@@ -85,7 +85,7 @@ def unhealthy(device: Device) -> str | None:
 
 
 class Version(str):
-    __slots__ = ()
+    """A string that is published as a version."""
 
 
 def version(text: str | None) -> Version | None:
@@ -159,7 +159,7 @@ class MigDevice:
     @property
     def counters(self) -> dict[str, int]:
         return {
-            **{_memory_slice(place): 1 for place in range(self.start, self.start + self.size)},
+            **{f"memory-slice-{place}": 1 for place in range(self.start, self.start + self.size)},
             **{name: count for name, count in _engines(self.profile).items() if count},
         }
 
@@ -176,10 +176,6 @@ class MigDevice:
         }
 
 
-def _memory_slice(place: int) -> str:
-    return f"memory-slice-{place}"
-
-
 def _engines(profile: MigProfile) -> dict[str, int]:
     return {
         "compute-slices": profile.compute_slices,
@@ -194,7 +190,7 @@ def _engines(profile: MigProfile) -> dict[str, int]:
 def gpu_counters(gpu: Gpu) -> dict[str, int]:
     """The card's counters in total; empty if it has no profiles, or more counters than a set may hold."""
     places = [start + size for profile in gpu.mig_profiles for start, size in profile.placements]
-    totals = {_memory_slice(place): 1 for place in range(min(max(places, default=0), _MOST_COUNTERS + 1))}
+    totals = {f"memory-slice-{place}": 1 for place in range(min(max(places, default=0), _MOST_COUNTERS + 1))}
     for profile in gpu.mig_profiles:
         for name, count in _engines(profile).items():
             if count * profile.most:

@@ -99,9 +99,6 @@ class Publisher(Wakeable):
                 self.wake()
                 return
 
-    def on_change(self, event: str, obj: Object) -> None:
-        self.wake()
-
     gather = 0.05
 
     def step(self) -> Pause:

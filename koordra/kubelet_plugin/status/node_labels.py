@@ -15,7 +15,6 @@ others.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +25,7 @@ from koordra.compat.dialect.allocation import NodeCards
 from koordra.compat.dialects import DIALECTS
 from koordra.errors import ApiError, Conflict
 from koordra.kube import KubeClient
+from koordra.kubelet_plugin.publish.node_slices import label_value
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.topology.machine import Machine
@@ -132,11 +132,6 @@ def recorded_on(node: Object) -> dict[str, str]:
     if not isinstance(found, dict):
         return {}
     return {key: str(value) for key, value in found.items() if key in KEYS}
-
-
-def label_value(text: str) -> str:
-    """A label's value made of a name: 63 characters of the alphabet that labels have."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip())[:63].strip("-._")
 
 
 class NodeLabels(Wakeable):

@@ -68,7 +68,8 @@ def _processes(nvml: Any, uuid: str) -> CardProcesses | None:
             return None
         for process in listed:
             # A process that computes and draws is in both lists, with the same bytes.
-            used[process.pid] = _larger(used.get(process.pid, 0), process.usedGpuMemory)
+            figures = used.get(process.pid, 0), process.usedGpuMemory
+            used[process.pid] = None if None in figures else max(figures)
             if name != _DRAWING:
                 computing.add(process.pid)
     return CardProcesses(used, frozenset(computing))
@@ -81,10 +82,6 @@ def _handle(nvml: Any, uuid: str) -> Any:
         except nvml.NVMLError:
             continue
     return None
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,9 @@ def reading(
             if not earlier and not later:
                 if not sure:
                     continue
-                nameless = any(_nameless(uses[uid]) for uid in claims for uses in (before, after))
+                # A slot's owner is unknown if it could not read its namespace, and the broker was not running.
+                slots = [each for uid in claims for uses in (before, after) for each in uses[uid].processes]
+                nameless = any(not each.host_pid and not each.pid_namespace for each in slots)
                 if used is not None and pid in card.computing and not process.ending and not nameless:
                     outside.add((claims[0], pid, process.started))
             if used is None:
@@ -253,11 +255,6 @@ def _slots(use: ClaimUse, process: Process) -> list[tuple[ClaimUse, ProcessUse]]
         for slot in (*use.processes, *use.ended)
         if slot.host_pid == process.pid or (slot.pid, slot.pid_namespace) == me
     ]
-
-
-def _nameless(use: ClaimUse) -> bool:
-    """Whether a slot's owner is unknown: it could not read its namespace, and the broker was not running."""
-    return any(not slot.host_pid and not slot.pid_namespace for slot in use.processes)
 
 
 def _held(slots: Iterable[tuple[ClaimUse, ProcessUse]], uuid: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, PrepareError
-from koordra.kubelet_plugin.claims.configuration import Consumers, ConsumerSource
+from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers
 from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.isolation import backends
@@ -74,15 +74,6 @@ def infiniband(tmp_path: Path, inventories: dict[str, Inventory]) -> PluginNode:
     return PluginNode(tmp_path / "ib", inventories["InfiniBand"])
 
 
-class FixedConsumers:
-    def __init__(self, consumers: Consumers) -> None:
-        self._consumers = consumers
-
-    def consumers(self, claim: Any) -> Consumers:
-        del claim
-        return self._consumers
-
-
 ONE_POD = Consumers(pods=("pod-1",))
 
 
@@ -94,7 +85,7 @@ def plugin(node: PluginNode, consumers: Consumers | None = ONE_POD) -> DeviceSta
         inventory=lambda: node.inventory,
         backends=backends(),
         disk=StepDisk(),
-        consumers=None if consumers is None else FixedConsumers(consumers),
+        consumers=None if consumers is None else lambda _claim: consumers,
     )
 
 
@@ -351,12 +342,12 @@ def reserved(obj: dict[str, Any], *pods: str) -> dict[str, Any]:
 
 
 def test_who_the_claim_is_for() -> None:
-    source = ConsumerSource(FakePods(a=True, b=False))  # type: ignore[arg-type]
+    source = ClaimSource(FakePods(a=True, b=False))  # type: ignore[arg-type]
     assert source.consumers(claim(1, vf(VF_0))) == Consumers()
     assert source.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), host_network=True)
     both = source.consumers(reserved(claim(1, vf(VF_0)), "a", "b"))
     assert both == Consumers(("uid-a", "uid-b"), host_network=False)
-    own = ConsumerSource(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
+    own = ClaimSource(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
     assert own.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), own_users=True)
     config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))

@@ -143,7 +143,7 @@ def test_the_api_server_is_away_for_a_while(published: Published) -> None:
         published.api.away = False
         assert wait_for(lambda: published.api.generations() == {1})
         published.api.kubelet_deletes_all()
-        published.publisher.on_change("DELETED", {})
+        published.publisher.wake()
         assert wait_for(lambda: published.api.generations() == {2})
     finally:
         stop.set()

@@ -14,7 +14,8 @@ import yaml
 from koordra.api import objects
 from koordra.api.kinds import NODES
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.status.node_labels import KEYS, OURS, NodeLabels, change, label_value, labels_of
+from koordra.kubelet_plugin.publish.node_slices import label_value
+from koordra.kubelet_plugin.status.node_labels import KEYS, OURS, NodeLabels, change, labels_of
 from koordra.topology import presets
 from koordra.topology.machine import Machine
 from koordra_devcluster.demo import manifests
