@@ -40,7 +40,6 @@ from koordra.kubelet_plugin.discovery.events import (
     XidReported,
 )
 from koordra.kubelet_plugin.discovery.machine_root import Discovery
-from koordra.kubelet_plugin.discovery.nvml_query import GpuFactsSource
 from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.logs import get_logger
 from koordra.topology.machine import Gpu
@@ -145,9 +144,7 @@ class MachineWatcher:
         self._first_event: float | None = None
 
     @classmethod
-    def of(
-        cls, root: Path, *, nvml: GpuFactsSource | None = None, rhythm: WatchTiming | None = None
-    ) -> MachineWatcher:
+    def of(cls, root: Path) -> MachineWatcher:
         """A watcher of the machine below ``root``, with the kernel's and NVML's events where it is this
         machine."""
         sources: list[EventSource] = []
@@ -158,16 +155,15 @@ class MachineWatcher:
                     sources.append(kind())
                 except OSError as error:
                     log.warning("event_source_unavailable", source=kind.__name__, error=str(error))
-            if nvml is None:
-                xids = XidEvents()
-                xids.start()
-                sources.append(xids)
+            xids = XidEvents()
+            xids.start()
+            sources.append(xids)
 
         def read() -> Discovery:
             with xids.paused() if xids else contextlib.nullcontext():
-                return discover(root, nvml=nvml)
+                return discover(root)
 
-        return cls(read=read, probe=lambda: probe(root), sources=sources, rhythm=rhythm)
+        return cls(read=read, probe=lambda: probe(root), sources=sources)
 
     def run(self, stop: threading.Event, on_change: Callable[[Discovery], None]) -> None:
         """Until ``stop``: report the first reading, and each one that differs from the last reported.

@@ -149,6 +149,7 @@ MOST_STREAMS: Final = 6
 """Streams that may wait at a time, of the server's 16 threads: Prepare must always find one."""
 
 _WATCH_EVERY: Final = 5.0
+_ANSWER_WITHIN: Final = 5.0
 _Status = grpc_health_v1_pb2.HealthCheckResponse
 
 
@@ -221,15 +222,15 @@ def add_health_services(feed: HealthFeed, server: Any, *, pool: str) -> None:
     )  # type: ignore[no-untyped-call]
 
 
-def sockets_answer(registration: Path, dra: Path, *, timeout: float = 5.0) -> bool:
+def sockets_answer(registration: Path, dra: Path) -> bool:
     """Whether both of the plugin's sockets can be dialled and answer, as the kubelet would find out."""
     try:
         with grpc.insecure_channel(f"unix://{registration}") as channel:
             registry = pluginregistration_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
-            registry.GetInfo(pluginregistration_pb2.InfoRequest(), timeout=timeout)
+            registry.GetInfo(pluginregistration_pb2.InfoRequest(), timeout=_ANSWER_WITHIN)
         with grpc.insecure_channel(f"unix://{dra}") as channel:
             plugin = dra_v1_pb2_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
-            plugin.NodePrepareResources(dra_v1_pb2.NodePrepareResourcesRequest(), timeout=timeout)
+            plugin.NodePrepareResources(dra_v1_pb2.NodePrepareResourcesRequest(), timeout=_ANSWER_WITHIN)
     except grpc.RpcError:
         return False
     return True

@@ -35,8 +35,8 @@ SCHEMA: Final = "koordra.io/dump/v1"
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None = None) -> dict[str, Any]:
-    disk = disk or Disk()
+def dump(paths: NodePaths, found: Discovery, *, version: str) -> dict[str, Any]:
+    disk = Disk()
     claims: list[ClaimRecord] = []
     problems = [problem.to_dict() for problem in found.problems]
     try:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, enforces, read_all
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, enforces, read_all, verdicts
 from koordra.metrics import Metrics
 
 GIB = 1 << 30
@@ -35,7 +35,9 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     region.write_unaccounted(claims / "a", UUID, 5)
     counted(claims / "a", TURNED_AWAY_AT, 3)
     metrics = Metrics()
-    report = LimiterMetrics(metrics, claims)
+    report = LimiterMetrics(metrics)
+    read = read_all(claims)
+    report.observe(read, dict(verdicts(claims, read)).values())
     text = metrics.text()
     figures = {"claim": "a", "gpu": UUID}
     assert metrics.value("koordra_limiter_used_bytes", figures) == 5
@@ -44,7 +46,8 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     assert 'koordra_limiter_limit_bytes{claim="b"' not in text
     assert 'koordra_limiter_claims{state="waiting"} 2.0' in text
     (claims / "a" / "policy").unlink()
-    report.observe(read_all(claims))
+    read = read_all(claims)
+    report.observe(read, dict(verdicts(claims, read)).values())
     text = metrics.text()
     assert 'claim="a"' not in text
     assert 'koordra_limiter_claims{state="waiting"} 1.0' in text

@@ -93,7 +93,7 @@ class Reconciler(Wakeable):
         self._changed = changed
         self._clock = clock
         self._changed_at = clock()
-        self._report = LimiterMetrics(metrics, claims)
+        self._report = LimiterMetrics(metrics)
         self._looks = metrics.counter(
             "koordra_limiter_looks", "Comparisons of the limiters' ledgers with NVML.", ("result",)
         )
@@ -154,8 +154,8 @@ class Reconciler(Wakeable):
             self._foreign.clear()
             self._outside.set(0)
         uses = read_all(self._claims)
-        self._report.observe(uses)
         now = dict(verdicts(self._claims, uses))
+        self._report.observe(uses, now.values())
         if now != self._verdicts:
             for uid, each in now.items():
                 if each != self._verdicts.get(uid):

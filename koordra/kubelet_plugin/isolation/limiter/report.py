@@ -22,7 +22,7 @@ The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -115,8 +115,7 @@ _DEVICE_GAUGES: Final = {
 
 
 class LimiterMetrics:
-    def __init__(self, metrics: Metrics, claims: Path) -> None:
-        self._claims = claims
+    def __init__(self, metrics: Metrics) -> None:
         self._devices = {
             name: metrics.gauge(f"koordra_limiter_{name}", text, ("claim", "gpu"))
             for name, text in _DEVICE_GAUGES.items()
@@ -129,9 +128,9 @@ class LimiterMetrics:
         self._handshakes = metrics.gauge(
             "koordra_limiter_claims", "Claims by what their limiter says.", ("state",)
         )
-        self.observe(read_all(claims))
+        self.observe({}, ())
 
-    def observe(self, read: Mapping[str, ClaimUse]) -> None:
+    def observe(self, read: Mapping[str, ClaimUse], verdicts: Iterable[Verdict]) -> None:
         """Set the series of these claims; those of claims that are gone are removed."""
         for gauge in (*self._devices.values(), self._turned_away):
             gauge.clear()
@@ -145,6 +144,6 @@ class LimiterMetrics:
                 ):
                     if figure is not None:
                         gauge.labels(uid, device.uuid).set(figure)
-        states = [each.handshake for _, each in verdicts(self._claims, read)]
+        states = [each.handshake for each in verdicts]
         for state in HANDSHAKES:
             self._handshakes.labels(state).set(states.count(state))

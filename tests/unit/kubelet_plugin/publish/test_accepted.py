@@ -11,7 +11,7 @@ from koordra.topology.machine import Machine
 from koordra_devcluster.apiserver.status import FieldErrors
 from koordra_devcluster.apiserver.validation.slices import resource_slice
 from tests.machines import catalogue
-from tests.unit.kubelet_plugin.publish.test_partitions import MIXED, POLICIES, node, slices
+from tests.unit.kubelet_plugin.publish.test_devices import MIXED, POLICIES, node, slices
 
 
 def refused(one: dict[str, Any]) -> list[str]:
