@@ -83,7 +83,7 @@ def dialect_of(view: PodView) -> Dialect:
 
 
 def _titles(sign: Sign) -> str:
-    return " or ".join(dialect.vocabulary.title for dialect in DIALECTS if dialect.name in sign.dialects)
+    return " or ".join(dialect.title for dialect in DIALECTS if dialect.name in sign.dialects)
 
 
 def _resources(view: PodView) -> Iterator[Sign]:
@@ -101,7 +101,7 @@ def dialects_with(key: str, settings: Settings) -> frozenset[str]:
     return frozenset(
         dialect.name
         for dialect in DIALECTS
-        for name in dialect.vocabulary.of(Place.RESOURCE)
+        for name in dialect.of(Place.RESOURCE)
         if replace(name, key=settings.name(name.key, dialect.name)).covers(key)
     )
 
@@ -122,7 +122,7 @@ def _of(key: str, place: Place) -> tuple[frozenset[str], frozenset[str]]:
     """The dialects that have the annotation or label, and those of which it is a soft sign."""
     exact, soft = set(), set()
     for dialect in DIALECTS:
-        names = covering(dialect.vocabulary, key, place)
+        names = covering(dialect, key, place)
         if any(name.result for name in names):
             continue  # schedulers write those of their friends too
         if any(not name.soft and name.sign for name in names):
@@ -200,16 +200,12 @@ def written_by_schedulers(annotations: Iterable[str]) -> frozenset[str]:
     return frozenset(
         key
         for key in annotations
-        if any(
-            name.result
-            for dialect in DIALECTS
-            for name in covering(dialect.vocabulary, key, Place.ANNOTATION)
-        )
+        if any(name.result for dialect in DIALECTS for name in covering(dialect, key, Place.ANNOTATION))
     )
 
 
 def _names(place: Place) -> list[str]:
-    return [name.key for dialect in DIALECTS for name in dialect.vocabulary.of(place) if "*" not in name.key]
+    return [name.key for dialect in DIALECTS for name in dialect.of(place) if "*" not in name.key]
 
 
 def _meant(name: str, place: Place) -> str:

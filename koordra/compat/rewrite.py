@@ -108,7 +108,7 @@ def rewrite(
         if key and view.labels.get(key) == word:
             notes.warn(
                 f"{view.meta}.labels[{key}]",
-                f"{word}: the pod is left as it is, as {each.vocabulary.title} leaves it",
+                f"{word}: the pod is left as it is, as {each.title} leaves it",
             )
             return Rewritten(pod)
     dialect = dialect_of(view)
@@ -116,7 +116,7 @@ def rewrite(
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
     warn_of_annotations(view)
-    warn_of_environment(view, normalized, dialect.vocabulary)
+    warn_of_environment(view, normalized, dialect)
     _warn_of_pod(view, normalized, dialect)
     spec, used = claim_of(
         normalized,
@@ -178,7 +178,7 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect)
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        if VISIBLE in container.environment and not covering(dialect.vocabulary, VISIBLE, Place.ENVIRONMENT):
+        if VISIBLE in container.environment and not covering(dialect, VISIBLE, Place.ENVIRONMENT):
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )

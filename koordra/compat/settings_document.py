@@ -73,7 +73,7 @@ def _with_device_config(settings: Settings, section: Reader) -> Settings:
 
 
 def _common(settings: Settings, read: Reader) -> Settings:
-    shared = [each for each in DIALECTS if covering(each.vocabulary, SHARED_NAME, Place.RESOURCE)]
+    shared = [each for each in DIALECTS if covering(each, SHARED_NAME, Place.RESOURCE)]
     default = read.choice("defaultDialect", [each.name for each in shared])
     names, isolation = read.inner("names"), read.inner("isolation")
     isolation.only(*(dialect.name for dialect in DIALECTS), problem="is not allowed")

@@ -39,18 +39,12 @@ RULES = Rules(datetime(2026, 1, 1, tzinfo=UTC), compile_error)
 # --- any pod ----------------------------------------------------------------------------------------------------------
 
 RESOURCES = sorted(
-    {
-        name.key.replace("*", "1g.5gb")
-        for dialect in DIALECTS
-        for name in dialect.vocabulary.of(Place.RESOURCE)
-    }
+    {name.key.replace("*", "1g.5gb") for dialect in DIALECTS for name in dialect.of(Place.RESOURCE)}
 )
 ANNOTATIONS = sorted(
-    {name.key.replace("*", "a") for dialect in DIALECTS for name in dialect.vocabulary.of(Place.ANNOTATION)}
+    {name.key.replace("*", "a") for dialect in DIALECTS for name in dialect.of(Place.ANNOTATION)}
 )
-LABELS = sorted(
-    {name.key.replace("*", "a") for dialect in DIALECTS for name in dialect.vocabulary.of(Place.LABEL)}
-)
+LABELS = sorted({name.key.replace("*", "a") for dialect in DIALECTS for name in dialect.of(Place.LABEL)})
 WORDS = (
     "", "true", "spread", "binpack,mutex", "numa", "A100,V100", ",", "GPU-1", "mig", "hami-core", "50", "slot=1,core=1,memory=1", "ignore", "HAMi-core", "{", "[]",
     '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}', '{"rdma": {"vfSelector": {}}}', '{"gpu": {"requiredTopologyScope": "PCIe"}}', '{"allocatePolicy": "Restricted"}',
@@ -69,9 +63,9 @@ FAMILIES = [
         [
             name
             for name in RESOURCES
-            if any(one.covers(name) for one in dialect.vocabulary.of(Place.RESOURCE)) and name not in HOPELESS
+            if any(one.covers(name) for one in dialect.of(Place.RESOURCE)) and name not in HOPELESS
         ],
-        sorted({name.key.replace("*", "a") for name in dialect.vocabulary.of(Place.ANNOTATION)}),
+        sorted({name.key.replace("*", "a") for name in dialect.of(Place.ANNOTATION)}),
     )
     for dialect in DIALECTS
 ]

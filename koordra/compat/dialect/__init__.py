@@ -75,7 +75,6 @@ __all__ = [
     "Share",
     "Together",
     "Variables",
-    "Vocabulary",
     "annotation",
     "asking_containers",
     "charges",
@@ -133,23 +132,11 @@ class Name:
         return key == self.key or ("*" in self.key and fnmatchcase(key, self.key))
 
 
-@dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """`dialect` is the word in messages and templates, `title` the peer's name."""
-
-    dialect: str
-    title: str
-    names: tuple[Name, ...]
-
-    def of(self, *places: Place) -> tuple[Name, ...]:
-        return tuple(name for name in self.names if name.place in places)
-
-
 @lru_cache(maxsize=MOST_KEPT)
-def covering(vocabulary: Vocabulary, key: str, place: Place) -> tuple[Name, ...]:
+def covering(dialect: Dialect, key: str, place: Place) -> tuple[Name, ...]:
     """The names that mean this one. Every pod asks the same, so answers are kept; users choose what they ask about, so a bounded number
     of them."""
-    return tuple(name for name in vocabulary.of(place) if name.covers(key))
+    return tuple(name for name in dialect.of(place) if name.covers(key))
 
 
 resource = partial(Name, Place.RESOURCE)
@@ -187,6 +174,7 @@ def environment(key: str, meaning: str, becomes: str, *, warned: bool = True, pr
 class Dialect:
     """Everything that is one dialect's alone.
 
+    name, title       the word in messages and templates; the peer's name
     parse             a pod -> what it asks for; raises Refused for what koordra cannot honour
     isolation         of its shares, where neither the pod nor the operator says one
     charges           name of a resource -> how a claim is counted under it by quotas; those among `bytes` are amounts of memory
@@ -205,7 +193,9 @@ class Dialect:
     device_config     field of a device-config.yaml -> the resource that it names in the cluster
     """
 
-    vocabulary: Vocabulary
+    name: str
+    title: str
+    names: tuple[Name, ...]
     parse: Callable[[PodView], NormalizedRequest]
     isolation: str | None = None
     charges: Mapping[str, Charge] = field(default_factory=dict)
@@ -225,9 +215,8 @@ class Dialect:
     sections: Mapping[str, Section] = field(default_factory=dict)
     device_config: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.vocabulary.dialect
+    def of(self, *places: Place) -> tuple[Name, ...]:
+        return tuple(name for name in self.names if name.place in places)
 
     def normalized(self, view: PodView) -> NormalizedRequest:
         """What the pod asks for; asking for no card is asking for nothing. Raises Refused."""
@@ -258,10 +247,10 @@ def asking_containers(view: PodView, normalized: NormalizedRequest) -> list[Cont
     return [container for container in view.containers if container.name in asking]
 
 
-def warn_of_environment(view: PodView, normalized: NormalizedRequest, vocabulary: Vocabulary) -> None:
+def warn_of_environment(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
     """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
     for container in asking_containers(view, normalized):
-        for name in vocabulary.of(Place.ENVIRONMENT):
+        for name in dialect.of(Place.ENVIRONMENT):
             if name.warned and container.mentions(name.key):
                 view.notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
             if name.provided and container.mentions(f"$({name.key}"):

@@ -23,7 +23,6 @@ from koordra.compat.dialect import (
     Share,
     Together,
     Variables,
-    Vocabulary,
     annotation,
     charges,
     environment,
@@ -40,39 +39,35 @@ COUNT: Final = "aliyun.com/gpu-count"
 MULTI: Final = "scheduler.framework.gpushare.allocation"
 _LARGEST_CARD: Final = 1 << 40
 
-VOCABULARY: Final = Vocabulary(
-    ALIYUN,
-    "Aliyun gpushare",
-    (
-        resource(
-            MEMORY,
-            "GiB (MiB with --memory-unit=MiB); the sum over the pod lies on one card",
-            "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
-        ),
-        resource(COUNT, "what a node has; not for pods", "refused: it cannot be asked for"),
-        written("ALIYUN_COM_GPU_MEM_IDX", "card that was chosen"),
-        written("ALIYUN_COM_GPU_MEM_POD", "memory of the pod"),
-        written("ALIYUN_COM_GPU_MEM_DEV", "memory of the card"),
-        written("ALIYUN_COM_GPU_MEM_ASSIGNED", "whether the plugin has taken it"),
-        written("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "when it was chosen"),
-        written(MULTI, "cards that the commercial scheduler chose"),
-        annotation(
-            "aliyun.com/gpu-*",
-            "other annotations",
-            "decide the dialect, with a warning that nobody reads them",
-        ),
-        environment(
-            "ALIYUN_COM_GPU_MEM_",
-            "set by the plugin: card, memory of pod, container and card",
-            "IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given",
-            provided=True,
-        ),
-        setting("--memory-unit", "GiB or MiB", "`aliyun.memoryUnit` in koordra's settings"),
-        on_nodes(
-            "cgpu.disable.isolation",
-            "node label of the commercial plugin",
-            "not read; `isolation.aliyun` in koordra's settings",
-        ),
+NAMES: Final = (
+    resource(
+        MEMORY,
+        "GiB (MiB with --memory-unit=MiB); the sum over the pod lies on one card",
+        "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
+    ),
+    resource(COUNT, "what a node has; not for pods", "refused: it cannot be asked for"),
+    written("ALIYUN_COM_GPU_MEM_IDX", "card that was chosen"),
+    written("ALIYUN_COM_GPU_MEM_POD", "memory of the pod"),
+    written("ALIYUN_COM_GPU_MEM_DEV", "memory of the card"),
+    written("ALIYUN_COM_GPU_MEM_ASSIGNED", "whether the plugin has taken it"),
+    written("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "when it was chosen"),
+    written(MULTI, "cards that the commercial scheduler chose"),
+    annotation(
+        "aliyun.com/gpu-*",
+        "other annotations",
+        "decide the dialect, with a warning that nobody reads them",
+    ),
+    environment(
+        "ALIYUN_COM_GPU_MEM_",
+        "set by the plugin: card, memory of pod, container and card",
+        "IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given",
+        provided=True,
+    ),
+    setting("--memory-unit", "GiB or MiB", "`aliyun.memoryUnit` in koordra's settings"),
+    on_nodes(
+        "cgpu.disable.isolation",
+        "node label of the commercial plugin",
+        "not read; `isolation.aliyun` in koordra's settings",
     ),
 )
 
@@ -125,7 +120,9 @@ def _annotations(found: Allocated) -> dict[str, str]:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    ALIYUN,
+    "Aliyun gpushare",
+    NAMES,
     parse,
     charges={MEMORY: charges.memory_in(_unit)},
     environment=_environment,

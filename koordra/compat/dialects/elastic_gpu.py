@@ -30,7 +30,6 @@ from koordra.compat.dialect import (
     PodView,
     Settings,
     Share,
-    Vocabulary,
     annotation,
     charges,
     environment,
@@ -70,47 +69,43 @@ README_ONLY: Final = (
     "gpushare.provisioner.elasticgpu.io/gpu-memory",
 )
 
-VOCABULARY: Final = Vocabulary(
-    ELASTIC,
-    "Elastic GPU",
-    (
-        resource(
-            "elasticgpu.io/gpu-core",
-            "percent, 100 a card: below 100 a share, from 100 up whole cards",
-            "capacity `cores` (accounting only), or `count` whole cards",
-        ),
-        resource(
-            "elasticgpu.io/gpu-memory",
-            "MiB of the share",
-            "capacity `memory`; told and left out for whole cards",
-        ),
-        resource("elasticgpu.com/gpu-core", "newer name of the same", "as elasticgpu.io/gpu-core"),
-        resource("elasticgpu.com/gpu-memory", "newer name of the same", "as elasticgpu.io/gpu-memory"),
-        resource(
-            "tke.cloud.tencent.com/qgpu-core", "percent, 100 a card (TKE qGPU)", "as elasticgpu.io/gpu-core"
-        ),
-        resource(
-            "tke.cloud.tencent.com/qgpu-core-greedy",
-            "percent that idle compute may exceed",
-            "capacity `cores` (accounting only) with `GpuConfig.coresPolicy: Elastic`",
-        ),
-        resource("tke.cloud.tencent.com/qgpu-memory", "GB of the share", "capacity `memory`, as GiB"),
-        resource(README_ONLY[0], "in the README alone; nothing reads it on a pod", "refused"),
-        resource(README_ONLY[1], "in the README alone; nothing reads it on a pod", "refused"),
-        annotation(
-            "egpuc.elasticgpu.io/*",
-            "the ElasticGPUClaim of a container",
-            "refused by `koordra convert`: the claim object says what is asked for, and it is served in the cluster",
-        ),
-        written("elasticgpu.io/container-*", "cards that were chosen"),
-        written("elasticgpu.io/assumed", "that they were"),
-        label("elasticgpu.io/assumed", "that cards were chosen", "not read"),
-        environment("GPU", "set by the agent to a hash", "is not set any more", warned=False),
-        setting(
-            "unit of gpu-memory",
-            "MiB in agent and README, GB in a comment of the scheduler",
-            "`elastic.memoryUnit` in koordra's settings, MiB",
-        ),
+NAMES: Final = (
+    resource(
+        "elasticgpu.io/gpu-core",
+        "percent, 100 a card: below 100 a share, from 100 up whole cards",
+        "capacity `cores` (accounting only), or `count` whole cards",
+    ),
+    resource(
+        "elasticgpu.io/gpu-memory",
+        "MiB of the share",
+        "capacity `memory`; told and left out for whole cards",
+    ),
+    resource("elasticgpu.com/gpu-core", "newer name of the same", "as elasticgpu.io/gpu-core"),
+    resource("elasticgpu.com/gpu-memory", "newer name of the same", "as elasticgpu.io/gpu-memory"),
+    resource(
+        "tke.cloud.tencent.com/qgpu-core", "percent, 100 a card (TKE qGPU)", "as elasticgpu.io/gpu-core"
+    ),
+    resource(
+        "tke.cloud.tencent.com/qgpu-core-greedy",
+        "percent that idle compute may exceed",
+        "capacity `cores` (accounting only) with `GpuConfig.coresPolicy: Elastic`",
+    ),
+    resource("tke.cloud.tencent.com/qgpu-memory", "GB of the share", "capacity `memory`, as GiB"),
+    resource(README_ONLY[0], "in the README alone; nothing reads it on a pod", "refused"),
+    resource(README_ONLY[1], "in the README alone; nothing reads it on a pod", "refused"),
+    annotation(
+        "egpuc.elasticgpu.io/*",
+        "the ElasticGPUClaim of a container",
+        "refused by `koordra convert`: the claim object says what is asked for, and it is served in the cluster",
+    ),
+    written("elasticgpu.io/container-*", "cards that were chosen"),
+    written("elasticgpu.io/assumed", "that they were"),
+    label("elasticgpu.io/assumed", "that cards were chosen", "not read"),
+    environment("GPU", "set by the agent to a hash", "is not set any more", warned=False),
+    setting(
+        "unit of gpu-memory",
+        "MiB in agent and README, GB in a comment of the scheduler",
+        "`elastic.memoryUnit` in koordra's settings, MiB",
     ),
 )
 
@@ -200,7 +195,9 @@ def _annotations(found: Allocated) -> dict[str, str]:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    ELASTIC,
+    "Elastic GPU",
+    NAMES,
     parse,
     charges={
         **{family.cores: charges.compute for family in FAMILIES},

@@ -18,7 +18,6 @@ from koordra.compat.dialect import (
     NormalizedRequest,
     PodView,
     Share,
-    Vocabulary,
     charges,
     environment,
     mig_shares,
@@ -32,40 +31,36 @@ PLAIN: Final = "plain"
 COUNT: Final = "nvidia.com/gpu"
 SHARED: Final = "nvidia.com/gpu.shared"
 
-VOCABULARY: Final = Vocabulary(
-    PLAIN,
-    "NVIDIA's device plugin",
-    (
-        resource(
-            COUNT,
-            "whole cards",
-            "`count` of class `gpu.koordra.io`, no capacity: all of each card",
-        ),
-        resource(
-            SHARED,
-            "replicas of cards that are given out several times",
-            "`GpuConfig.memoryPercent` of 100 / replicas, each on another card",
-        ),
-        resource(
-            "nvidia.com/mig-*",
-            "MIG instances of a profile (strategy mixed)",
-            "class `mig.koordra.io` with the profile",
-        ),
-        environment(
-            "NVIDIA_VISIBLE_DEVICES",
-            "cards by number or UUID, past every scheduler",
-            "is not honoured: a container sees what its claim was given",
-        ),
-        setting(
-            "sharing.timeSlicing.resources[].replicas",
-            "how often a card is given out",
-            "`plain.replicas` in koordra's settings",
-        ),
-        setting(
-            "migStrategy: single",
-            "instances under the name nvidia.com/gpu",
-            "write the profile: nvidia.com/mig-<profile>",
-        ),
+NAMES: Final = (
+    resource(
+        COUNT,
+        "whole cards",
+        "`count` of class `gpu.koordra.io`, no capacity: all of each card",
+    ),
+    resource(
+        SHARED,
+        "replicas of cards that are given out several times",
+        "`GpuConfig.memoryPercent` of 100 / replicas, each on another card",
+    ),
+    resource(
+        "nvidia.com/mig-*",
+        "MIG instances of a profile (strategy mixed)",
+        "class `mig.koordra.io` with the profile",
+    ),
+    environment(
+        "NVIDIA_VISIBLE_DEVICES",
+        "cards by number or UUID, past every scheduler",
+        "is not honoured: a container sees what its claim was given",
+    ),
+    setting(
+        "sharing.timeSlicing.resources[].replicas",
+        "how often a card is given out",
+        "`plain.replicas` in koordra's settings",
+    ),
+    setting(
+        "migStrategy: single",
+        "instances under the name nvidia.com/gpu",
+        "write the profile: nvidia.com/mig-<profile>",
     ),
 )
 
@@ -95,7 +90,9 @@ def _replicas(request: ContainerRequest) -> Share | None:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    PLAIN,
+    "NVIDIA's device plugin",
+    NAMES,
     parse,
     charges={COUNT: charges.whole_cards, SHARED: charges.shared_cards},
     publishers=((COUNT, "NVIDIA's or HAMi's device plugin"), (MIG, "NVIDIA's or HAMi's device plugin")),

@@ -21,7 +21,6 @@ from koordra.compat.dialect import (
     NormalizedRequest,
     PodView,
     Share,
-    Vocabulary,
     annotation,
     charges,
     environment,
@@ -35,36 +34,32 @@ MEMORY: Final = "tencent.com/vcuda-memory"
 CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
 BLOCK: Final = 256 * MIB
 
-VOCABULARY: Final = Vocabulary(
-    TKE,
-    "GaiaGPU (TKE gpu-manager)",
-    (
-        resource(
-            CORES,
-            "percent, 100 a card: 1..99 of one card, or multiples of 100",
-            "capacity `cores` (accounting only), or `count` whole cards",
-        ),
-        resource(
-            MEMORY,
-            "blocks of 256 MiB, below a whole card",
-            "capacity `memory`; told and left out for whole cards",
-        ),
-        annotation(
-            CORE_LIMIT,
-            "percent up to which idle compute may be used",
-            "`GpuConfig.coresPolicy: Elastic`, which has no effect; told, as the upper end is",
-        ),
-        written("tencent.com/predicate-gpu-idx-*", "cards that were chosen"),
-        written("tencent.com/predicate-node", "node that was chosen"),
-        written("tencent.com/predicate-time", "when it was chosen"),
-        written("tencent.com/gpu-assigned", "whether the manager has taken it"),
-        written("tencent.com/vcuda-device", "devices that were given"),
-        environment(
-            "LD_LIBRARY_PATH",
-            "pointed at the manager's own driver library",
-            "is left as it is; /usr/local/nvidia is not mounted any more",
-            warned=False,
-        ),
+NAMES: Final = (
+    resource(
+        CORES,
+        "percent, 100 a card: 1..99 of one card, or multiples of 100",
+        "capacity `cores` (accounting only), or `count` whole cards",
+    ),
+    resource(
+        MEMORY,
+        "blocks of 256 MiB, below a whole card",
+        "capacity `memory`; told and left out for whole cards",
+    ),
+    annotation(
+        CORE_LIMIT,
+        "percent up to which idle compute may be used",
+        "`GpuConfig.coresPolicy: Elastic`, which has no effect; told, as the upper end is",
+    ),
+    written("tencent.com/predicate-gpu-idx-*", "cards that were chosen"),
+    written("tencent.com/predicate-node", "node that was chosen"),
+    written("tencent.com/predicate-time", "when it was chosen"),
+    written("tencent.com/gpu-assigned", "whether the manager has taken it"),
+    written("tencent.com/vcuda-device", "devices that were given"),
+    environment(
+        "LD_LIBRARY_PATH",
+        "pointed at the manager's own driver library",
+        "is left as it is; /usr/local/nvidia is not mounted any more",
+        warned=False,
     ),
 )
 
@@ -121,7 +116,9 @@ def _annotations(found: Allocated) -> dict[str, str]:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    TKE,
+    "GaiaGPU (TKE gpu-manager)",
+    NAMES,
     parse,
     isolation="limiter",
     charges={CORES: charges.compute, MEMORY: charges.memory_in(lambda _: BLOCK, of_shares=True)},

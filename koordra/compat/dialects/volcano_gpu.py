@@ -22,7 +22,6 @@ from koordra.compat.dialect import (
     Share,
     Together,
     Variables,
-    Vocabulary,
     charges,
     environment,
     number_section,
@@ -37,33 +36,29 @@ NAME: Final = "volcano-gpu"
 MEMORY: Final = "volcano.sh/gpu-memory"
 NUMBER: Final = "volcano.sh/gpu-number"
 
-VOCABULARY: Final = Vocabulary(
-    NAME,
-    "Volcano gpu-share",
-    (
-        resource(
-            MEMORY,
-            "MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card",
-            "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
-        ),
-        resource(NUMBER, "whole cards", "`count`, no capacity: all of each card"),
-        written("volcano.sh/gpu-index", "cards that were chosen"),
-        written("volcano.sh/predicate-time", "when they were chosen"),
-        written("volcano.sh/gpu-assigned", "whether the plugin has taken them"),
-        environment(
-            "VOLCANO_GPU_",
-            "set by the device plugin: memory that was given",
-            "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
-            provided=True,
-        ),
-        setting(
-            "--gpu-memory-factor",
-            "unit of the memory in MiB",
-            "`volcanoGpu.gpuMemoryFactor` in koordra's settings",
-        ),
-        scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
-        on_nodes("volcano.sh/gpu-unhealthy-ids", "cards that failed", "device taints tell it"),
+NAMES: Final = (
+    resource(
+        MEMORY,
+        "MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card",
+        "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
     ),
+    resource(NUMBER, "whole cards", "`count`, no capacity: all of each card"),
+    written("volcano.sh/gpu-index", "cards that were chosen"),
+    written("volcano.sh/predicate-time", "when they were chosen"),
+    written("volcano.sh/gpu-assigned", "whether the plugin has taken them"),
+    environment(
+        "VOLCANO_GPU_",
+        "set by the device plugin: memory that was given",
+        "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
+        provided=True,
+    ),
+    setting(
+        "--gpu-memory-factor",
+        "unit of the memory in MiB",
+        "`volcanoGpu.gpuMemoryFactor` in koordra's settings",
+    ),
+    scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
+    on_nodes("volcano.sh/gpu-unhealthy-ids", "cards that failed", "device taints tell it"),
 )
 
 
@@ -112,7 +107,9 @@ def _annotations(found: Allocated) -> dict[str, str]:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    NAME,
+    "Volcano gpu-share",
+    NAMES,
     parse,
     charges={
         NUMBER: charges.whole_cards,

@@ -8,11 +8,12 @@
 the annotation of that name on a claim, template or pod decides, and joint is the default.
 
     keys           X.509, and which certificates there should be now: bootstrap, renewal, the change of authorities. Pure
-    secret         the keys in their Secret, shared by the replicas, or in files that cert-manager keeps; caBundle of the configurations
     review         AdmissionReview in and out
     claims         validation, isolation held against the classes;  native  translation;  handlers  gates, and the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
-    server         HTTPS;  run  all of it in one call
+    server         HTTPS, with connections
+    run            all of it in one call; the keys in their Secret, shared by the replicas, or in files that cert-manager keeps; caBundle
+                   of the configurations
 
 Every replica serves, leader or not. A failing pod webhook is ignored by the API server (an ungated pod works too); a failing
 claim webhook refuses, but only claims that carry parameters of koordra's: no other claim is ever sent here.

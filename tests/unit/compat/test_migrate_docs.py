@@ -10,17 +10,17 @@ import yaml
 from click.testing import CliRunner
 
 from koordra.cli.convert import convert_command as command
-from koordra.compat.dialect import Vocabulary
+from koordra.compat.dialect import Dialect
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 
 
-def table(vocabulary: Vocabulary) -> str:
+def table(dialect: Dialect) -> str:
     """The names as a Markdown table."""
     rows = [
         f"| `{name.key}` | {name.place} | {name.meaning} | {name.becomes} |".replace("||", "\\|\\|")
-        for name in vocabulary.names
+        for name in dialect.names
     ]
     return (
         "\n".join(["| name | where | what it means | what becomes of it |", "|---|---|---|---|", *rows])
@@ -44,8 +44,8 @@ def told(manifest: str) -> str:
 
 
 def as_it_should_be(text: str) -> str:
-    vocabularies = {dialect.name: dialect.vocabulary for dialect in DIALECTS}
-    text = NAMES.sub(lambda found: f"{found[1]}{table(vocabularies[found[2]])}{found[3]}", text)
+    dialects = {dialect.name: dialect for dialect in DIALECTS}
+    text = NAMES.sub(lambda found: f"{found[1]}{table(dialects[found[2]])}{found[3]}", text)
     return EXAMPLE.sub(lambda found: found[0].removesuffix(f"{found[2]}```") + told(found[1]) + "```", text)
 
 

@@ -22,21 +22,17 @@ DIALECT = '''
 
 from typing import Final
 
-from koordra.compat.dialect import Dialect, Vocabulary, annotation, charges, resource, scheduler, written
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.normalized_request import GIB, Memory, NormalizedRequest, Share
-from koordra.compat.settings import Settings, number_section
+from koordra.compat.dialect import (
+    GIB, ContainerRequest, Dialect, Memory, NormalizedRequest, PodView, Settings, Share,
+    annotation, charges, number_section, resource, scheduler, written,
+)
 
 SLICES: Final = "acme.example/gpu-slices"
-VOCABULARY: Final = Vocabulary(
-    "acme",
-    "Acme's slices",
-    (
-        resource(SLICES, "slices of a card", "capacity `memory`"),
-        annotation("acme.example/*", "others", "not read"),
-        written("acme.example/card", "card that was chosen"),
-        scheduler("acme-scheduler", "Acme's", "taken out"),
-    ),
+NAMES: Final = (
+    resource(SLICES, "slices of a card", "capacity `memory`"),
+    annotation("acme.example/*", "others", "not read"),
+    written("acme.example/card", "card that was chosen"),
+    scheduler("acme-scheduler", "Acme's", "taken out"),
 )
 
 
@@ -54,7 +50,9 @@ def _share(request: ContainerRequest) -> Share | None:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    "acme",
+    "Acme's slices",
+    NAMES,
     parse,
     charges={SLICES: charges.memory_in(_slice)},
     environment=lambda cards, _pod, unit: (("ACME_SLICES", str(cards[0].memory // unit)),),

@@ -63,7 +63,7 @@ def _used(place: Place) -> set[str]:
 NAMES = [
     (dialect.name, name)
     for dialect in DIALECTS
-    for name in dialect.vocabulary.of(Place.RESOURCE, Place.ANNOTATION, Place.LABEL, Place.SCHEDULER)
+    for name in dialect.of(Place.RESOURCE, Place.ANNOTATION, Place.LABEL, Place.SCHEDULER)
     if not name.result
 ]
 

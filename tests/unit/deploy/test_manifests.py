@@ -11,7 +11,7 @@ import yaml
 
 from koordra.api import names, resource_class
 from koordra.controller.run import LEASE_NAME
-from koordra.controller.webhook import handlers, secret
+from koordra.controller.webhook import handlers, run
 from koordra.controller.webhook.run import SECRET_NAME, SERVICE_NAME
 from koordra_devcluster.apiserver.access import cel_policies
 
@@ -64,9 +64,9 @@ def test_every_policy_has_a_binding_that_denies() -> None:
 
 
 def webhooks() -> Iterator[Object]:
-    for kind in secret.CONFIGURATIONS:
+    for kind in run.CONFIGURATIONS:
         (configuration,) = of_kind("webhook", kind.kind)
-        assert configuration["metadata"]["name"] == secret.NAME
+        assert configuration["metadata"]["name"] == run.NAME
         yield from configuration["webhooks"]
 
 

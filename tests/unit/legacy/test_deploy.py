@@ -17,7 +17,7 @@ from koordra.cel.selectors import compile_error
 from koordra.cli.processes.controller import read_legacy_settings
 from koordra.controller.claims import is_koordra_class
 from koordra.controller.legacy.admission import PATHS
-from koordra.controller.webhook import secret
+from koordra.controller.webhook import run as webhook_run
 from koordra.controller.webhook.run import SERVICE_NAME
 from koordra.errors import ApiError
 from koordra.topology.presets.mig import cards
@@ -41,7 +41,7 @@ def webhooks() -> list[Object]:
 
 
 def test_webhooks_call_what_is_served() -> None:
-    assert document("mutating.yaml")["metadata"]["name"] == secret.LEGACY
+    assert document("mutating.yaml")["metadata"]["name"] == webhook_run.LEGACY
     called = [entry["clientConfig"]["service"] for entry in webhooks()]
     assert {one["path"] for one in called} == set(PATHS)
     assert {one["name"] for one in called} == {SERVICE_NAME}

@@ -56,6 +56,7 @@ from koordra.compat.dialects.hami.vocabulary import (
     HAMI,
     MEMORY,
     MODE,
+    NAMES,
     NO_TYPE,
     NO_UUID,
     NODE_POLICY,
@@ -65,7 +66,6 @@ from koordra.compat.dialects.hami.vocabulary import (
     PRIORITY,
     USE_TYPE,
     USE_UUID,
-    VOCABULARY,
     WEIGHTS,
 )
 
@@ -262,7 +262,9 @@ _RESOURCE_FIELDS: Final = {
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    HAMI,
+    "HAMi",
+    NAMES,
     parse,
     isolation="limiter",
     charges={

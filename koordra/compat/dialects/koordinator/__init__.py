@@ -58,8 +58,8 @@ from koordra.compat.dialects.koordinator.requests import (
 )
 from koordra.compat.dialects.koordinator.vocabulary import (
     KOORDINATOR,
+    NAMES,
     PROVIDER,
-    VOCABULARY,
     device_allocated,
     environment,
 )
@@ -284,7 +284,9 @@ def _refuse(view: PodView, name: str, problem: str, remedy: str) -> Refused:
 
 
 DIALECT: Final = Dialect(
-    VOCABULARY,
+    KOORDINATOR,
+    "Koordinator",
+    NAMES,
     parse,
     charges={
         NVIDIA: charges.count,

@@ -17,7 +17,6 @@ from koordra.compat.dialect import (
     Held,
     Place,
     Variables,
-    Vocabulary,
     annotation,
     hint,
     label,
@@ -33,86 +32,82 @@ from koordra.quantity import canonical
 KOORDINATOR: Final = "koordinator"
 PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
 
-VOCABULARY: Final = Vocabulary(
-    KOORDINATOR,
-    "Koordinator",
-    (
-        resource(NVIDIA, "whole cards", "`count`, `cores` 100, all of each card's memory"),
-        resource(
-            GPU,
-            "percent: 50 is half a card, 200 two cards",
-            "as gpu-core and gpu-memory-ratio of the same amount",
-        ),
-        resource(
-            CORE,
-            "percent of compute, over all cards",
-            "capacity `cores` (accounting only), divided by the cards",
-        ),
-        resource(MEMORY, "bytes, over all cards", "capacity `memory`, divided by the cards"),
-        resource(
-            RATIO,
-            "percent of memory, over all cards",
-            "`GpuConfig.memoryPercent`, divided by the cards; 100 is all of a card",
-        ),
-        resource(
-            SHARED,
-            "number of cards that the amounts are split over",
-            "`count`, with `distinctAttribute: koordra.io/uuid`",
-        ),
-        resource(
-            RDMA,
-            "percent of a NIC; 100 n is n NICs",
-            "request `rdma`: `count` and capacity `share`, or virtual functions",
-        ),
-        resource(FPGA, "percent of an FPGA", "refused: koordra serves GPUs and NICs"),
-        annotation(
-            JOINT,
-            "devices near each other; SamePCIe: it has to be so",
-            "`JointAllocation` PCIeRoot, Required or Preferred; as many NICs as cover the GPUs' roots",
-        ),
-        annotation(
-            HINT,
-            "selector, vfSelector, allocateStrategy, requiredTopologyScope, exclusivePolicy",
-            "CEL on attributes `koordinator.sh/<label>`; class `vf.koordra.io`; `allocationMode: All` or a count; `JointAllocation` over the GPUs; "
-            "`GpuConfig.exclusive`, capacity `share` 100",
-        ),
-        annotation(
-            PARTITION,
-            "whole partitions of the NVLink fabric",
-            "`GpuConfig.partition: Honor`; ringBusBandwidth is told",
-        ),
-        label(PROVIDER, "HAMi-core: the share is kept by a library", "isolation `limiter`"),
-        written("scheduling.koordinator.sh/device-allocated", "devices that were given"),
-        written("scheduling.koordinator.sh/bind-timestamp", "when the pod was bound"),
-        written("scheduling.koordinator.sh/gpu-minors", "cards that were given"),
-        hint(
-            "koordinator.sh/*",
-            Place.LABEL,
-            "other labels (QoS, priority)",
-            "stay; where only nvidia.com/gpu is asked for they make it Koordinator's",
-        ),
-        hint(
-            "*koordinator.sh/*",
-            Place.ANNOTATION,
-            "other annotations (gangs, reservations, quota)",
-            "stay; as the labels",
-        ),
-        scheduler(
-            "koord-scheduler",
-            "Koordinator's scheduler",
-            "stays, with a warning: it has to honour ResourceClaims",
-        ),
-        on_nodes("node.koordinator.sh/gpu-partition-policy", "Honor or Prefer", "is read by koordra too"),
-        on_nodes(
-            "scheduling.koordinator.sh/gpu-partitions (Device)",
-            "the partitions of a node",
-            "koordra works them out from NVLink",
-        ),
-        on_nodes(
-            "gpu-shared-resource-templates (ConfigMap)",
-            "sizes of virtual NPUs",
-            "not used: NPUs are another vendor's",
-        ),
+NAMES: Final = (
+    resource(NVIDIA, "whole cards", "`count`, `cores` 100, all of each card's memory"),
+    resource(
+        GPU,
+        "percent: 50 is half a card, 200 two cards",
+        "as gpu-core and gpu-memory-ratio of the same amount",
+    ),
+    resource(
+        CORE,
+        "percent of compute, over all cards",
+        "capacity `cores` (accounting only), divided by the cards",
+    ),
+    resource(MEMORY, "bytes, over all cards", "capacity `memory`, divided by the cards"),
+    resource(
+        RATIO,
+        "percent of memory, over all cards",
+        "`GpuConfig.memoryPercent`, divided by the cards; 100 is all of a card",
+    ),
+    resource(
+        SHARED,
+        "number of cards that the amounts are split over",
+        "`count`, with `distinctAttribute: koordra.io/uuid`",
+    ),
+    resource(
+        RDMA,
+        "percent of a NIC; 100 n is n NICs",
+        "request `rdma`: `count` and capacity `share`, or virtual functions",
+    ),
+    resource(FPGA, "percent of an FPGA", "refused: koordra serves GPUs and NICs"),
+    annotation(
+        JOINT,
+        "devices near each other; SamePCIe: it has to be so",
+        "`JointAllocation` PCIeRoot, Required or Preferred; as many NICs as cover the GPUs' roots",
+    ),
+    annotation(
+        HINT,
+        "selector, vfSelector, allocateStrategy, requiredTopologyScope, exclusivePolicy",
+        "CEL on attributes `koordinator.sh/<label>`; class `vf.koordra.io`; `allocationMode: All` or a count; `JointAllocation` over the GPUs; "
+        "`GpuConfig.exclusive`, capacity `share` 100",
+    ),
+    annotation(
+        PARTITION,
+        "whole partitions of the NVLink fabric",
+        "`GpuConfig.partition: Honor`; ringBusBandwidth is told",
+    ),
+    label(PROVIDER, "HAMi-core: the share is kept by a library", "isolation `limiter`"),
+    written("scheduling.koordinator.sh/device-allocated", "devices that were given"),
+    written("scheduling.koordinator.sh/bind-timestamp", "when the pod was bound"),
+    written("scheduling.koordinator.sh/gpu-minors", "cards that were given"),
+    hint(
+        "koordinator.sh/*",
+        Place.LABEL,
+        "other labels (QoS, priority)",
+        "stay; where only nvidia.com/gpu is asked for they make it Koordinator's",
+    ),
+    hint(
+        "*koordinator.sh/*",
+        Place.ANNOTATION,
+        "other annotations (gangs, reservations, quota)",
+        "stay; as the labels",
+    ),
+    scheduler(
+        "koord-scheduler",
+        "Koordinator's scheduler",
+        "stays, with a warning: it has to honour ResourceClaims",
+    ),
+    on_nodes("node.koordinator.sh/gpu-partition-policy", "Honor or Prefer", "is read by koordra too"),
+    on_nodes(
+        "scheduling.koordinator.sh/gpu-partitions (Device)",
+        "the partitions of a node",
+        "koordra works them out from NVLink",
+    ),
+    on_nodes(
+        "gpu-shared-resource-templates (ConfigMap)",
+        "sizes of virtual NPUs",
+        "not used: NPUs are another vendor's",
     ),
 )
 
