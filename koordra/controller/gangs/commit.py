@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
@@ -50,9 +50,13 @@ def allocate(
     for placed in answer.members:
         group = groups[placed.key]
         for key in sorted(placed.allocations):
-            written = _allocate_one(key, placed.allocations[key], context, config.get(key))
-            if written is None or not written.ok or written.obj is None:
-                _tell_unwritten(key, written, group, context)
+            claim = context.claim(key)
+            written = claim and _allocate_one(claim, placed.allocations[key], config.get(key), context)
+            if not claim or not written or not written.ok or written.obj is None:
+                if claim and written:
+                    _tell_unwritten(claim, group.users(claim), written, context)
+                else:
+                    log.info("allocation_not_written", claim=key, outcome=Outcome.GONE.value)
                 if undo:
                     _undo(gang, done, context)
                 return False
@@ -61,35 +65,26 @@ def allocate(
     return True
 
 
+def _undo(gang: Gang, done: list[Object], context: PassContext) -> None:
+    for claim in reversed(done):
+        context.give_back(claim, why=f"another member of gang {gang.key} could not be written")
+
+
 def _allocate_one(
-    key: str, allocation: Mapping[str, Any], context: PassContext, more: Object | None
-) -> Written | None:
-    claim = context.claim(key)
-    if claim is None:
-        return None
+    claim: Object, allocation: Mapping[str, Any], more: Object | None, context: PassContext
+) -> Written:
     if more is not None:
         devices = allocation["devices"]
         allocation = {**allocation, "devices": {**devices, "config": [*(devices.get("config") or ()), more]}}
     return context.settled(context.writer.allocate(claim, allocation))
 
 
-def _undo(gang: Gang, done: list[Object], context: PassContext) -> None:
-    for claim in reversed(done):
-        context.give_back(claim, why=f"another member of gang {gang.key} could not be written")
-
-
-def _tell_unwritten(key: str, written: Written | None, group: Group, context: PassContext) -> None:
-    outcome = "gone" if written is None else written.outcome.value
-    message = "" if written is None else written.message
-    log.info("allocation_not_written", claim=key, outcome=outcome, message=message)
-    claim = context.claim(key)
-    if written is None or claim is None:
-        return
-    pods = group.users(claim)
-    if written.outcome is Outcome.DROPPED:
-        reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, message)
-        context.events.waiting(claim, pods, (reason,))
-    elif written.outcome is Outcome.REFUSED:
+def _tell_unwritten(claim: Object, pods: tuple[Object, ...], written: Written, context: PassContext) -> None:
+    outcome, message = written.outcome, written.message
+    log.info("allocation_not_written", claim=objects.key(claim), outcome=outcome.value, message=message)
+    if outcome is Outcome.DROPPED:
+        context.events.waiting(claim, pods, (reason_of(Cause.FEATURE_DISABLED, message),))
+    elif outcome is Outcome.REFUSED:
         context.events.report(claim_events.write_refused(claim, pods, message=message))
 
 
@@ -104,9 +99,8 @@ def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> 
     )
 
 
-def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> int:
-    """Let the members go; how many gates were lifted. Raises ApiUnreachable where no answer comes."""
-    number = 0
+def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> None:
+    """Let the members go. Raises ApiUnreachable where no answer comes."""
     for member in members:
         if ungating.is_ungated(member.pod):
             continue
@@ -116,14 +110,12 @@ def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ung
             raise ApiUnreachable(written.message)
         context.settled(written)
         if written.ok:
-            number += 1
-            ungating.ungate_confirmed(member.pod)
+            ungating.answered(member.pod, ungated=True)
             log.info("pod_ungated", pod=member.key, gang=gang.key)
         elif written.outcome is Outcome.REFUSED:
-            ungating.refused(member.pod)
+            ungating.answered(member.pod, ungated=False)
             log.warning("pod_not_ungated", pod=member.key, error=written.message)
             context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
-    return number
 
 
 def invalidate_pending_ungate(
@@ -136,17 +128,14 @@ def invalidate_pending_ungate(
             context.writer.hold(member.pod, {HELD: objects.resource_version(member.pod)})
         )
         if written.ok or written.outcome is Outcome.GONE:
-            ungating.refused(member.pod)
+            ungating.answered(member.pod, ungated=False)
             log.info("pending_ungate_invalidated", pod=member.key)
 
 
-def evict(members: tuple[Member, ...], *, context: PassContext) -> bool:
-    """Ask all of them to end; False when some may not end now."""
-    done = True
+def evict(members: tuple[Member, ...], *, context: PassContext) -> None:
+    """Ask all of them to end; some may not end now."""
     for member in members:
         written = context.writer.evict(member.pod)
         log.info("pod_evicted", pod=member.key, outcome=written.outcome.value, message=written.message)
         if written.outcome in {Outcome.UNREACHABLE, Outcome.FENCED}:
             raise ApiUnreachable(written.message)
-        done = done and (written.ok or written.outcome is Outcome.GONE)
-    return done

@@ -175,15 +175,11 @@ class UngateTracker:
         self._sent[objects.uid(pod)] = pod
         self.touched.add(objects.uid(pod))
 
-    def ungate_confirmed(self, pod: Mapping[str, Any]) -> None:
-        """The gate is lifted."""
+    def answered(self, pod: Mapping[str, Any], *, ungated: bool) -> None:
+        """The gate is lifted; or the server said no, for another reason than the pod's version: nothing was changed."""
         self._sent.pop(objects.uid(pod), None)
-        self._confirmed.add(objects.uid(pod))
-        self.touched.add(objects.uid(pod))
-
-    def refused(self, pod: Mapping[str, Any]) -> None:
-        """The server said no, for another reason than the pod's version: nothing was changed."""
-        self._sent.pop(objects.uid(pod), None)
+        if ungated:
+            self._confirmed.add(objects.uid(pod))
         self.touched.add(objects.uid(pod))
 
     def is_ungated(self, pod: Mapping[str, Any]) -> bool:
@@ -196,18 +192,14 @@ class UngateTracker:
 
     def sync(self, find: Callable[[str], Mapping[str, Any] | None]) -> None:
         """Forget what the caches show by now. `find`: a pod by its uid."""
-        gated = {
-            uid: pod
-            for uid in (*self._confirmed, *self._sent)
-            if (pod := find(uid)) is not None and pod_index.is_gated(pod)
-        }
-        self.touched |= (self._confirmed | self._sent.keys()) - gated.keys()
-        self._confirmed &= gated.keys()
-        sent = {
-            uid: sent for uid, sent in self._sent.items() if uid in gated and not is_older(sent, gated[uid])
-        }
-        self.touched |= self._sent.keys() - sent.keys()
-        self._sent = sent
+        for uid in self._confirmed | self._sent.keys():
+            pod = find(uid)
+            if pod is None or not pod_index.is_gated(pod):
+                self._confirmed.discard(uid)
+            elif uid not in self._sent or not is_older(self._sent[uid], pod):
+                continue
+            self._sent.pop(uid, None)
+            self.touched.add(uid)
 
 
 class GangIndex:
@@ -230,8 +222,7 @@ class GangIndex:
 
     def gather(self) -> list[GangRef]:
         """Bring `gangs` up to date; the marks of those that may have changed, or are gone."""
-        for uid in self._ungating.touched & self._refs.keys():
-            self._stale.add(self._refs[uid])
+        self._stale |= {self._refs[uid] for uid in self._ungating.touched & self._refs.keys()}
         self._ungating.touched.clear()
         stale, self._stale = self._stale, set()
         for ref in stale:
@@ -243,9 +234,7 @@ class GangIndex:
         return sorted(stale, key=lambda ref: ref.key)
 
     def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
-        for pod in (before, now):
-            if pod is None:
-                continue
+        for pod in filter(None, (before, now)):
             uid = objects.uid(pod)
             known = self._refs.pop(uid, None)
             if known is not None:
@@ -264,9 +253,9 @@ class GangIndex:
             return
         touched = {uid}
         if before is None or now is None or before.pod is not now.pod:
-            for entry in (before, now):
-                for key in entry.keys if entry is not None else ():
-                    touched.update(objects.uid(pod) for pod in self._cache.pod_index.users.get(key, ()))
+            users = self._cache.pod_index.users
+            keys = {key for entry in (before, now) if entry is not None for key in entry.keys}
+            touched |= {objects.uid(pod) for key in keys for pod in users.get(key, ())}
         self._stale.update(self._refs[other] for other in touched & self._refs.keys())
 
     def _on_namespace(self, name: str, before: Object | None, now: Object | None) -> None:
@@ -291,7 +280,9 @@ class GangIndex:
     def _member(self, pod: Object) -> Member:
         entry = self._cache.pod_index.entries.get(objects.uid(pod))
         claims = PodClaims(pod, ()) if entry is None else entry.claims
-        return Member(pod, claims, _was_let_go(pod, self._ungating), self._ungating.in_doubt(pod))
+        is_gated = pod_index.is_gated(pod)
+        let_go = self._ungating.is_ungated(pod) if is_gated else COMMITTED in objects.annotations_of(pod)
+        return Member(pod, claims, let_go, self._ungating.in_doubt(pod))
 
     def _is_native(self, pod: Object) -> bool:
         """Whether kube-scheduler allocates for the pod: its own word first, then its namespace's (the webhook's rule)."""
@@ -321,12 +312,6 @@ def index_of(pod: Mapping[str, Any]) -> int | None:
 def _position(pod: Object) -> tuple[bool, int, Urgency]:
     index = index_of(pod)
     return index is None, index or 0, urgency(pod)
-
-
-def _was_let_go(pod: Object, ungating: UngateTracker) -> bool:
-    if pod_index.is_gated(pod):
-        return ungating.is_ungated(pod)
-    return COMMITTED in objects.annotations_of(pod)
 
 
 def _done(pods: Iterable[Object], living: Iterable[Object]) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.allocation.pass_context import PassContext
@@ -167,11 +167,10 @@ class GangPlanner:
         gang = request.gang
         reason = events.OF_PHASE.get(request.status.phase)
         if reason is not None:
-            unknown = answer.text.startswith(f"{request.asked.required} is no ")
-            said = f"annotation {GANG_TOPOLOGY}: " if unknown else ""
+            is_unknown = answer.text.startswith(f"{request.asked.required} is no ")
+            said = f"annotation {GANG_TOPOLOGY}: " if is_unknown else ""
             self.reporter.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
-        text = f"waits with its gang {gang.key}: {answer.text}"
-        waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
+        waits = reason_of(Cause.NODE_UNSUITABLE, f"waits with its gang {gang.key}: {answer.text}")
         for key, group in request.groups.items():
             for claim in group.pending:
                 self.context.events.waiting(claim, group.users(claim), answer.reasons.get(key) or (waits,))
@@ -221,5 +220,6 @@ def _host(pod: Object) -> str:
 def _all_on(nodes: Iterable[NodeInfo], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
     """uids of the claims that hold devices on the nodes and of the pods that use them."""
     claims = [claim for info in nodes for claim in info.holders]
-    pods = [pod for claim in claims for pod in users.get(objects.key(claim), ())]
-    return frozenset(map(objects.uid, (*claims, *pods)))
+    return frozenset(
+        objects.uid(one) for claim in claims for one in (claim, *users.get(objects.key(claim), ()))
+    )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.controller.allocation.reservations import REST, WINDOW
 from koordra.controller.cache.groups import Urgency
 from koordra.controller.gangs.membership import Gang
@@ -57,10 +57,10 @@ class GangReservation:
         for table in (self._since, self._resting):
             for key in table.keys() - kept:
                 del table[key]
-        if self._reserved is not None and self._reserved.until <= now:
-            self._resting[self._reserved.gang] = now + REST
-            self._end()
-        if self._reserved is not None and self._reserved.gang not in kept:
+        held = self._reserved
+        if held is not None and held.until <= now:
+            self._resting[held.gang] = now + REST
+        if held is not None and (held.until <= now or held.gang not in kept):
             self._end()
 
     def _end(self) -> None:
@@ -69,10 +69,16 @@ class GangReservation:
 
     def starves(self, gang: Gang, *, now: float) -> bool:
         """Whether it is the gang's turn to get nodes."""
-        since = self._since.get(gang.key)
-        if since is None or self._reserved is not None or self._starves_after <= 0:
-            return False
-        return now >= max(since + self._starves_after, self._resting.get(gang.key, 0.0))
+        return self._turns().get(gang.key, now + 1.0) <= now
+
+    def _turns(self) -> dict[str, float]:
+        """When it is whose turn to get nodes."""
+        if self._reserved is not None or self._starves_after <= 0:
+            return {}
+        return {
+            key: max(since + self._starves_after, self._resting.get(key, 0.0))
+            for key, since in self._since.items()
+        }
 
     def reserve(self, gang: Gang, nodes: Iterable[str], *, now: float) -> None:
         self.version += 1
@@ -90,16 +96,9 @@ class GangReservation:
         text = (
             f"the node is kept free for gang {held.gang}, which comes first and needs much at the same time"
         )
-        return {
-            node: Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text) for node in sorted(held.nodes)
-        }
+        return {node: reason_of(Cause.NODE_UNSUITABLE, text, node) for node in sorted(held.nodes)}
 
     def next(self, now: float) -> float | None:
         """When the next gang starves, or the reservation ends."""
-        moments = [] if self._reserved is None else [self._reserved.until]
-        if self._starves_after > 0 and self._reserved is None:
-            moments += [
-                max(since + self._starves_after, self._resting.get(key, 0.0))
-                for key, since in self._since.items()
-            ]
+        moments = self._turns().values() if self._reserved is None else [self._reserved.until]
         return min((moment for moment in moments if moment > now), default=None)

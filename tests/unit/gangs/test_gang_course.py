@@ -411,3 +411,13 @@ def test_a_topology_that_nobody_knows_is_told_with_its_annotation() -> None:
     assert allocated(cluster) == []
     (text,) = set(told(cluster, events.WAITING))
     assert "annotation koordra.io/gang-topology: rack is no level of the fabric; levels are zone, " in text
+
+
+def test_members_in_each_others_way_are_placed_apart() -> None:
+    """One node has room for both, but they listen on one port of the host."""
+    cluster = JointCluster(nodes=2, gpus=2)
+    container = {"name": "c", "image": "i", "ports": [{"containerPort": 8080, "hostPort": 8080}]}
+    for number in range(2):
+        member(cluster, f"w{number}", containers=[container])
+    cluster.settle()
+    assert {cluster.node_of("w0"), cluster.node_of("w1")} == {"n0", "n1"}
