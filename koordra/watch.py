@@ -66,7 +66,7 @@ class WatchCache:
         kind: Kind,
         *,
         field_selector: str = "",
-        on_change: Listener | None = None,
+        on_change: Listener = lambda event, obj: None,
         trim: Callable[[Object], Object] = lambda obj: obj,
     ) -> None:
         self.kind = kind
@@ -120,11 +120,11 @@ class WatchCache:
         for object_key, obj in fresh.items():
             before = old.get(object_key)
             if before is None:
-                self._report("ADDED", obj)
+                self._on_change("ADDED", obj)
             elif resource_version(before) != resource_version(obj):
-                self._report("MODIFIED", obj)
+                self._on_change("MODIFIED", obj)
         for object_key in old.keys() - fresh.keys():
-            self._report("DELETED", old[object_key])
+            self._on_change("DELETED", old[object_key])
         self._synced.set()
 
     def _follow(self, stop: threading.Event) -> None:
@@ -146,11 +146,7 @@ class WatchCache:
                 self._objects.pop(object_key, None)
             else:
                 self._objects[object_key] = obj
-        self._report(event, obj)
-
-    def _report(self, event: str, obj: Object) -> None:
-        if self._on_change is not None:
-            self._on_change(event, obj)
+        self._on_change(event, obj)
 
     def _key(self, obj: Object) -> str:
         return key(obj) if self.kind.namespaced else name(obj)

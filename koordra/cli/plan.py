@@ -257,8 +257,13 @@ def _add_forecast(
         ahead = found.get(key)
         if ahead is not None:
             status = "Fits" if ahead.node else "Undecided" if ahead.undecided else "DoesNotFit"
-            reasons = [reason.to_dict() for reason in ahead.reasons]
-            entry |= {"status": status, "node": ahead.node, "level": ahead.level, "reasons": reasons}
+            reasons = [reason.to_dict() for reason in ahead.reasons.get(key, ())]
+            entry |= {
+                "status": status,
+                "node": ahead.node,
+                "level": ahead.levels.get(key),
+                "reasons": reasons,
+            }
         elif not users.get(key):
             entry["waits"] = "no pod uses the claim yet; it is placed together with its pod"
         elif entry["status"] == "Fits":

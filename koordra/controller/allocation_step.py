@@ -74,16 +74,11 @@ class AllocationStep:
             on_allocated=self._on_allocated,
             excluded=self._excluded,
             starves_after=starves_after,
-            beyond_quota=lambda: self._queue.beyond_quota,
+            beyond_quota=lambda: self.queue.beyond_quota,
         )
-        self._queue = GroupQueue(context, self.gangs, quota)
+        self.queue = GroupQueue(context, self.gangs, quota)
         self.took = 0.0
         """Seconds of the last planning step, writes included."""
-
-    @property
-    def waiting(self) -> int:
-        """Groups that wait since the last pass."""
-        return self._queue.waiting
 
     def plan(self) -> None:
         """Plan every group for which something has changed, and write what was decided."""
@@ -92,11 +87,11 @@ class AllocationStep:
             self._node_backoff.retry_node(node, now)
         self.placer.sync(cache)
         self.conflicts.sync()
-        self._queue.ask_quota(now)
-        changed, gone = self._queue.update()
+        self.queue.ask_quota(now)
+        changed, gone = self.queue.update()
         for key in gone:
             self.reservations.forget(key)
-        nodes, groups = self.placer.nodes, self._queue.groups
+        nodes, groups = self.placer.nodes, self.queue.groups
         context.wake(
             self.reservations.review(groups, nodes, fits_when_empty=self.placer.fits_when_empty, now=now)
         )
@@ -109,25 +104,25 @@ class AllocationStep:
             cache.pod_index.repelling_version,
         )
         excluded = self._node_backoff.changed(now)
-        self.gangs.begin(epoch, touched=excluded | self._queue.requoted, concerns=concerns)
-        for group in self._queue.to_consider((*concerns, self.gangs.reservation.version), excluded, now):
+        self.gangs.begin(epoch, touched=excluded | self.queue.requoted, concerns=concerns)
+        for group in self.queue.to_consider((*concerns, self.gangs.reservation.version), excluded, now):
             self.gangs.until(group.urgency)
             self._consider(group, epoch, now)
         self.gangs.until(None)
-        context.wake(self._queue.next_pause)
+        context.wake(self.queue.next_pause)
         self.took = context.clock() - now
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
         """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to the next one."""
         excluded = self._excluded(group)
         basis = basis_of(group, epoch, excluded)
-        if self._queue.is_unchanged(group, basis, now):
+        if self.queue.is_unchanged(group, basis, now):
             return
-        waited = self._queue.done(group)
+        waited = self.queue.done(group)
         placement = best_placement(group, self.placer, excluded)
         pause = self._carry_out(group, placement, now, at_once=not waited)
         if pause is not None:
-            self._queue.waits(group, basis, None if pause < 0 else now + pause)
+            self.queue.waits(group, basis, None if pause < 0 else now + pause)
 
     def _excluded(self, group: Group) -> Excluded:
         """Where several things keep it off a node, the last one's words are told."""
@@ -214,21 +209,22 @@ class AllocationStep:
         )
         if found is None:
             return not self._eviction_backoff.is_active(now)
-        for victim in found.victims:
+        node, victims = found
+        for victim in victims:
             written = self._context.writer.evict(victim)
             log.info(
                 "pod_evicted",
                 pod=objects.key(victim),
-                node=found.node,
+                node=node,
                 outcome=written.outcome.value,
                 message=written.message,
             )
             if written.ok:
-                self._context.events.report(claim_events.preempted(victim, group.pods[0], node=found.node))
+                self._context.events.report(claim_events.preempted(victim, group.pods[0], node=node))
             elif written.outcome is not Outcome.GONE:
                 self._eviction_backoff.refused(victim, now)
                 return False
-        self.reservations.nominate(group, found.node, now=now)
+        self.reservations.nominate(group, node, now=now)
         return True
 
 

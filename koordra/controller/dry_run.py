@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
@@ -35,7 +34,7 @@ from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.annotations import gang_of
-from koordra.controller.placer import Placer
+from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
 
 _REFUSED: Final = re.compile(
@@ -43,16 +42,6 @@ _REFUSED: Final = re.compile(
 )
 Refusals = Mapping[str, Mapping[str, str]]
 """Pod uid -> node -> why kube-scheduler refused it there a moment ago."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimDryRun:
-    """Of one claim: `node` where it would go, or the `reasons` why it would go on waiting."""
-
-    node: str | None = None
-    level: str | None = None
-    reasons: tuple[Reason, ...] = ()
-    undecided: bool = False
 
 
 def refusals(events: Iterable[Object], now: datetime) -> Refusals:
@@ -78,8 +67,8 @@ def dry_run_claims(
     refused: Refusals,
     now: datetime,
     starves_after: float = STARVES_AFTER,
-) -> dict[str, ClaimDryRun]:
-    """Claim key -> what the next pass would decide, for every claim that waits together with its pod."""
+) -> dict[str, GroupPlacement]:
+    """Claim key -> what the next pass would decide, for every claim that waits together with its pod: a node, or reasons."""
     found, nowhere = _run(cluster, refused, Reservations(starves_after=0))
     if not any(_waited(group, now) >= starves_after > 0 for group in nowhere):
         return found
@@ -91,7 +80,7 @@ def dry_run_claims(
 
 def _run(
     cluster: Cluster, refused: Refusals, reservations: Reservations
-) -> tuple[dict[str, ClaimDryRun], list[Group]]:
+) -> tuple[dict[str, GroupPlacement], list[Group]]:
     """Through the groups as a pass does, from the cluster as it is: what becomes of each claim, and the groups that fit nowhere."""
     cache, placer, backoff = ClusterCache.of(cluster), Placer(), NodeBackoff()
     for uid, nodes in refused.items():
@@ -102,7 +91,7 @@ def _run(
     conflicts.sync()
     groups = _waiting(cache)
     reservations.review(groups, placer.nodes, fits_when_empty=placer.fits_when_empty, now=0.0)
-    found: dict[str, ClaimDryRun] = {}
+    found: dict[str, GroupPlacement] = {}
     nowhere: list[Group] = []
     for group in sorted(groups.values(), key=lambda group: group.urgency):
         excluded = {
@@ -116,13 +105,12 @@ def _run(
             nowhere.append(group)
         for claim in group.pending:
             key = objects.key(claim)
-            allocation = placement.allocations.get(key)
-            if allocation is None:
-                reasons = placement.reasons.get(key, ())
-                found[key] = ClaimDryRun(reasons=reasons, undecided=placement.undecided)
+            if key not in placement.allocations:
+                found[key] = replace(placement, node=None)
                 continue
-            found[key] = ClaimDryRun(placement.node, placement.levels.get(key))
-            given = {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
+            found[key] = placement
+            status = {**objects.status_of(claim), "allocation": placement.allocations[key]}
+            given = {**claim, "status": status}
             cache.apply([Change(RESOURCE_CLAIMS, key, given)])
             placer.assume(given, group.users(claim))
     return found, nowhere

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
@@ -42,14 +41,6 @@ Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[s
 Basis = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Considered:
-    """A group was planned on this basis without success; `until` ends that even if nothing changes."""
-
-    basis: Basis
-    until: float | None = None
-
-
 class GroupQueue:
     """Not thread-safe."""
 
@@ -62,6 +53,7 @@ class GroupQueue:
         self.requoted: set[str] = set()
         """Pods of which another thing is said than before."""
         self._index = GroupIndex()
+        self.groups: Mapping[str, Group] = self._index.groups
         self._touched = context.cache.pod_index.follow()
         self._crowded: set[str] = set()
         self._paused: list[tuple[float, str]] = []
@@ -70,16 +62,8 @@ class GroupQueue:
         """Groups whose predicates read other pods."""
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
-        self._considered: dict[str, _Considered] = {}
-
-    @property
-    def groups(self) -> Mapping[str, Group]:
-        return self._index.groups
-
-    @property
-    def waiting(self) -> int:
-        """Groups that were considered and wait."""
-        return len(self._considered)
+        self.waiting: dict[str, tuple[Basis, float | None]] = {}
+        """Groups that were planned without success: on which basis, and until when that holds although nothing changes."""
 
     @property
     def next_pause(self) -> float | None:
@@ -89,8 +73,8 @@ class GroupQueue:
 
     def is_unchanged(self, group: Group, basis: Basis, now: float) -> bool:
         """Whether it was planned on this very basis before; then it need not be considered before something changes."""
-        known = self._considered.get(group.key)
-        if known is None or known.basis != basis or (known.until is not None and known.until <= now):
+        before, until = self.waiting.get(group.key, (None, None))
+        if before != basis or (until is not None and until <= now):
             return False
         self._unconsidered.discard(group.key)
         return True
@@ -99,12 +83,12 @@ class GroupQueue:
         """It was planned without success: on another basis it is planned again, and at the time `until`."""
         if until is not None:
             heapq.heappush(self._paused, (until, group.key))
-        self._considered[group.key] = _Considered(basis, until)
+        self.waiting[group.key] = basis, until
         self._unconsidered.discard(group.key)
 
     def done(self, group: Group) -> bool:
         """It need not wait, or is to be considered in the next pass; whether it waited before."""
-        return self._considered.pop(group.key, None) is not None
+        return self.waiting.pop(group.key, None) is not None
 
     # all groups
 
@@ -130,7 +114,7 @@ class GroupQueue:
         self._touched.clear()
         changed, gone = self._index.settle(self._immediate())
         for key in gone:
-            self._considered.pop(key, None)
+            self.waiting.pop(key, None)
             self._unconsidered.discard(key)
             self._pairwise.discard(key)
         for group in changed:

@@ -46,7 +46,7 @@ from koordra.errors import InvalidInput, InvalidManifest, KoordraError, Selector
 from koordra.logs import get_logger
 from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.index import Change, NodeInfo
-from koordra.placement.order.learned_order import Learned, LearnedOrder
+from koordra.placement.order.learned_order import Learned
 from koordra.placement.request import groups as placement_groups
 from koordra.placement.request.request_class import ResolvedGroup
 
@@ -78,7 +78,7 @@ class GroupPlacement:
 
 
 class Placer:
-    """Not thread-safe."""
+    """`nodes`: every node, with what holds its devices and takes its room now. Not thread-safe."""
 
     def __init__(self, *, learned: Learned | None = None) -> None:
         self.engine = Engine(
@@ -87,21 +87,14 @@ class Placer:
             learned=learned or Learned(),
             contained=lambda event, node: log.exception(event, node=node),
         )
+        self.nodes: Mapping[str, NodeInfo] = self.engine.index.nodes
+        self.order = self.engine.order
         self._cache: ClusterCache | None = None
         self._read: dict[str, tuple[Group, ResolvedGroup]] = {}
         """Groups by key, as they were read in this pass."""
         self._offered: dict[str, tuple[Mapping[str, Any], Allocation]] = {}
         """By claim key: what was offered last, as it is written and as the engine reads it."""
         self._explained: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
-
-    @property
-    def nodes(self) -> Mapping[str, NodeInfo]:
-        """Every node, with what holds its devices and takes its room now."""
-        return self.engine.index.nodes
-
-    @property
-    def order(self) -> LearnedOrder:
-        return self.engine.order
 
     # the cluster
 

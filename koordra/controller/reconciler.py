@@ -217,7 +217,11 @@ class Reconciler:
     def count(self, instruments: ControllerMetrics) -> None:
         pending, held = self.cache.assume_cache.pending_writes(), self.cache.claim_index.held
         instruments.count_pass(
-            claims={"waiting": self.allocation.waiting, "allocated": len(held), "in_doubt": len(pending)},
+            claims={
+                "waiting": len(self.allocation.queue.waiting),
+                "allocated": len(held),
+                "in_doubt": len(pending),
+            },
             gangs=self.allocation.gangs.counts(),
             refused_nodes=self.allocation.conflicts.refused,
             planned=self.allocation.took,

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.allocator.predicates import selector_matches
@@ -61,14 +60,6 @@ _Term = Mapping[str, Any]
 """Of affinity, or a constraint of topology spread."""
 _Unsuitable = Iterable[tuple[str, str]]
 """Node -> what keeps the pod off it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ExistingPod:
-    """A pod where it is, or where its devices will bring it; `node`: the labels of its node."""
-
-    pod: Object
-    node: Mapping[str, str]
 
 
 class InterPodPredicates:
@@ -125,12 +116,13 @@ class InterPodPredicates:
 
     # inter-pod affinity
 
-    def _existing_pods(self, mine: set[str]) -> Iterable[_ExistingPod]:
+    def _existing_pods(self, mine: set[str]) -> Iterable[tuple[Object, Mapping[str, str]]]:
+        """Pods where they are, or where their devices will bring them, with the labels of the node."""
         for info in self.nodes.values():
             labels = objects.labels_of(info.node)
             for existing in info.guests:
                 if objects.uid(existing) not in mine:
-                    yield _ExistingPod(existing, labels)
+                    yield existing, labels
 
     def _affinity_unmet(self, pod: Object, terms: Sequence[_Term], mine: set[str]) -> _Unsuitable:
         if not terms:
@@ -150,10 +142,10 @@ class InterPodPredicates:
     def _domains(self, pod: Object, terms: Sequence[_Term], mine: set[str]) -> list[set[str]]:
         """Per term the domains of the pods that all terms mean; a pod that only some mean does not count."""
         found: list[set[str]] = [set() for _ in terms]
-        for existing in self._existing_pods(mine):
-            if all(self._selects(pod, term, existing.pod) for term in terms):
+        for existing, labels in self._existing_pods(mine):
+            if all(self._selects(pod, term, existing) for term in terms):
                 for term, domains in zip(terms, found, strict=True):
-                    if (domain := existing.node.get(_key(term))) is not None:
+                    if (domain := labels.get(_key(term))) is not None:
                         domains.add(domain)
         return found
 
@@ -217,7 +209,8 @@ class InterPodPredicates:
 
     def _volumes_unreachable(self, pod: Object, mine: set[str]) -> _Unsuitable:
         for claim_name in volume_claim_names(pod):
-            volume = self._volume_of(f"{objects.namespace(pod)}/{claim_name}")
+            claim = self._cache.volume_claims.get(f"{objects.namespace(pod)}/{claim_name}", {})
+            volume = self._cache.volumes.get(str(objects.spec_of(claim).get("volumeName") or ""))
             if volume is None:
                 continue
             spec = objects.spec_of(volume)
@@ -234,16 +227,12 @@ class InterPodPredicates:
                 elif away:
                     yield name, f"volume {objects.name(volume)} is in {min(away)} {zones[min(away)]}"
             if "ReadWriteOncePod" in (spec.get("accessModes") or ()):
-                for existing in (one.pod for one in self._existing_pods(mine)):
+                for existing, _ in self._existing_pods(mine):
                     shares = objects.namespace(existing) == objects.namespace(pod)
                     if shares and claim_name in volume_claim_names(existing):
                         text = f"volume claim {claim_name} (ReadWriteOncePod) is used by pod {objects.key(existing)}"
                         yield from dict.fromkeys(self.nodes, text).items()
                         break
-
-    def _volume_of(self, claim_key: str) -> Object | None:
-        claim = self._cache.volume_claims.get(claim_key, {})
-        return self._cache.volumes.get(str(objects.spec_of(claim).get("volumeName") or ""))
 
     # classes that were converted from classic ones
 

@@ -23,7 +23,6 @@ one member at a time would lose that one again and again, for nobody's good.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from koordra.api import objects
@@ -73,14 +72,6 @@ class EvictionBackoff:
         return any(until > now for until, _ in self._until.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """`victims`: pods to evict so that the group fits on `node`; members of gangs may be elsewhere."""
-
-    node: str
-    victims: tuple[Object, ...]
-
-
 def preemption_for(
     group: Group,
     nodes: Iterable[NodeInfo],
@@ -88,21 +79,22 @@ def preemption_for(
     *,
     fits: Fits,
     together: Together | None = None,
-) -> Preemption | None:
-    """The cheapest eviction that makes the group fit, None when there is none. `users`: claim key -> pods."""
+) -> tuple[str, Victim] | None:
+    """The cheapest eviction that makes the group fit: the node, and the pods to evict, of which members of gangs may be elsewhere.
+    None when there is none. `users`: claim key -> pods."""
     if not group.pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in group.pods):
         return None
     priority = min(map(_priority, group.pods))
     weaker = ((info, _weaker(info, users, priority, together or {})) for info in nodes)
     candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
     found = [
-        Preemption(info.name, victims)
+        (info.name, victims)
         for info, possible in candidates[:MOST_NODES]
         if (victims := _victims(group, info, users, possible, fits))
     ]
     return min(
         found,
-        key=lambda one: (max(map(_priority, one.victims)), len(one.victims), one.node),
+        key=lambda one: (max(map(_priority, one[1])), len(one[1]), one[0]),
         default=None,
     )
 

@@ -113,19 +113,10 @@ class Contest:
     """One of koordra's devices that another driver publishes too; `entry` is that driver's slice."""
 
     node: str
-    device: str
+    key: str
     is_gpu: bool
-    identity: str
     entry: Object
-    driver: str
-    other: str
-
-    @property
-    def text(self) -> str:
-        return (
-            f"{self.identity} is published by koordra.io ({self.device}) and by {self.driver} ({self.other}); "
-            "both would give it out. Leave the device to one driver"
-        )
+    text: str
 
 
 def contests(slices: Collection[Object]) -> list[Contest]:
@@ -142,24 +133,28 @@ def contests(slices: Collection[Object]) -> list[Contest]:
                     ours[node, identity] = device
                 else:
                     theirs.setdefault((node, identity, driver), (entry, str(device.get("name"))))
-    found: dict[tuple[str, str, str], Contest] = {}
+    found: dict[str, Contest] = {}
     for (node, identity, driver), (entry, other) in sorted(theirs.items(), key=lambda item: item[0]):
-        mine = ours.get((node, identity))
-        if mine is not None:
-            name = str(mine.get("name"))
-            found.setdefault(
-                (node, name, driver), Contest(node, name, is_gpu(mine), identity, entry, driver, other)
+        if (mine := ours.get((node, identity))) is not None:
+            key = f"{node}/{mine.get('name')}/{driver}"
+            text = (
+                f"{identity} is published by koordra.io ({mine.get('name')}) and by {driver} ({other}); "
+                "both would give it out. Leave the device to one driver"
             )
+            found.setdefault(key, Contest(node, key, is_gpu(mine), entry, text))
     return list(found.values())
 
 
 def identities(device: Mapping[str, Any]) -> list[str]:
-    """By what a device is known whatever its driver: `PCI device 0000:1f:00.0`, `UUID gpu-...`."""
-    address = pci_address(device)
-    found = [f"PCI device {address}"] if address else []
+    """By what a device is known, whatever its driver and whatever that calls the attribute: `PCI device 0000:1f:00.0`,
+    `UUID gpu-...`."""
+    found = []
     for name, value in ((device.get("basic") or device).get("attributes") or {}).items():
-        text = str(value.get("string") or "").strip().lower()
-        if str(name).rpartition("/")[2].lower() == "uuid" and text:
+        kind, text = str(name).rpartition("/")[2].lower(), str(value.get("string") or "").strip().lower()
+        if kind.replace("-", "") in _PCI_NAMES and _PCI_ADDRESS.match(text):
+            domain, _, rest = text.partition(":") if text.count(":") == 2 else ("0000", "", text)
+            found.append(f"PCI device {domain[-4:]}:{rest}")
+        elif kind == "uuid" and text:
             found.append(f"UUID {text}")
     return found
 
@@ -186,7 +181,7 @@ def contest_conflicts(found: Iterable[Contest], node: Object | None) -> list[Dev
     return [
         DeviceConflict(
             TWO_DRIVERS,
-            f"{one.node}/{one.device}/{one.driver}",
+            one.key,
             (one.entry,) if node is None else (one.entry, node),
             f"node {one.node}: {one.text}",
         )
@@ -205,17 +200,6 @@ def foreign_plugin(node: Object, slices: Iterable[Object]) -> str:
         f"{objects.name(node)}); koordra gives none of them out. Take its DaemonSet off the node; amounts that stay behind "
         "although it is gone are removed from the Node's status"
     )
-
-
-def pci_address(device: Mapping[str, Any]) -> str:
-    """`0000:1f:00.0` of a device, whatever its driver calls the attribute; empty where it tells none."""
-    for name, value in ((device.get("basic") or device).get("attributes") or {}).items():
-        if str(name).rpartition("/")[2].lower().replace("-", "") in _PCI_NAMES:
-            text = str(value.get("string") or "").strip().lower()
-            if _PCI_ADDRESS.match(text):
-                domain, _, rest = text.partition(":") if text.count(":") == 2 else ("0000", "", text)
-                return f"{domain[-4:]}:{rest}"
-    return ""
 
 
 def _selects(expressions: Sequence[str], device: DeviceFacts) -> bool:

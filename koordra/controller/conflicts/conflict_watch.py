@@ -68,45 +68,42 @@ class ConflictWatch:
         self._of_claims: dict[str, list[DeviceConflict]] = {}
         self._over_committed: dict[Place, list[DeviceConflict]] = {}
         self._refused: dict[str, Reason] = {}
-        """Nodes of which no GPU is given out."""
+        """Why no GPU of a node is given out; `_annotated` is what the Node says about that."""
         self._annotated: dict[str, str] = {}
-        """What Nodes say about that."""
         self._quarantined: dict[str, str] = {}
         """Node -> the highest generation of its pool in which some device changes hands."""
         self._reported: dict[tuple[str, str], float] = {}
-        self._classes = cache.follow(DEVICE_CLASSES)
-        self._nodes = cache.follow(NODES)
-        self._places: set[Place] = set()
-        """Devices with other holders than before."""
-        self._published: set[str] = set()
-        """Pools with other devices."""
-        self._claims = set(cache.claims)
+        self._changed_classes = cache.follow(DEVICE_CLASSES)
+        self._changed_nodes = cache.follow(NODES)
+        self._changed_places: set[Place] = set()
+        self._changed_pools: set[str] = set()
+        self._changed_claims = set(cache.claims)
         cache.listen(RESOURCE_SLICES, self._on_slice, replay=True)
         cache.claim_index.on_touch.append(self._on_claim)
 
     def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
         for entry in (before, now):
             if entry is not None:
-                self._nodes.add(node_name(entry))
-                self._published.add(pool_name(entry))
+                self._changed_nodes.add(node_name(entry))
+                self._changed_pools.add(pool_name(entry))
 
     def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
-        self._claims.add(key)
+        self._changed_claims.add(key)
         for entry in (before, now):
-            self._places |= entry.places if entry is not None else frozenset()
+            self._changed_places |= entry.places if entry is not None else frozenset()
 
     # before planning
 
     def sync(self) -> None:
         """Judge again the nodes and classes that have changed."""
         probed = self._probe()
-        for name in self._nodes:
+        for name in self._changed_nodes:
             self._judge_node(name)
-        self._nodes.clear()
-        if probed or self._classes:
+        self._changed_nodes.clear()
+        if probed or self._changed_classes:
             facts = [facts for _, facts in self._probes.values()]
             self._of_classes = class_conflicts(self._cache.classes.values(), facts)
-        self._classes.clear()
+        self._changed_classes.clear()
 
     def _judge_node(self, name: str) -> None:
         node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
@@ -129,8 +126,8 @@ class ConflictWatch:
     def _probe(self) -> bool:
         """Have one joint device of each type; whether it is another one than before."""
         before = self._probes
-        self._probes = {kind: probe for kind, probe in before.items() if probe[0] not in self._nodes}
-        self._probe_nodes(self._nodes)
+        self._probes = {kind: probe for kind, probe in before.items() if probe[0] not in self._changed_nodes}
+        self._probe_nodes(self._changed_nodes)
         if before.keys() - self._probes.keys():
             self._probe_nodes(self._cache.nodes)
         return self._probes != before
@@ -185,23 +182,23 @@ class ConflictWatch:
 
     def _judge_claims(self) -> None:
         slices, index = self._cache.slice_index, self._cache.claim_index
-        for entry in chain.from_iterable(map(index.of_pool, self._published)):
-            self._claims.add(objects.key(entry.claim))
-            self._places |= entry.places
-        for place in self._places:
+        for entry in chain.from_iterable(map(index.of_pool, self._changed_pools)):
+            self._changed_claims.add(objects.key(entry.claim))
+            self._changed_places |= entry.places
+        for place in self._changed_places:
             holders = [entry.claim for entry in index.of_pool(place[0]) if place in entry.places]
             found = overcommitments(place, slices.of_pool(place[0]), holders) if len(holders) > 1 else []
             set_or_drop(self._over_committed, place, found)
-        for key in self._claims:
+        for key in self._changed_claims:
             held = index.entries.get(key)
             conflicts: list[DeviceConflict] = []
             if held is not None and held.pools and foreign_manager(held.claim):
                 joint = joint_places(chain.from_iterable(map(slices.of_pool, held.pools)))
                 conflicts = writer_conflicts(held.claim, joint)
             set_or_drop(self._of_claims, key, conflicts)
-        self._places.clear()
-        self._published.clear()
-        self._claims.clear()
+        self._changed_places.clear()
+        self._changed_pools.clear()
+        self._changed_claims.clear()
 
 
 def _in_quarantine(slices: Iterable[Object]) -> str:

@@ -29,10 +29,9 @@ class Lookups:
         self._client = client
         self._listeners: list[Listener] = []
         self._caches = {
-            kind: WatchCache(
-                client, kind, on_change=self._notify if kind == RESOURCE_CLAIM_TEMPLATES else None
-            )
-            for kind in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
+            RESOURCE_CLAIMS: WatchCache(client, RESOURCE_CLAIMS),
+            RESOURCE_CLAIM_TEMPLATES: WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._notify),
+            DEVICE_CLASSES: WatchCache(client, DEVICE_CLASSES),
         }
 
     def start(self, stop: threading.Event) -> None:

@@ -10,14 +10,15 @@ import pytest
 
 from koordra.api import objects
 from koordra.api.kinds import PODS
-from koordra.controller.dry_run import ClaimDryRun, dry_run_claims, refusals
+from koordra.controller.dry_run import dry_run_claims, refusals
+from koordra.controller.placer import GroupPlacement
 from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 
 NOW = datetime(2026, 11, 21, 0, 10, 0, tzinfo=UTC)
 
 
-def dry_run(cluster: JointCluster, **more: Any) -> dict[str, ClaimDryRun]:
+def dry_run(cluster: JointCluster, **more: Any) -> dict[str, GroupPlacement]:
     cluster.caches.deliver()
     refused = more.pop("refused", {})
     return dry_run_claims(
@@ -58,7 +59,7 @@ def test_obstacles_between_pods_are_told() -> None:
         cluster.pod(name, name, containers=ports, created=f"2026-11-21T00:00:0{len(name) - 5}Z")
     ahead = dry_run(cluster)
     assert ahead["default/first"].node == "n0"
-    (reason,) = ahead["default/second"].reasons
+    (reason,) = ahead["default/second"].reasons["default/second"]
     assert (reason.node, reason.reason) == ("n0", "NodeUnsuitable")
     assert "80" in reason.detail
 
@@ -79,7 +80,7 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_while_the_event_says_so(
     }
     assert refusals([event], NOW) == {objects.uid(made): {"n0": "0/1 nodes: no. room"}}
     assert refusals([event], NOW + timedelta(seconds=11)) == {}
-    (reason,) = dry_run(cluster, refused=refusals([event], NOW))["default/c"].reasons
+    (reason,) = dry_run(cluster, refused=refusals([event], NOW))["default/c"].reasons["default/c"]
     assert "kube-scheduler refused the node for pod default/c: 0/1 nodes: no. room" in reason.detail
     assert dry_run(cluster)["default/c"].node == "n0"
 
@@ -94,7 +95,7 @@ def test_a_node_is_kept_free_for_a_claim_that_waited_long() -> None:
     cluster.pod("large", "large", created="2026-11-21T00:01:00Z")
     cluster.claim("later")
     cluster.pod("later", "later", created="2026-11-21T00:09:00Z")
-    (reason,) = dry_run(cluster)["default/later"].reasons
+    (reason,) = dry_run(cluster)["default/later"].reasons["default/later"]
     assert "the node is kept free" in reason.detail
     assert "pod default/large" in reason.detail
     assert dry_run(cluster, starves_after=3600)["default/later"].node == "n0"
