@@ -51,10 +51,6 @@ class Features:
     def __contains__(self, gate: str) -> bool:
         return gate in self.on
 
-    @property
-    def binding_conditions(self) -> bool:
-        return BINDING_CONDITIONS in self.on and DEVICE_STATUS in self.on
-
     @classmethod
     def of(cls, features: str | Iterable[str] | None) -> Features:
         """None is 1.37's defaults; several names may be joined by `+`; other gates of DRA change nothing.

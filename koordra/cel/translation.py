@@ -190,9 +190,9 @@ class _Writer:
             self._bound += 1
             bound = _variable(f"{OWN}R{self._bound}")
             return _bind(bound.text, receiver, _macro(bound, name, variables, arguments))
-        if name.startswith("transformMap") and variables:
-            if name == "transformMap":
-                arguments[-1] = _around("{", [f"{variables[0]}:{arguments[-1].text}"], "}", arguments[-1:])
+        if name == "transformMap" and variables:
+            arguments[-1] = _around("{", [f"{variables[0]}:{arguments[-1].text}"], "}", arguments[-1:])
+        if name in ("transformMap", "transformMapEntry") and variables:
             return _method(_macro(receiver, "transformList", variables, arguments), "koordraMerged")
         if variables:
             if name in ("exists_one", "existsOne"):

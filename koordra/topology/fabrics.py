@@ -59,15 +59,11 @@ def rails(machine: Machine) -> dict[str, int]:
     return {location.bus_id: numbers[location.card] for location in places}
 
 
-def inferred_parts(machine: Machine) -> frozenset[str]:
+def inferred_parts(machine: Machine) -> set[str]:
     """Switches and host bridges that were not read from the machine: an overlay or inference puts devices below them."""
-    parts: set[str] = set()
-    for device in machine.devices():
-        if "pcieSwitch" in device.inferred:
-            parts.update(device.location.switches)
-        if "pcieRoot" in device.inferred:
-            parts.add(device.location.root)
-    return frozenset(parts)
+    devices = list(machine.devices())
+    roots = {device.location.root for device in devices if "pcieRoot" in device.inferred}
+    return roots.union(*(device.location.switches for device in devices if "pcieSwitch" in device.inferred))
 
 
 def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:

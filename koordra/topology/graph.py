@@ -36,13 +36,12 @@ def build(machine: Machine) -> nx.Graph[str]:
     graph: nx.Graph[str] = nx.Graph()
     graph.add_node(MACHINE, kind="machine")
     for node in machine.numa_nodes:
-        parent = MACHINE
+        path = [MACHINE, f"numa-{node.id}"]
         if node.socket is not None:
-            parent = f"socket-{node.socket}"
-            graph.add_node(parent, kind="socket")
-            graph.add_edge(MACHINE, parent, kind="fabric")
-        graph.add_node(f"numa-{node.id}", kind="numa", cpus=node.cpus)
-        graph.add_edge(parent, f"numa-{node.id}", kind="fabric")
+            path.insert(1, f"socket-{node.socket}")
+            graph.add_node(path[1], kind="socket")
+        nx.add_path(graph, path, kind="fabric")
+        graph.add_node(path[-1], kind="numa", cpus=node.cpus)
     kinds = {bridge.bus_id: bridge.kind.value for bridge in machine.bridges}
     below: dict[str, set[int | None]] = {}
     for device in machine.devices():

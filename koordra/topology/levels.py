@@ -35,12 +35,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from itertools import takewhile
 from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
-
-_ROOT = re.compile(r"^pci([0-9a-f]{4,8}):([0-9a-f]{2})$")
 
 
 class Level(IntEnum):
@@ -60,13 +59,10 @@ class Level(IntEnum):
 
 def parse_level(text: str) -> Level:
     """``"PIX"`` or ``"NV18"`` -> Level; ValueError for anything else."""
-    if re.fullmatch(r"NV\d*", text):
-        return Level.NV
-    try:
-        return Level[text]
-    except KeyError:
-        known = ", ".join(level.name for level in Level)
-        raise ValueError(f"{text!r} is no level; the levels are {known}") from None
+    name = "NV" if re.fullmatch(r"NV\d*", text) else text
+    if name not in Level.__members__:
+        raise ValueError(f"{text!r} is no level; the levels are {', '.join(Level.__members__)}")
+    return Level[name]
 
 
 def level_label(level: Level, *, nvlinks: int = 0) -> str:
@@ -110,17 +106,12 @@ def level_on_paths(a: Sequence[str], b: Sequence[str], *, same_numa: bool) -> Le
     A path is ``("pci0000:07", "0000:07:01.0", ..., "0000:0f:00.0")``: host bridge, bridges, device.
     ``same_numa`` is false when either NUMA node is unknown.
     """
-    if not a or not b:
-        return Level.NODE if same_numa else Level.SYS
-    if tuple(a) == tuple(b):
-        return Level.X
-    shared = 0
-    for left, right in zip(a, b, strict=False):
-        if left != right:
-            break
-        shared += 1
+    pairs = zip(a, b, strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if shared == 0:
         return Level.NODE if same_numa else Level.SYS
+    if shared == max(len(a), len(b)):
+        return Level.X
     if shared == 1:
         return Level.PHB
     # Below a switch's upstream port: its downstream port, then the device. Below one port's
@@ -140,9 +131,8 @@ def _same_secondary_bus(root: str, bus_a: Any, bus_b: Any) -> bool:
     """
     if not isinstance(bus_a, str) or not isinstance(bus_b, str):
         return False
-    on_a, on_b = bus_a.rpartition(":")[0], bus_b.rpartition(":")[0]
-    parsed = _ROOT.match(root)
-    return bool(on_a) and on_a == on_b and not (parsed and on_a == ":".join(parsed.groups()))
+    bus = bus_a.rpartition(":")[0]
+    return bool(bus) and bus == bus_b.rpartition(":")[0] and root != f"pci{bus}"
 
 
 SCOPES: Final = tuple(Scope)

@@ -45,7 +45,10 @@ def judge(wanted: RequestAlternative, offered: PublishedDevice, *, features: Fea
 
 def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict | None:
     """Why the selectors leave the device out; None where they do not. The same for all requests with these selectors."""
-    if offered.device.binding_conditions and not features.binding_conditions:
+    if (
+        offered.device.binding_conditions
+        and not {gates.BINDING_CONDITIONS, gates.DEVICE_STATUS} <= features.on
+    ):
         return Verdict(
             cause=Cause.FEATURE_DISABLED,
             detail=f"binding conditions need the gate {gates.BINDING_CONDITIONS}",

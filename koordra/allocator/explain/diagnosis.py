@@ -1,7 +1,7 @@
 """Why a group does not fit on a node: per device and request, and the clause that all of it together fails.
 
 First what each device says by itself (selector, taint, in use, no room, counters; `rejection`). Devices of another class
-than the one asked for are not told where some devices are of the class. A request with fewer usable devices than it needs is
+than the one asked for are not reported where some devices are of the class. A request with fewer usable devices than it needs is
 the whole story. Otherwise the devices would do one by one, and the clause that stands in the way is looked for by taking clauses
 away (`nearest_fit`).
 """
@@ -37,7 +37,7 @@ def reasons_on_node(
     served = True
     for position, claim in enumerate(claims):
         for request in claim.requests:
-            # All alternatives are told, but one that could be served is enough.
+            # All alternatives are reported, but one that could be served is enough.
             could = False
             for wanted in request.alternatives:
                 enough, reasons = _of_request(node, wanted, state)

@@ -3,7 +3,7 @@
 First counting: a class of which more devices are asked for than have room. Then the search is asked again with clauses left
 out, each by itself and then more of them: a JointAllocation in a wider scope, or without it; one constraint, or those of one
 claim, or all; the demand for partitions of the NVLink fabric; at last the shared counters. The first relaxation that fits
-is told as the nearest miss, and what is told is exactly what was tried, so taking it away does make the group fit. When
+is reported as the nearest miss, and what is reported is exactly what was tried, so taking it away does make the group fit. When
 nothing helps, the amounts asked for in all are set against what is free.
 """
 
@@ -31,10 +31,10 @@ from koordra.api.opaque.parameters import Scope
 from koordra.errors import PlanError
 
 _BUDGET: Final = 5_000
-"""Placements a relaxation may try; past that the nearest miss is left untold."""
+"""Placements a relaxation may try; past that the nearest miss is not reported."""
 
-_TOLD_CONSTRAINTS: Final = 3
-_TOLD_COUNTERS: Final = 4
+_MOST_CONSTRAINTS: Final = 3
+_MOST_COUNTERS: Final = 4
 _TRIED_ALONE: Final = 4
 _BUDGET_ALONE: Final = 400
 """How many constraints are left out one by one, and the placements that each of them may try."""
@@ -70,7 +70,7 @@ class Together:
     def reasons(self) -> list[ClaimReason]:
         return list(self._short_classes()) or self._nearest() or self._totals()
 
-    def _told(self, cause: Cause, detail: str, claims: Iterable[int] | None = None) -> list[ClaimReason]:
+    def _reasons(self, cause: Cause, detail: str, claims: Iterable[int] | None = None) -> list[ClaimReason]:
         """The same for these claims, or for all."""
         reason = Reason(self.node, None, None, cause.value, detail)
         return [(position, reason) for position in (range(len(self.claims)) if claims is None else claims)]
@@ -95,7 +95,7 @@ class Together:
                 if self._fits(left):
                     return list(self._story(out, left))
         if self._fits(Left(self.joints, counters=False)):
-            return self._told(Cause.COUNTERS_EXHAUSTED, self._exclusion())
+            return self._reasons(Cause.COUNTERS_EXHAUSTED, self._exclusion())
         return []
 
     def _story(self, out: Sequence[str], left: Left) -> Iterator[ClaimReason]:
@@ -147,7 +147,7 @@ class Together:
         alone = {rule: "" if nearest else self._relaxed(rule, left) for rule in self.joints}
         for rule in [rule for rule in self.joints if alone[rule]] or self.joints:
             end = alone[rule] or nearest or "it would fit without the JointAllocations"
-            yield from self._told(
+            yield from self._reasons(
                 Cause.TOPOLOGY_SCOPE_UNMET,
                 f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: {self._scope_text(rule)}; {end}",
                 sorted({claim for claim, _ in rule.members}),
@@ -185,11 +185,11 @@ class Together:
             at_fault, end = self._constraints_at_fault(left) or (at_fault, end)
         for position, claim in enumerate(self.claims):
             own = [index for owner, index in at_fault if owner == position]
-            more = len(own) - _TOLD_CONSTRAINTS
-            for number, index in enumerate(own[:_TOLD_CONSTRAINTS], start=1):
+            more = len(own) - _MOST_CONSTRAINTS
+            for number, index in enumerate(own[:_MOST_CONSTRAINTS], start=1):
                 constraint = claim.constraints[index]
                 detail = f"{constraint}: the free devices have {self._values_text(claim, index)}; {end}"
-                if more > 0 and number == _TOLD_CONSTRAINTS:
+                if more > 0 and number == _MOST_CONSTRAINTS:
                     detail += f" ({more} more constraints)"
                 covered = ", ".join(constraint.requests) or None
                 yield position, Reason(self.node, None, covered, Cause.CONSTRAINT_VIOLATED.value, detail)
@@ -224,16 +224,16 @@ class Together:
 
     def _exclusion(self) -> str:
         """Devices that exclude each other: for each request one that would do, with the counter it takes most of."""
-        told: dict[str, None] = {}
+        takes: dict[str, None] = {}
         for wanted in self.wanted:
             for device in usable_devices(wanted, self.state):
                 if self.state.devices[device].device.consumes_counters:
-                    told[f"{wanted.label}: {self._takes_text(device)}"] = None
+                    takes[f"{wanted.label}: {self._takes_text(device)}"] = None
                     break
-        more = f"; {len(told) - _TOLD_COUNTERS} more requests" if len(told) > _TOLD_COUNTERS else ""
+        more = f"; {len(takes) - _MOST_COUNTERS} more requests" if len(takes) > _MOST_COUNTERS else ""
         return (
             "devices that take of the same counters exclude each other: "
-            f"{'; '.join([*told][:_TOLD_COUNTERS])}{more}; all would fit if they did not"
+            f"{'; '.join([*takes][:_MOST_COUNTERS])}{more}; all would fit if they did not"
         )
 
     def _takes_text(self, device: int) -> str:
@@ -273,7 +273,7 @@ class Together:
                     cards += _count(wanted, fitting)
                     every = "all " if wanted.takes_all else every
             if cards:
-                yield from self._told(
+                yield from self._reasons(
                     Cause.PARTITION_MISMATCH,
                     f"partitions of the NVLink fabric: requested {every}{cards} GPUs, the node gives out"
                     f" {spelled_sizes(state.fabric.sizes)} together; free are"
@@ -290,7 +290,7 @@ class Together:
                 asked = sum(wanted.spec.count for wanted in of_class)
                 free = len({device for devices in of_class.values() for device in devices})
                 count = f"class {name}: {asked} devices requested in all, {free} have room"
-                yield from self._told(
+                yield from self._reasons(
                     Cause.INSUFFICIENT_CAPACITY,
                     "; ".join(
                         [
@@ -306,7 +306,7 @@ class Together:
         several = "" if len(self.claims) == 1 else f" of the {len(self.claims)} claims that belong together"
         room, amounts = self._amounts(self.wanted)
         count = f"devices: requested {sum(map(_count, self.wanted))}, {room} have room"
-        return self._told(
+        return self._reasons(
             Cause.INSUFFICIENT_CAPACITY,
             f"every request has enough devices by itself, but not all requests{several} at once: "
             + "; ".join([count, *amounts]),

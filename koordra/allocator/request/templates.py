@@ -18,10 +18,7 @@ def with_template_claims(manifests: Iterable[Mapping[str, Any]]) -> list[Mapping
     templates = {objects.key(entry): entry for entry in given if entry.get("kind") == "ResourceClaimTemplate"}
     found: list[Mapping[str, Any]] = []
     for entry in given:
-        if entry.get("kind") != "Pod":
-            found.append(entry)
-            continue
-        claims = _claims_of(entry, templates)
+        claims = _claims_of(entry, templates) if entry.get("kind") == "Pod" else {}
         found += [_with_status(entry, claims) if claims else entry, *claims.values()]
     return found
 
@@ -54,8 +51,8 @@ def _claims_of(
 
 def _with_status(pod: Mapping[str, Any], claims: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     status = objects.status_of(pod)
-    told = [{"name": entry, "resourceClaimName": objects.name(claim)} for entry, claim in claims.items()]
+    made = [{"name": entry, "resourceClaimName": objects.name(claim)} for entry, claim in claims.items()]
     return {
         **pod,
-        "status": {**status, "resourceClaimStatuses": [*(status.get("resourceClaimStatuses") or ()), *told]},
+        "status": {**status, "resourceClaimStatuses": [*(status.get("resourceClaimStatuses") or ()), *made]},
     }

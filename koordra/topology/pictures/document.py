@@ -55,9 +55,9 @@ def document(machine: Machine, usage: Usage = NOBODY) -> dict[str, Any]:
 
 
 def _cliques(machine: Machine) -> list[list[str]]:
-    by_bus_id = {gpu.location.bus_id: gpu.name for gpu in machine.gpus}
     if not any(gpu.nvlinks for gpu in machine.gpus):
         return []
+    by_bus_id = {gpu.location.bus_id: gpu.name for gpu in machine.gpus}
     return [[by_bus_id[gpu] for gpu in sorted(clique)] for clique in nvlink_cliques(build(machine))]
 
 
