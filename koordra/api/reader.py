@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import marshal
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -29,7 +29,12 @@ class Reader:
     __slots__ = ("data", "error", "field", "object")
 
     def __init__(
-        self, data: object, *, object: str, field: str = "", error: type[InvalidInput] = InvalidManifest
+        self,
+        data: object,
+        *,
+        object: str,
+        field: str = "",
+        error: Callable[..., InvalidInput] = InvalidManifest,
     ) -> None:
         self.object = object
         self.field = field
@@ -39,8 +44,8 @@ class Reader:
         self.data: Mapping[str, Any] = {} if data is None else data
 
     @classmethod
-    def of(cls, obj: Mapping[str, Any]) -> Reader:
-        return cls(obj, object=objects.describe(obj))
+    def of(cls, obj: Mapping[str, Any], *, error: Callable[..., InvalidInput] = InvalidManifest) -> Reader:
+        return cls(obj, object=objects.describe(obj), error=error)
 
     @property
     def content(self) -> bytes:

@@ -20,6 +20,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from koordra.api import names, objects, resource_class
@@ -29,7 +30,6 @@ from koordra.api.objects import Object
 from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION
 from koordra.api.reader import Reader
 from koordra.api.resource_class import ClassRefused
-from koordra.errors import InvalidInput
 from koordra.quantity import canonical
 
 GROUP: Final = "elasticgpu.io"
@@ -66,6 +66,7 @@ DELETE: Final = "Delete"
 RETAIN: Final = "Retain"
 IMMEDIATE: Final = "Immediate"
 WAIT: Final = "WaitForFirstConsumer"
+_INVALID_CLAIM: Final = partial(ClassRefused, "InvalidClaim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +92,30 @@ class Amount:
 
 def read_class(obj: Object) -> ElasticClass:
     """Raises ClassRefused."""
-    read = Reader.of(obj)
-    try:
-        provisioner = read.text("provisioner", required=True)
-        if provisioner not in PROVISIONERS:
-            raise ClassRefused(
-                "ForeignProvisioner",
-                f"{provisioner} is not koordra's; the class is left to it",
-                object=read.object,
-                field="provisioner",
-                remedy=f"koordra serves {', '.join(PROVISIONERS)}",
-            )
-        parameters = read.inner("parameters")
-        unit = parameters.choice("memoryUnit", UNITS, problem="is unknown") or "MiB"
-        return ElasticClass(
-            name=objects.name(obj),
-            retain=read.choice("reclaimPolicy", (DELETE, RETAIN), problem="is unknown") == RETAIN,
-            immediate=read.choice("egpuBindingMode", (WAIT, IMMEDIATE), problem="is unknown") == IMMEDIATE,
-            unit=UNITS[unit],
-            ignored=tuple(sorted(set(_parameters(obj)) - set(PARAMETERS))),
+    read = Reader.of(obj, error=partial(ClassRefused, "InvalidClass"))
+    provisioner = read.text("provisioner", required=True)
+    if provisioner not in PROVISIONERS:
+        raise ClassRefused(
+            "ForeignProvisioner",
+            f"{provisioner} is not koordra's; the class is left to it",
+            object=read.object,
+            field="provisioner",
+            remedy=f"koordra serves {', '.join(PROVISIONERS)}",
         )
-    except InvalidInput as error:
-        raise ClassRefused.because("InvalidClass", error) from None
+    parameters = read.inner("parameters")
+    return ElasticClass(
+        name=objects.name(obj),
+        retain=read.choice("reclaimPolicy", (DELETE, RETAIN), problem="is unknown") == RETAIN,
+        immediate=read.choice("egpuBindingMode", (WAIT, IMMEDIATE), problem="is unknown") == IMMEDIATE,
+        unit=UNITS[parameters.choice("memoryUnit", UNITS, problem="is unknown") or "MiB"],
+        ignored=tuple(sorted(_parameters(parameters).keys() - set(PARAMETERS))),
+    )
 
 
 def device_class(obj: Object) -> Object:
     """The DeviceClass that an ElasticGPUClass means. Raises ClassRefused."""
     read_class(obj)
-    parameters = _parameters(obj)
+    parameters = _parameters(Reader.of(obj).inner("parameters"))
     gpu = {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters}
     placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
     policy = {name: fields for name, fields in (("gpu", gpu), ("placement", placement)) if fields}
@@ -133,44 +130,46 @@ def device_class(obj: Object) -> Object:
     return found
 
 
-def _parameters(obj: Object) -> dict[str, str]:
-    read = Reader.of(obj).inner("parameters")
+def _parameters(read: Reader) -> dict[str, str]:
     return {str(key): read.text(key) for key in read.data}
 
 
 def class_name(claim: Object) -> str:
     """The class a claim names, in either spelling. Raises ClassRefused."""
-    spec = Reader.of(claim).inner("spec")
+    spec = Reader.of(claim, error=_INVALID_CLAIM).inner("spec")
     found = [str(spec.data[key]) for key in _CLASS_FIELDS if spec.data.get(key)]
     if not found:
-        raise ClassRefused.because(
-            "NoClass", spec.wrong("names no class", "name an ElasticGPUClass", at=_CLASS_FIELDS[0])
+        raise ClassRefused(
+            "NoClass",
+            "names no class",
+            object=spec.object,
+            field=spec.place(_CLASS_FIELDS[0]),
+            remedy="name an ElasticGPUClass",
         )
     if len(set(found)) > 1:
         problem = f"elasticGPUClassName {found[0]} and egpuClassName {found[1]} are two classes"
-        raise ClassRefused.because("InvalidClaim", spec.wrong(problem, "leave one out"))
+        raise spec.wrong(problem, "leave one out")
     return found[0]
 
 
 def requested(claim: Object, cls: ElasticClass) -> Amount:
     """Requests, and limits where a name is in no request. Raises ClassRefused."""
-    try:
-        resources = Reader.of(claim).inner("spec").inner("resources")
-        either = {**resources.inner("limits").data, **resources.inner("requests").data}
-        return _amount(Reader(either, object=resources.object, field=resources.field), cls)
-    except InvalidInput as error:
-        raise ClassRefused.because("InvalidClaim", error) from None
+    resources = Reader.of(claim, error=_INVALID_CLAIM).inner("spec").inner("resources")
+    either = {**resources.inner("limits").data, **resources.inner("requests").data}
+    return _amount(Reader(either, object=resources.object, field=resources.field, error=_INVALID_CLAIM), cls)
 
 
 def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
     """The spec of the ResourceClaim. A share of compute alone is charged 1Mi, and cannot be held to that: it asks for no limits."""
-    exactly: Object = {"deviceClassName": cls.name, "count": max(1, amount.cards)}
-    capacity = {names.CAPACITY_CORES: "100"} if amount.cards else {}
+    capacity = {names.CAPACITY_CORES: "100"}
     if not amount.cards:
-        capacity = {names.CAPACITY_MEMORY: canonical(amount.memory)}
-        if amount.cores:
-            capacity[names.CAPACITY_CORES] = str(amount.cores)
-    exactly["capacity"] = {"requests": capacity}
+        cores = {names.CAPACITY_CORES: str(amount.cores)} if amount.cores else {}
+        capacity = {names.CAPACITY_MEMORY: canonical(amount.memory), **cores}
+    exactly = {
+        "deviceClassName": cls.name,
+        "count": max(1, amount.cards),
+        "capacity": {"requests": capacity},
+    }
     devices: Object = {"requests": [{"name": "gpu", "exactly": exactly}]}
     if amount.memory == MIB:
         parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "isolation": NO_ISOLATION}
