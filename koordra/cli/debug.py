@@ -17,7 +17,7 @@ from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.kubelet_plugin.status.dump import dump
-from koordra.placement.policy.workload_table import Demand, Table
+from koordra.placement.policy.workload_table import Table
 
 
 @click.group("debug")
@@ -55,13 +55,13 @@ def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, ou
 
     Which free shares of a GPU get filled and which stay empty, what is asked for with each GPU, and which models are reserved.
     """
-    table = _of_cluster(kubeconfig, namespace) if file is None else _of_file(file)
+    if file is not None:
+        table = _of_file(file)
+    else:
+        data = connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data")
+        learned = learned_of(data or {})
+        table = Table() if learned is None else learned.table
     click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _table_text(table))
-
-
-def _of_cluster(kubeconfig: str | None, namespace: str) -> Table:
-    found = learned_of(connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data") or {})
-    return Table() if found is None else found.table
 
 
 def _of_file(file: Path) -> Table:
@@ -92,7 +92,8 @@ def _table_text(table: Table) -> str:
         ("NIC PERCENT PER GPU", 1, table.nics),
     ):
         if demands:
-            parts.append(render_table((title, "OF THE GPU DEMAND"), _demand_rows(demands, unit)))
+            rows = [(f"{one.per_gpu / unit:g}", f"{one.part / 10_000:.2f} %") for one in demands]
+            parts.append(render_table((title, "OF THE GPU DEMAND"), rows))
     if table.blocks:
         parts.append(
             render_table(
@@ -132,7 +133,3 @@ def _verdict(free: int, hole: int) -> str:
     """A word for the extremes, so that the eye finds them."""
     part = hole / (10 * free) if free else 0
     return "practically lost" if part >= 80 else "gets filled" if part <= 15 else ""
-
-
-def _demand_rows(demands: tuple[Demand, ...], unit: int) -> list[tuple[str, str]]:
-    return [(f"{one.per_gpu / unit:g}", f"{one.part / 10_000:.2f} %") for one in demands]

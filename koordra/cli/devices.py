@@ -181,7 +181,11 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
             row["state"],
             row["reason"] or _free(row["capacity"]),
             "-" if row["numaNode"] is None else str(row["numaNode"]),
-            *(_more(row) if wide else ()),
+            *(
+                (row["pcieSwitch"] or "-", "\n".join(row["holders"]) or "-", "\n".join(row["taints"]) or "-")
+                if wide
+                else ()
+            ),
         )
         for row in rows
     ]
@@ -196,10 +200,6 @@ def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
         for name, entry in capacity.items()
     ]
     return ", ".join(parts) or "-"
-
-
-def _more(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return row["pcieSwitch"] or "-", "\n".join(row["holders"]) or "-", "\n".join(row["taints"]) or "-"
 
 
 @click.command("cordon-device")

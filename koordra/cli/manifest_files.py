@@ -18,6 +18,7 @@ import yaml
 
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.templates import with_template_claims
+from koordra.api import objects
 from koordra.api.field_types import parse_types, wrong_fields
 from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
@@ -61,7 +62,9 @@ def read_objects(files: Sequence[str]) -> list[Manifest]:
     Raises InvalidManifest naming file and place.
     """
     found = _once([entry for name in files for entry in _read(name)])
-    return [*with_template_claims(found), *_missing_classes(found)]
+    there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
+    missing = [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]
+    return [*with_template_claims(found), *missing]
 
 
 def read_manifests(files: Sequence[str]) -> list[Manifest]:
@@ -81,42 +84,27 @@ def with_workload_pods(manifests: Sequence[Manifest]) -> tuple[list[Manifest], l
     """
     made: list[Manifest] = []
     notes: list[str] = []
-    for obj in manifests:
-        if obj["metadata"].get("uid") or obj["kind"] == "Pod":
+    for workload in manifests:
+        own, obj = workload["metadata"], dict(workload)
+        if own.get("uid") or obj["kind"] == "Pod" or objects.spec_of(obj).get("replicas") == 0:
             continue
-        for number, pod in enumerate(_template_pods(obj)):
-            name, who = _pod_name(obj, number), f"{obj['kind']} {obj['metadata'].get('name') or ''}".rstrip()
-            metadata = {**pod["metadata"], "name": name, "namespace": _pod_namespace(obj, pod)}
-            made.extend(_objects({**pod, "metadata": metadata}, where=f"{who}: pod template"))
-            notes.append(f"{who}: one of its pods is planned, {name}")
-    templates = [entry for entry in manifests if entry.get("kind") == "ResourceClaimTemplate"]
-    with_claims = with_template_claims([*templates, *made])
-    return [*manifests, *with_claims[len(templates) :]], notes
-
-
-def _template_pods(obj: Manifest) -> Iterator[Manifest]:
-    spec = obj.get("spec")
-    if isinstance(spec, Mapping) and spec.get("replicas") == 0:
-        return
-    for path in pods_in(dict(obj)):
-        template = at(dict(obj), path)
-        if template["spec"].get("resourceClaims"):
-            metadata = template.get("metadata")
-            yield {
+        who = f"{obj['kind']} {own.get('name') or ''}".rstrip()
+        called = f"{obj['kind']}-{own.get('name') or own.get('generateName', '').rstrip('-')}".lower()
+        templates = [at(obj, path) for path in pods_in(obj)]
+        for number, template in enumerate(each for each in templates if each["spec"].get("resourceClaims")):
+            name = f"{called}-{number + 1}" if number else called
+            inner = objects.metadata(template)
+            namespace = own.get("namespace") or inner.get("namespace") or "default"
+            pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": metadata if isinstance(metadata, Mapping) else {},
+                "metadata": {**inner, "name": name, "namespace": str(namespace)},
                 "spec": template["spec"],
             }
-
-
-def _pod_name(obj: Manifest, number: int) -> str:
-    name = f"{obj['kind']}-{obj['metadata'].get('name') or obj['metadata'].get('generateName', '').rstrip('-')}".lower()
-    return f"{name}-{number + 1}" if number else name
-
-
-def _pod_namespace(obj: Manifest, pod: Manifest) -> str:
-    return str(obj["metadata"].get("namespace") or pod["metadata"].get("namespace") or "default")
+            made.extend(_objects(pod, where=f"{who}: pod template"))
+            notes.append(f"{who}: one of its pods is planned, {name}")
+    known = [entry for entry in manifests if entry.get("kind") == "ResourceClaimTemplate"]
+    return [*manifests, *with_template_claims([*known, *made])[len(known) :]], notes
 
 
 def _read(name: str, *, checked: bool = True) -> Iterator[Manifest]:
@@ -204,9 +192,3 @@ def _once(found: Sequence[Manifest]) -> list[Manifest]:
             same.append(entry)
         unique.append(entry)
     return unique
-
-
-def _missing_classes(found: Sequence[Manifest]) -> list[Manifest]:
-    """koordra's DeviceClasses that the objects ask for and do not bring along: those of every cluster with koordra."""
-    there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
-    return [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]

@@ -61,18 +61,14 @@ def plan_command(
     """
     manifests = read_objects(files)
     if defragment is not None:
-        click.echo(_freed(manifests, defragment, output), nl=False)
+        freed = free(manifests, shape_of(defragment))
+        click.echo(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
     manifests, notes = with_workload_pods(manifests)
     for line in notes:
         click.echo(line, err=True)
-    click.echo(
-        _rendered(plan(manifests, policy=policy, features=features, report_errors=True), output), nl=False
-    )
-
-
-def _rendered(found: Plan, output: str) -> str:
-    return as_text(found.to_dict(), output) if output in ("json", "yaml") else _table(found)
+    found = plan(manifests, policy=policy, features=features, report_errors=True)
+    click.echo(_table(found) if output == "table" else as_text(found.to_dict(), output), nl=False)
 
 
 def _table(found: Plan) -> str:
@@ -108,30 +104,27 @@ def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
     return "\n".join(lines)
 
 
-def _freed(manifests: Sequence[Mapping[str, Any]], wanted: str, output: str) -> str:
-    found = free(manifests, shape_of(wanted))
-    return as_text(found, output) if output in ("json", "yaml") else _moves(found) + "\n"
-
-
 def _moves(found: Mapping[str, Any]) -> str:
     shape = found["shape"]
     wanted = f"{shape['gpus']} GPUs and {shape['nics']} NICs ({shape['scope']})"
     if found["freed"] is None:
         return f"{wanted} cannot be freed by moving pods"
-    lines = [f"{wanted}: node {found['freed']['node']}, {', '.join(found['freed']['devices'])}"]
+    place = f"{wanted}: node {found['freed']['node']}, {', '.join(found['freed']['devices'])}"
     if not found["moves"]:
-        return f"{lines[0]}\nfree already; nothing needs to move"
-    lines.append(
-        render_table(("MOVE", "FROM", "TO"), [(m["pod"], m["from"], m["to"]) for m in found["moves"]])
-    )
-    cost = found["cost"]
+        return f"{place}\nfree already; nothing needs to move"
+    cost, gain = found["cost"], found["gain"]
     proof = (
         "no fewer moves would do" if found["proven"] else f"at least {cost['atLeastPods']} moves are needed"
     )
-    gain = found["gain"]
-    lines.append(f"gain: {gain['freeAfter']} such places free at once, {gain['freeBefore']} now")
-    lines.append(f"cost: {cost['pods']} pods, {cost['gpus']:g} GPUs move; {proof}")
-    return "\n".join(lines)
+    moves = [(move["pod"], move["from"], move["to"]) for move in found["moves"]]
+    return "\n".join(
+        [
+            place,
+            render_table(("MOVE", "FROM", "TO"), moves),
+            f"gain: {gain['freeAfter']} such places free at once, {gain['freeBefore']} now",
+            f"cost: {cost['pods']} pods, {cost['gpus']:g} GPUs move; {proof}",
+        ]
+    )
 
 
 @click.command("explain")
@@ -267,11 +260,8 @@ def _add_forecast(
         elif not users.get(key):
             entry["waits"] = "no pod uses the claim yet; it is placed together with its pod"
         elif entry["status"] == "Fits":
-            entry["waits"] = f"{_pods(users[key])} cannot be planned yet: see its other claims, or its gang"
-
-
-def _pods(pods: Sequence[Mapping[str, Any]]) -> str:
-    return "pod " + ", ".join(sorted(objects.key(pod) for pod in pods)[:3])
+            pods = ", ".join(sorted(objects.key(pod) for pod in users[key])[:3])
+            entry["waits"] = f"pod {pods} cannot be planned yet: see its other claims, or its gang"
 
 
 def _add_latest_events(

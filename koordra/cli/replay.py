@@ -70,6 +70,8 @@ _LEARNING_SEEDS = 200
 )
 @click.option(
     "--machine",
+    default="dgx-a100",
+    show_default=True,
     metavar="NAME",
     help="DLRM: nodes of this machine (see koordra topology), with GPU and NIC alignment.",
 )
@@ -216,8 +218,18 @@ def _lines(path: Path) -> list[str]:
 FIRST_FIT: Final = "first-fit"
 """Blind to topology: the first node with enough of everything, its first GPUs and NICs."""
 
-_DEFAULT_MACHINE: Final = "dgx-a100"
 _FILL: Final = 0.95
+_ALIGNMENT: Final = {
+    "POLICY": "policy",
+    "SEED": "seed",
+    "ARRIVALS": "arrivals",
+    "REFUSED": "refused",
+    "ALLOC% MAX": "alloc_pct_max",
+    "ALIGNED%": "aligned_pct",
+    "ALIGNED% ABOVE 90": "aligned_pct_above_90",
+    "BEST OF NODE%": "best_level_pct",
+}
+"""Column -> figure of a run."""
 
 
 def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
@@ -225,7 +237,7 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     if options["policies"] not in {"koordra", FIRST_FIT, f"koordra,{FIRST_FIT}"}:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))
-    machine = options["machine"] or _DEFAULT_MACHINE
+    machine = options["machine"]
     node = of_kind(machine).machine
     if not node.gpus:
         raise click.BadParameter(f"{machine} has no GPU", param_hint="--machine")
@@ -262,29 +274,7 @@ def _show_alignment(found: dict[str, Any], options: dict[str, Any]) -> None:
     click.echo(
         f"{found['nodes']} nodes of {found['machine']}; {found['instances_without_gpu']} instances without a GPU left out"
     )
-    header = (
-        "POLICY",
-        "SEED",
-        "ARRIVALS",
-        "REFUSED",
-        "ALLOC% MAX",
-        "ALIGNED%",
-        "ALIGNED% ABOVE 90",
-        "BEST OF NODE%",
-    )
-    show_table(
-        header,
-        [
-            (
-                run["policy"],
-                str(run["seed"]),
-                str(run["arrivals"]),
-                str(run["refused"]),
-                str(run["alloc_pct_max"]),
-                str(run["aligned_pct"]),
-                "-" if run["aligned_pct_above_90"] is None else str(run["aligned_pct_above_90"]),
-                str(run["best_level_pct"]),
-            )
-            for run in found["runs"]
-        ],
-    )
+    rows = [
+        ["-" if run[key] is None else str(run[key]) for key in _ALIGNMENT.values()] for run in found["runs"]
+    ]
+    show_table(tuple(_ALIGNMENT), rows)
