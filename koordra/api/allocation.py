@@ -31,33 +31,29 @@ class DeviceResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The API's form; fields that say nothing are left out, as the API server does."""
-        found: dict[str, Any] = {
+        rest = {
+            "adminAccess": self.admin_access,
+            "tolerations": [dict(toleration) for toleration in self.tolerations] or None,
+            "bindingConditions": list(self.binding_conditions) or None,
+            "bindingFailureConditions": list(self.binding_failure_conditions) or None,
+            "shareID": self.share_id,
+            "consumedCapacity": {
+                name: self.consumed_spelled.get(name, str(self.consumed[name]))
+                for name in sorted(self.consumed)
+            }
+            or None,
+        }
+        return {
             "request": self.request,
             "driver": self.device.driver,
             "pool": self.device.pool,
             "device": self.device.device,
+            **{name: value for name, value in rest.items() if value is not None},
         }
-        if self.admin_access is not None:
-            found["adminAccess"] = self.admin_access
-        if self.tolerations:
-            found["tolerations"] = [dict(toleration) for toleration in self.tolerations]
-        if self.binding_conditions:
-            found["bindingConditions"] = list(self.binding_conditions)
-        if self.binding_failure_conditions:
-            found["bindingFailureConditions"] = list(self.binding_failure_conditions)
-        if self.share_id is not None:
-            found["shareID"] = self.share_id
-        if self.consumed:
-            found["consumedCapacity"] = {
-                name: self.consumed_spelled.get(name, str(self.consumed[name]))
-                for name in sorted(self.consumed)
-            }
-        return found
 
     @classmethod
     def read(cls, read: Reader) -> DeviceResult:
         """One entry of `devices.results`. Raises InvalidManifest."""
-        admin = read.data.get("adminAccess")
         return cls(
             request=read.text("request"),
             device=DeviceID(read.text("driver"), read.text("pool"), read.text("device", required=True)),
@@ -66,7 +62,7 @@ class DeviceResult:
             consumed_spelled={
                 name: str(value) for name, value in read.inner("consumedCapacity").data.items()
             },
-            admin_access=None if admin is None else read.flag("adminAccess"),
+            admin_access=None if read.data.get("adminAccess") is None else read.flag("adminAccess"),
         )
 
 
@@ -80,12 +76,11 @@ class Allocation:
 
     def to_dict(self) -> dict[str, Any]:
         """An AllocationResult without its timestamp, which is the writer's."""
-        devices: dict[str, Any] = {}
-        if self.results:
-            devices["results"] = [result.to_dict() for result in self.results]
-        if self.config:
-            devices["config"] = [dict(entry) for entry in self.config]
-        found: dict[str, Any] = {"devices": devices}
+        parts = {
+            "results": [result.to_dict() for result in self.results],
+            "config": [dict(entry) for entry in self.config],
+        }
+        found: dict[str, Any] = {"devices": {name: entries for name, entries in parts.items() if entries}}
         if self.node_selector is not None:
             found["nodeSelector"] = dict(self.node_selector)
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,15 +122,10 @@ def _settings_of(text: str, *, source: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """YAML's own types as JSON knows them: an unquoted time is text again, keys are text (`on` is `true`, as for kubectl)."""
+    """Keys are text, as for kubectl: `on` is `true`."""
     if isinstance(value, Mapping):
         return {
             str(key).lower() if isinstance(key, bool) else str(key): _plain(entry)
             for key, entry in value.items()
         }
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, datetime):
-        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return value.isoformat() if isinstance(value, date) else value
+    return [_plain(entry) for entry in value] if isinstance(value, list) else value

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import koordra
 from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -18,6 +18,7 @@ from koordra.kube import KubeClient
 from koordra.kubelet_plugin.discovery import reading
 from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.node_state import prepared_claim
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
 from koordra.topology.machine import Machine
@@ -190,12 +191,8 @@ def _prepared(state_dir: Path) -> dict[str, tuple[str, ...]]:
     """Device -> claims, from ``prepared/<claim uid>.json``. What cannot be read is left out: this is only a picture."""
     held: dict[str, set[str]] = {}
     for file in sorted((state_dir / "prepared").glob("*.json")):
-        try:
-            record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            claim = f"{record['claim']['namespace']}/{record['claim']['name']}"
-            devices = [str(device["device"]) for device in record["devices"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        for device in devices:
-            held.setdefault(device, set()).add(claim)
+        with suppress(OSError, ValueError):
+            claim = prepared_claim.decode(file.read_bytes())
+            for device in claim.devices:
+                held.setdefault(device.device, set()).add(str(claim))
     return {device: tuple(sorted(claims)) for device, claims in held.items()}

@@ -103,9 +103,9 @@ class Bundles:
             spec = json.loads((bundle / "config.json").read_bytes())
         except (OSError, ValueError):
             return None  # being created, or just gone
-        container = None if is_sandbox(spec) else container_of_spec(bundle.name, spec)
-        self._specs[bundle.name] = container
-        return container
+        return self._specs.setdefault(
+            bundle.name, None if is_sandbox(spec) else container_of_spec(bundle.name, spec)
+        )
 
     def _running(self, bundle: Path, container: Container) -> Running:
         try:
@@ -154,7 +154,16 @@ def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
             DeviceNode(node["path"], int(node.get("major", 0)), int(node.get("minor", 0)), node["type"])
             for node in linux.get("devices") or ()
         ),
-        rules=tuple(_spec_rule(rule) for rule in resources.get("devices") or ()),
+        rules=tuple(
+            DeviceRule(
+                allow=bool(rule.get("allow")),
+                type=rule.get("type") or "",
+                major=_number(rule.get("major")),
+                minor=_number(rule.get("minor")),
+                access=rule.get("access") or "rwm",
+            )
+            for rule in resources.get("devices") or ()
+        ),
         mounts=tuple(
             Mount(
                 source=mount.get("source", ""),
@@ -169,16 +178,6 @@ def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
         annotations={},
         pod_annotations={},
         cpus=str((resources.get("cpu") or {}).get("cpus", "")),
-    )
-
-
-def _spec_rule(rule: Mapping[str, Any]) -> DeviceRule:
-    return DeviceRule(
-        allow=bool(rule.get("allow")),
-        type=rule.get("type") or "",
-        major=_number(rule.get("major")),
-        minor=_number(rule.get("minor")),
-        access=rule.get("access") or "rwm",
     )
 
 

@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from koordra.api import kinds, names
+from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity, KoordraError, NotFound
 from koordra.kube import KubeClient
@@ -282,14 +282,13 @@ class PodClaims:
             claim = self._client.get(kinds.RESOURCE_CLAIMS, name, namespace=namespace)
         except NotFound:
             return False
-        devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        devices = (objects.status_of(claim).get("allocation") or {}).get("devices") or {}
         return any(result.get("driver") == names.DRIVER for result in devices.get("results") or ())
 
 
 def claim_names(pod: Object) -> Iterator[str]:
     """The claims of a pod: named in it, made from its templates, and made for its extended resources."""
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    made = (*(status.get("resourceClaimStatuses") or ()), status.get("extendedResourceClaimStatus") or {})
-    for entry in (*(spec.get("resourceClaims") or ()), *made):
-        if entry.get("resourceClaimName"):
-            yield str(entry["resourceClaimName"])
+    extended = objects.status_of(pod).get("extendedResourceClaimStatus") or {}
+    for name in (*objects.pod_claim_names(pod).values(), extended.get("resourceClaimName")):
+        if name:
+            yield str(name)
