@@ -67,8 +67,9 @@ def convert_command(
     legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
     conversion = convert(manifests, translators=[legacy])
     if output == "json":
-        document = {"apiVersion": "v1", "kind": "List", "items": list(conversion.objects)}
-        click.echo(as_text(document, output), nl=False)
+        click.echo(
+            as_text({"apiVersion": "v1", "kind": "List", "items": list(conversion.objects)}, output), nl=False
+        )
     else:
         click.echo("---\n".join(map(yaml_text, conversion.objects)), nl=False)
     for line in legacy.explained if explain else ():

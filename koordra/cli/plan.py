@@ -164,8 +164,11 @@ def explain(
     """
     client = None if files else connect(kubeconfig)
     manifests: list[Any] = read_objects(files) if client is None else read_cluster(client)
-    found = plan(manifests, policy=policy, features=features, report_errors=True)
-    entries = [entry for entry in explained(found) if not claims or _selects(entry, claims)]
+    entries = [
+        entry
+        for entry in explained(plan(manifests, policy=policy, features=features, report_errors=True))
+        if not claims or _selects(entry, claims)
+    ]
     if client is not None:
         events = _events(client)
         _add_forecast(entries, manifests, events, client)

@@ -103,8 +103,9 @@ def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=_ALWAYS)
     selectors: list[Object] = [cel(driver_selector(driver))]
     config: list[Object] = []
-    namespace = str(read.inner("parametersRef").data.get("namespace") or "default")
-    parameters = _parameters_object(read, CLASS_PARAMETERS, namespace, sources)
+    parameters = _parameters_object(
+        read, CLASS_PARAMETERS, str(read.inner("parametersRef").data.get("namespace") or "default"), sources
+    )
     if parameters is not None:
         more, config = class_parameters.of_class(parameters, driver=driver, notes=notes)
         selectors += more

@@ -235,8 +235,9 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
         raise read.wrong(problem, f"fields are {', '.join(known)}", at=name)
     required = _REQUIRED.get(kind)
     if required is not None and required not in parameters:
-        remedy = f"use one of {', '.join(known[required].allowed())}"
-        raise read.wrong(f"{kind} needs {required}", remedy, at=required)
+        raise read.wrong(
+            f"{kind} needs {required}", f"use one of {', '.join(known[required].allowed())}", at=required
+        )
     built = build(
         **{
             snake_case(name): _value(entry, parameters[name], read, name)
@@ -252,8 +253,11 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
 def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
     for name, word in (("defaultIsolation", config.default_isolation), ("isolation", config.isolation)):
         if word and config.allowed_isolation is not None and word not in config.allowed_isolation:
-            problem = f"{word} is not among {', '.join(config.allowed_isolation)}"
-            raise read.wrong(problem, "add it to allowedIsolation, or leave it out", at=name)
+            raise read.wrong(
+                f"{word} is not among {', '.join(config.allowed_isolation)}",
+                "add it to allowedIsolation, or leave it out",
+                at=name,
+            )
 
 
 OPERATORS_FIELDS: Final = ("allowedIsolation", "defaultIsolation")
@@ -282,8 +286,11 @@ def _value(entry: Field, value: object, read: Reader, name: str) -> Any:
         return tuple(_value(single, word, read, f"{name}[{index}]") for index, word in enumerate(value))
     if allowed := entry.allowed():
         if value not in allowed:
-            problem = f"{value!r} is not allowed{_did_you_mean(value, allowed)}"
-            raise read.wrong(problem, f"use one of {', '.join(allowed)}", at=name)
+            raise read.wrong(
+                f"{value!r} is not allowed{_did_you_mean(value, allowed)}",
+                f"use one of {', '.join(allowed)}",
+                at=name,
+            )
         return entry.words(value) if entry.words else value
     if entry.whole is not None:
         low, high = entry.whole

@@ -58,9 +58,11 @@ class RdmaNetwork:
 def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
     """Raises InvalidParameters naming the field and what it may be."""
     if not isinstance(value, Mapping):
-        problem = f"{type(value).__name__} is not an object"
         raise InvalidParameters(
-            problem, object=object, field=field, remedy=f"fields are {', '.join(_FIELDS)}"
+            f"{type(value).__name__} is not an object",
+            object=object,
+            field=field,
+            remedy=f"fields are {', '.join(_FIELDS)}",
         )
     read = Reader(value, object=object, field=field, error=InvalidParameters)
     read.only(*_FIELDS)
@@ -81,8 +83,11 @@ def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
     )
     others = sorted(read.data.keys() - {"attachment", "interface"})
     if network.attachment is not None and others:
-        remedy = "the attachment says all of that; leave one out"
-        raise read.wrong(f"stands beside {', '.join(others)}", remedy, at="attachment")
+        raise read.wrong(
+            f"stands beside {', '.join(others)}",
+            "the attachment says all of that; leave one out",
+            at="attachment",
+        )
     if network.interface in {"lo", "eth0", "all", "default"}:
         raise read.wrong(f"{network.interface!r} is taken in every pod", "use another name", at="interface")
     return network

@@ -4,9 +4,8 @@ plugin               the NRI plugin: looks up what Prepare stored, asks the rule
 adjust               the rules in order: a container in, an Adjustment or a Refusal out (pure)
 oci                  containers, devices, device rules, adjustments as small values, from and to NRI messages
 grants               which devices a container was really given, by the markers of its CDI edits
-ungranted_access     what another path than a claim brought into it: annotations, mounts, nodes, device rules
+ungranted_access     what another path than a claim brought into it: annotations, mounts, nodes, device rules, other plugins
 cgroups              cpusets near its GPUs; rdma.max of its NICs
-validator            the same rules for the adjustments of other plugins
 ledger               what the hook gave to which container, on disk
 koordinator/         pods placed by Koordinator's scheduler, served from its annotation
 """

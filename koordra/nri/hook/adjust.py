@@ -39,7 +39,15 @@ from koordra.node_state.claim_network import AttachedNetwork
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook import cgroups
 from koordra.nri.hook.cgroups import RdmaLimit
-from koordra.nri.hook.grants import Grant, Grants, check_network, check_nodes, granted_env, grants_of
+from koordra.nri.hook.grants import (
+    VISIBLE_DEVICES,
+    Grant,
+    Grants,
+    check_network,
+    check_nodes,
+    granted_env,
+    grants_of,
+)
 from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
@@ -50,7 +58,6 @@ from koordra.nri.hook.ungranted_access import (
 )
 from koordra.topology.machine import DeviceNode
 
-VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING_VISIBLE: Final = "void"
 """The value for which NVIDIA's toolkit injects nothing; CDI injects what the container may have."""
 

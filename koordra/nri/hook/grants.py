@@ -32,6 +32,7 @@ from koordra.topology.machine import DeviceNode
 GRANTED: Final = "granted"
 """The value of the markers inside the container."""
 
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 LIST_VARIABLES: Final = (CUDA_VISIBLE_DEVICES, "NCCL_IB_HCA", "UCX_NET_DEVICES")
 """Variables whose value is a comma-separated list of devices."""

@@ -28,8 +28,7 @@ from koordra.nri.hook.grants import claim_markers, grants_of
 from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims, granted_by_annotation
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
-from koordra.nri.hook.ungranted_access import claim_mounts, control_nodes
-from koordra.nri.hook.validator import validate
+from koordra.nri.hook.ungranted_access import claim_mounts, control_nodes, validate
 from koordra.nri.stub import Plugin
 from koordra.nri.transport.events import EventMethod, applies_device_rules
 from koordra.nri.transport.ttrpc import Call, Code

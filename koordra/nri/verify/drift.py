@@ -34,8 +34,8 @@ from koordra.api import names
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
-from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
-from koordra.nri.hook.grants import GRANTED, grants_of
+from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE
+from koordra.nri.hook.grants import GRANTED, VISIBLE_DEVICES, grants_of
 from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices
 from koordra.nri.hook.oci import Refusal, can_open
 from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, host_path
@@ -102,9 +102,7 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
         return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
     if expected.granted is not None:
         found = [
-            *_pins(running, expected.granted),
-            *_held(running, expected.granted),
-            *_isolation(running, expected.granted, expected.unlimited),
+            *_differences(running, expected.granted, expected.unlimited),
         ]
         numbers, devices = expected.granted.numbers, expected.granted.devices
     else:
@@ -128,22 +126,16 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
     )
 
 
-def _pins(running: Running, granted: Granted) -> Iterator[Drift]:
+def _differences(running: Running, granted: Granted, unlimited: frozenset[str]) -> Iterator[Drift]:
     env = dict(running.container.env)
     for name, value in granted.env:
         if env.get(name) != value:
             yield Drift("EnvChanged", f"{name} is {env.get(name)!r}; the hook set {value!r}")
-
-
-def _held(running: Running, granted: Granted) -> Iterator[Drift]:
     for kind, major, minor in sorted(granted.numbers):
         if running.container.rules and not can_open(running.container.rules, (kind, major, minor)):
             yield Drift("DeviceMissing", f"{kind} {major}:{minor} is held and cannot be opened")
     if granted.memlock and MEMLOCK not in running.container.rlimits:
         yield Drift("LimitMissing", f"{MEMLOCK} is not lifted")
-
-
-def _isolation(running: Running, granted: Granted, unlimited: frozenset[str]) -> Iterator[Drift]:
     there = {
         host_path(mount.destination): (host_path(mount.source), mount.read_only)
         for mount in running.container.mounts

@@ -39,7 +39,8 @@ from koordra.errors import InvalidQuantity, KoordraError, NotFound
 from koordra.kube import KubeClient
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim, PreparedDevice
-from koordra.nri.hook.adjust import VISIBLE_DEVICES, Annotated
+from koordra.nri.hook.adjust import Annotated
+from koordra.nri.hook.grants import VISIBLE_DEVICES
 from koordra.nri.hook.oci import Container, Mount, Refusal
 from koordra.quantity import parse
 from koordra.topology.machine import DeviceNode
