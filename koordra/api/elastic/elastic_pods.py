@@ -21,7 +21,8 @@ from typing import Any, Final
 from koordra.api import objects, pods
 from koordra.api.elastic.elastic_gpu import DOMAINS, QGPU
 from koordra.api.objects import Object
-from koordra.errors import InvalidInput, InvalidManifest
+from koordra.api.reader import Reader
+from koordra.errors import InvalidInput
 
 PREFIX: Final = "egpuc.elasticgpu.io/"
 ENTRY: Final = "egpuc-"
@@ -62,19 +63,22 @@ def with_annotations(pod: Object, original: Object) -> Object:
 
 def with_claims(pod: Object) -> PodWithClaims:
     """The pod with the claims that its annotations name."""
-    if not names_claims(pod):
+    named = {
+        key: str(value)
+        for key, value in sorted(objects.annotations_of(pod).items())
+        if key.startswith(PREFIX)
+    }
+    if not named:
         return PodWithClaims(pod)
     warnings: list[str] = []
     problems: list[InvalidInput] = []
     wanted: dict[str, str] = {}
-    for key, value in sorted(objects.annotations_of(pod).items()):
-        if key.startswith(PREFIX):
-            found = _container(pod, key, str(value), warnings, problems)
-            if found:
-                wanted[found] = str(value)
-    if problems or not wanted:
-        return PodWithClaims(pod, tuple(warnings), tuple(problems))
-    return PodWithClaims(_with_claims(pod, wanted), tuple(warnings))
+    for key, claim in named.items():
+        try:
+            wanted[_container(pod, key, claim, warnings, lone=len(named) == 1)] = claim
+        except InvalidInput as error:
+            problems.append(error)
+    return PodWithClaims(pod if problems else _with_claims(pod, wanted), tuple(warnings), tuple(problems))
 
 
 def entry_name(claim: str) -> str:
@@ -85,36 +89,26 @@ def entry_name(claim: str) -> str:
     return f"{name[:54].rstrip('-')}-{hashlib.sha256(claim.encode()).hexdigest()[:8]}"
 
 
-def _container(
-    pod: Object, key: str, claim: str, warnings: list[str], problems: list[InvalidInput]
-) -> str | None:
-    suffix = key.removeprefix(PREFIX)
+def _container(pod: Object, key: str, claim: str, warnings: list[str], *, lone: bool) -> str:
+    """The container that an annotation means. Raises InvalidManifest."""
     field = f"metadata.annotations[{key}]"
-    about = objects.describe({"kind": "Pod", **pod})
-
-    def refuse(problem: str, remedy: str) -> str | None:
-        problems.append(InvalidManifest(problem, object=about, field=field, remedy=remedy))
-        return None
-
+    read = Reader(pod, object=objects.describe({"kind": "Pod", **pod}), field=field)
     if not _NAME.match(claim) or len(claim) > 253:
-        return refuse(f"{claim!r} is no name of an ElasticGPUClaim", "write the claim's name")
+        raise read.wrong(f"{claim!r} is no name of an ElasticGPUClaim", "write the claim's name")
+    name = key.removeprefix(PREFIX)
     containers = {str(container.get("name")): container for container in pods.containers(pod)}
     apps = [str(entry.get("name")) for entry in objects.spec_of(pod).get("containers") or ()]
-    if suffix not in containers:
-        lone = sum(entry.startswith(PREFIX) for entry in objects.annotations_of(pod)) == 1
+    if name not in containers:
         if not lone or len(apps) != 1:
-            return refuse(
-                f"there is no container {suffix}",
-                f"the pod's containers are {', '.join(containers) or 'none'}",
-            )
-        warnings.append(f"{field}: there is no container {suffix}; taken for the only one, {apps[0]}")
-        suffix = apps[0]
-    own = sorted(name for name in pods.resource_names(containers[suffix]) if _is_elastic(name))
+            known = ", ".join(containers) or "none"
+            raise read.wrong(f"there is no container {name}", f"the pod's containers are {known}")
+        warnings.append(f"{field}: there is no container {name}; taken for the only one, {apps[0]}")
+        name = apps[0]
+    own = sorted(filter(_is_elastic, pods.resource_names(containers[name])))
     if own:
-        return refuse(
-            f"container {suffix} names a claim and asks for {own[0]} itself", "leave one of the two out"
-        )
-    return suffix
+        problem = f"container {name} names a claim and asks for {own[0]} itself"
+        raise read.wrong(problem, "leave one of the two out")
+    return name
 
 
 def _is_elastic(name: str) -> bool:

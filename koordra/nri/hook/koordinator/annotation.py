@@ -67,7 +67,8 @@ class NodeDevices:
 
     def minor_of(self, uuid: str) -> int | None:
         for path in self._root.glob("proc/driver/nvidia/gpus/*/information"):
-            fields = dict(_fields(path))
+            lines = (line.partition(":") for line in _text(path).splitlines())
+            fields = {name.strip(): value.strip() for name, _, value in lines}
             if fields.get("GPU UUID") == uuid and fields.get("Device Minor", "").isdecimal():
                 return int(fields["Device Minor"])
         return None
@@ -76,11 +77,8 @@ class NodeDevices:
         """The device file and the RDMA device of a PCI function: `/dev/infiniband/uverbs0`, `mlx5_0`."""
         devices = _names(self._root / "sys/bus/pci/devices" / bus_id / "infiniband")
         for name in _names(self._root / "sys/class/infiniband_verbs") if devices else ():
-            try:
-                text = (self._root / "sys/class/infiniband_verbs" / name / "ibdev").read_text()
-            except OSError:
-                continue  # `abi_version` lies beside them
-            if text.strip() == devices[0]:
+            # `abi_version` lies beside the devices
+            if _text(self._root / "sys/class/infiniband_verbs" / name / "ibdev").strip() == devices[0]:
                 return f"/dev/infiniband/{name}", devices[0]
         return None
 
@@ -88,14 +86,11 @@ class NodeDevices:
         return tuple(_names(self._root / "sys/class/infiniband"))
 
 
-def _fields(path: Path) -> Iterator[tuple[str, str]]:
+def _text(path: Path) -> str:
     try:
-        text = path.read_text()
+        return path.read_text()
     except OSError:
-        return
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        yield name.strip(), value.strip()
+        return ""
 
 
 def _names(folder: Path) -> list[str]:
@@ -149,12 +144,12 @@ class _MismatchError(Exception):
     """The annotation names what the node does not have."""
 
 
-def _guarded_at(guarded: DeviceGuard, path: str) -> tuple[str, DeviceNode] | None:
+def _guarded_at(guarded: DeviceGuard, path: str, what: str) -> tuple[str, DeviceNode]:
     """The device that a path is the first node of, with that node."""
     for device in guarded.devices:
         if device.nodes and device.nodes[0].path == path:
             return device.name, device.nodes[0]
-    return None
+    raise _MismatchError(f"{path} is not a {what} of this node")
 
 
 def _devices(document: Any, *, guarded: DeviceGuard | None, node: NodeDevices) -> Iterator[PreparedDevice]:
@@ -181,19 +176,15 @@ def _gpu(entry: Mapping[str, Any], guarded: DeviceGuard, node: NodeDevices) -> P
         raise _MismatchError(f"there is no GPU with UUID {uuid!r}")
     if there != minor:
         raise _MismatchError(f"GPU {uuid} has minor {there}, not {minor}")
-    found = _guarded_at(guarded, f"/dev/nvidia{minor}")
-    if found is None:
-        raise _MismatchError(f"/dev/nvidia{minor} is not a GPU of this node")
-    return PreparedDevice(request="", device=found[0], type=names.TYPE_GPU, uuid=uuid, nodes=found[1:])
+    name, card = _guarded_at(guarded, f"/dev/nvidia{minor}", "GPU")
+    return PreparedDevice(request="", device=name, type=names.TYPE_GPU, uuid=uuid, nodes=(card,))
 
 
 def _nic(bus_id: str, kind: str, guarded: DeviceGuard, node: NodeDevices) -> PreparedDevice:
     verbs = node.verbs_of(bus_id) if _BUS_ID.fullmatch(bus_id) else None
     if verbs is None:
         raise _MismatchError(f"there is no RDMA device at {bus_id!r}")
-    found = _guarded_at(guarded, verbs[0])
-    if found is None:
-        raise _MismatchError(f"{verbs[0]} is not a NIC of this node")
+    found = _guarded_at(guarded, verbs[0], "NIC")
     return PreparedDevice(
         request="",
         device=found[0],
