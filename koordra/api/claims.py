@@ -178,8 +178,10 @@ def _asked(devices: Reader) -> _Asked:
 
 def _is_immediate(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
     """Classic DRA's `allocationMode: Immediate`, as the field it was or as an annotation."""
-    mode = objects.annotations_of(obj).get("koordra.io/allocation-mode", spec.get("allocationMode"))
-    return mode == "Immediate"
+    return (
+        objects.annotations_of(obj).get("koordra.io/allocation-mode", spec.get("allocationMode"))
+        == "Immediate"
+    )
 
 
 def _request(read: Reader) -> DeviceRequest:

@@ -144,8 +144,10 @@ def _nested(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     """With the body of a request or device in a field beside its name; alternatives have no body."""
     if entry.get("firstAvailable") or field in entry:
         return entry
-    body = {name: value for name, value in entry.items() if name not in ("name", "firstAvailable")}
-    return {"name": entry.get("name"), field: body}
+    return {
+        "name": entry.get("name"),
+        field: {name: value for name, value in entry.items() if name not in ("name", "firstAvailable")},
+    }
 
 
 def _flat(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:

@@ -62,7 +62,6 @@ def claim_rows(
         if not ours:
             continue
         state = _state(claim)
-        using = users.get(objects.key(claim), [])
         found.append(
             {
                 "namespace": objects.namespace(claim),
@@ -70,7 +69,7 @@ def claim_rows(
                 "state": state,
                 "node": claims_of.node_of(claim),
                 "devices": [dict(result) for result in claims_of.results(claim)],
-                "pods": sorted(objects.name(pod) for pod in using),
+                "pods": sorted(objects.name(pod) for pod in users.get(objects.key(claim), [])),
                 "created": objects.metadata(claim).get("creationTimestamp"),
                 "reason": reasons.get(objects.uid(claim)) if state == "Waiting" else None,
             }
@@ -103,20 +102,22 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
         click.echo("no claim concerns koordra")
         return
     now = datetime.now(UTC)
-    cells = [
-        (
-            row["namespace"],
-            row["name"],
-            row["state"],
-            row["node"] or "-",
-            "\n".join(_device(result) for result in row["devices"]) or "-",
-            _shortened(row["pods"]),
-            _age(row["created"], now),
-            *((row["reason"] or "",) if wide else ()),
-        )
-        for row in rows
-    ]
-    show_table((*HEADER, *(("REASON",) if wide else ())), cells)
+    show_table(
+        (*HEADER, *(("REASON",) if wide else ())),
+        [
+            (
+                row["namespace"],
+                row["name"],
+                row["state"],
+                row["node"] or "-",
+                "\n".join(_device(result) for result in row["devices"]) or "-",
+                _shortened(row["pods"]),
+                _age(row["created"], now),
+                *((row["reason"] or "",) if wide else ()),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _device(result: Mapping[str, Any]) -> str:

@@ -32,8 +32,9 @@ def read_cluster(client: KubeClient) -> list[Object]:
 
 def read_devices(client: KubeClient) -> list[Object]:
     """Everything that says which devices there are and who has them, of koordra's joint and native nodes alike."""
-    found = _listed(client, (kinds.NODES, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIMS))
-    return found + _readable(client, (kinds.DEVICE_TAINT_RULES,))
+    return _listed(client, (kinds.NODES, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIMS)) + _readable(
+        client, (kinds.DEVICE_TAINT_RULES,)
+    )
 
 
 def read_predicates(client: KubeClient) -> list[Object]:

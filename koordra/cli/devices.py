@@ -172,34 +172,44 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
     if not rows:
         click.echo("no device of koordra's")
         return
-    cells = [
-        (
-            row["node"],
-            row["name"] or f"pool {row['pool']}",
-            row["type"] or "-",
-            row["model"] or "-",
-            row["state"],
-            row["reason"] or _free(row["capacity"]),
-            "-" if row["numaNode"] is None else str(row["numaNode"]),
-            *(
-                (row["pcieSwitch"] or "-", "\n".join(row["holders"]) or "-", "\n".join(row["taints"]) or "-")
-                if wide
-                else ()
-            ),
-        )
-        for row in rows
-    ]
-    show_table((*HEADER, *(WIDE if wide else ())), cells)
+    show_table(
+        (*HEADER, *(WIDE if wide else ())),
+        [
+            (
+                row["node"],
+                row["name"] or f"pool {row['pool']}",
+                row["type"] or "-",
+                row["model"] or "-",
+                row["state"],
+                row["reason"] or _free(row["capacity"]),
+                "-" if row["numaNode"] is None else str(row["numaNode"]),
+                *(
+                    (
+                        row["pcieSwitch"] or "-",
+                        "\n".join(row["holders"]) or "-",
+                        "\n".join(row["taints"]) or "-",
+                    )
+                    if wide
+                    else ()
+                ),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
-    parts = [
-        f"{name} {entry['free']}"
-        if entry["free"] == entry["total"]
-        else f"{name} {entry['free']} of {entry['total']}"
-        for name, entry in capacity.items()
-    ]
-    return ", ".join(parts) or "-"
+    return (
+        ", ".join(
+            [
+                f"{name} {entry['free']}"
+                if entry["free"] == entry["total"]
+                else f"{name} {entry['free']} of {entry['total']}"
+                for name, entry in capacity.items()
+            ]
+        )
+        or "-"
+    )
 
 
 @click.command("cordon-device")

@@ -32,7 +32,6 @@ from koordra.topology.pictures.usage import NOBODY, Usage, holders_of_claims
 from koordra.topology.published import machine_of_slices
 
 _STATE: Final = Path("/var/lib/kubelet/plugins/koordra.io")
-_SERIAL: Final = "shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def of_kind(name: str) -> MachineView:
     """A machine of a described kind. It is written out and read back by the code that reads real ones."""
     kind = _kind(name)
     with tempfile.TemporaryDirectory(prefix="koordra-") as directory:
-        presets.write_machine(kind, Path(directory), serial=_SERIAL)
+        presets.write_machine(kind, Path(directory), serial="shown")
         found = discover(Path(directory))
     view = MachineView(found.machine, title=kind.name, subtitle=kind.title, problems=found.problems)
     return with_overlay(view, kind.overlay) if kind.overlay else view

@@ -241,11 +241,9 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     node = of_kind(machine).machine
     if not node.gpus:
         raise click.BadParameter(f"{machine} has no GPU", param_hint="--machine")
-    gpus = len(node.gpus)
-    count = options["machines"] or max(1, round(trace.most / (_FILL * gpus)))
+    count = options["machines"] or max(1, round(trace.most / (_FILL * len(node.gpus))))
     slices = build_slices(node, node_name="node", node_uid="node", mode="joint", generation=1)
-    table = expected(Workload.of(trace.requests), {})
-    learned = None if options["start"] == "unknown" else Learned(table)
+    learned = None if options["start"] == "unknown" else Learned(expected(Workload.of(trace.requests), {}))
     runs = []
     for name, policy in (("koordra", "koordra"), (FIRST_FIT, "FirstFit")):
         for seed in seeds_of(options["seeds"]):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import click
 
-_OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
-
 
 @click.command("topology")
 @click.option(
@@ -56,7 +54,7 @@ _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(_OUTPUTS),
+    type=click.Choice(["table", "tree", "json", "yaml", "svg", "dot"]),
     default="table",
     show_default=True,
     help="table: the matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "

@@ -47,7 +47,6 @@ from koordra.node_state.strict_json import (
 from koordra.topology.machine import DeviceNode
 
 SCHEMA: Final = "koordra.io/prepared/v1"
-GUARD_SCHEMA: Final = "koordra.io/guarded/v1"
 
 NUMA_AFFINITY: Final = "KOORDRA_NUMA_AFFINITY"
 """Variable of a GPU whose claim asks for processors near it (GpuConfig `numaAffinity`); its value is
@@ -173,7 +172,7 @@ class DeviceGuard:
 
 encode_guard, decode_guard = strict_json.document(
     DeviceGuard,
-    GUARD_SCHEMA,
+    "koordra.io/guarded/v1",
     {
         "node": TEXT,
         "devices": listed(

@@ -56,13 +56,12 @@ ALIGNMENTS: Final = {
     "NUMANode": names.STANDARD_NUMA_NODE,
 }
 _ALIGNMENT_FIELDS: Final = ("alignment", "requiredScope")
-_EVERY_OBJECT: Final = ("apiVersion", "kind", "metadata", "status")
+EVERY_OBJECT: Final = ("apiVersion", "kind", "metadata", "status")
 _UNITS: Final = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E")
 _PLACES: Final = {
     "quantity": "capacity",
     **dict.fromkeys(("bool", "int", "string", "version", "intslice", "stringslice"), "attributes"),
 }
-_LISTS: Final = frozenset({"intslice", "stringslice"})
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _TOKEN: Final = re.compile(
     r"""(?P<read>(?<![\w.])attributes\s*\.\s*(?P<type>\w+)\s*\[\s*(?P<quote>["'])(?P<name>[^"']*)(?P=quote)\s*\])"""
@@ -227,7 +226,7 @@ def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
         read = Reader(spec, object=about.object, field="spec")
     else:
         read = Reader(
-            {name: value for name, value in found.items() if name not in _EVERY_OBJECT}, object=about.object
+            {name: value for name, value in found.items() if name not in EVERY_OBJECT}, object=about.object
         )
     exactly: Object = {}
     if COUNT in read.data:
@@ -323,7 +322,7 @@ def _read(kind: str, name: str, *, driver: str, notes: Notes, field: str) -> str
             f"attribute {name!r} has no name in v1",
             "find the name the driver publishes now: a C identifier of at most 32 characters",
         )
-    if kind in _LISTS:
+    if kind.endswith("slice"):
         notes.warn(
             field,
             f"attribute {name!r} is a list",

@@ -19,7 +19,13 @@ from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic import class_parameters, suitable_nodes
-from koordra.api.classic.class_parameters import CLAIM_PARAMETERS, CLASS_PARAMETERS, Requested, cel
+from koordra.api.classic.class_parameters import (
+    CLAIM_PARAMETERS,
+    CLASS_PARAMETERS,
+    EVERY_OBJECT,
+    Requested,
+    cel,
+)
 from koordra.api.classic.notes import Notes, fresh_metadata, is_made_anew
 from koordra.api.kinds import RESOURCE_GROUP
 from koordra.api.objects import Object
@@ -29,7 +35,6 @@ V1: Final = "resource.k8s.io/v1"
 MODE: Final = "koordra.io/allocation-mode"
 """Annotation on a claim: `Immediate` as classic DRA meant it."""
 _CLASS_FIELDS: Final = ("driverName", "parametersRef", "structuredParameters", "suitableNodes")
-_ALWAYS: Final = ("apiVersion", "kind", "metadata", "status")
 
 Reference = tuple[str, str, str, str]
 """(API group, kind, namespace, name)."""
@@ -100,7 +105,7 @@ def v1_object(kind: str, metadata: Object, spec: Object) -> list[Object]:
 def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     read = Reader(obj, object=notes.object)
     driver = read.text("driverName", required=True)
-    read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=_ALWAYS)
+    read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=EVERY_OBJECT)
     selectors: list[Object] = [cel(driver_selector(driver))]
     config: list[Object] = []
     parameters = _parameters_object(

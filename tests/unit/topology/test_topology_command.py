@@ -17,6 +17,9 @@ from click.testing import CliRunner, Result
 from koordra.cli.topology import topology as command
 from koordra.errors import DiscoveryError, InvalidInput
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.node_state import prepared_claim
+from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 from koordra.topology.pictures.text import matrix
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue
@@ -116,8 +119,12 @@ def test_holders_come_from_the_plugins_records(tmp_path: Path) -> None:
     write_machine("hgx-h100", tmp_path / "root", serial="a")
     records = tmp_path / "state" / "prepared"
     records.mkdir(parents=True)
-    record = {"claim": {"namespace": "team", "name": "train"}, "devices": [{"device": "gpu-0000-0f-00-0"}]}
-    (records / "1.json").write_text(json.dumps(record))
+    ref = ClaimRef("team", "train", "11111111-2222-3333-4444-555555555555")
+    device = PreparedDevice(request="gpu", device="gpu-0000-0f-00-0", type="gpu")
+    prepared = PreparedClaim(
+        ref, nonce="0123456789abcdef" * 2, marker=ref.marker, devices=(device,), memlock=False
+    )
+    (records / "1.json").write_bytes(prepared_claim.encode(prepared))
     (records / "2.json").write_text("{")
     result = run("--root", str(tmp_path / "root"), "--state-dir", str(tmp_path / "state"))
     assert result.stdout.count("held by") == 1

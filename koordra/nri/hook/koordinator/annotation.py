@@ -233,8 +233,9 @@ def koordlet_traces(container: Container, devices: tuple[PreparedDevice, ...]) -
     """
     traces = []
     visible = dict(container.env).get(VISIBLE_DEVICES, "")
-    minors = {str(node.minor) for device in devices if device.uuid for node in device.nodes}
-    if visible and set(visible.split(",")) <= minors:
+    if visible and set(visible.split(",")) <= {
+        str(node.minor) for device in devices if device.uuid for node in device.nodes
+    }:
         traces.append(VISIBLE_DEVICES)
     mine = {node.path for device in devices for node in device.nodes} | {"/dev/infiniband/rdma_cm"}
     return (
