@@ -154,7 +154,11 @@ class ResourceClaim:
             requests=requests,
             constraints=constraints,
             config=config,
-            immediate=_is_immediate(obj, spec.data),
+            # classic DRA's allocationMode, as the field it was or as an annotation
+            immediate=objects.annotations_of(obj).get(
+                "koordra.io/allocation-mode", spec.data.get("allocationMode")
+            )
+            == "Immediate",
             created=str(objects.metadata(obj).get("creationTimestamp") or ""),
             content=content,
         )
@@ -173,14 +177,6 @@ def _asked(devices: Reader) -> _Asked:
             for each in devices.each("constraints")
         ),
         _config(devices),
-    )
-
-
-def _is_immediate(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
-    """Classic DRA's `allocationMode: Immediate`, as the field it was or as an annotation."""
-    return (
-        objects.annotations_of(obj).get("koordra.io/allocation-mode", spec.get("allocationMode"))
-        == "Immediate"
     )
 
 
@@ -210,7 +206,21 @@ def _alternative(read: Reader, name: str) -> Alternative:
         count=_count(read),
         selectors=_selectors(read),
         admin_access=read.flag("adminAccess"),
-        tolerations=tuple(_toleration(each) for each in read.each("tolerations")),
+        tolerations=tuple(
+            Toleration(
+                key=each.text("key"),
+                operator=each.choice(
+                    "operator",
+                    ("Exists", "Equal"),
+                    problem="is not an operator",
+                    remedy="use Exists or Equal",
+                ),
+                value=each.text("value"),
+                effect=each.choice("effect", (NO_SCHEDULE, NO_EXECUTE, "None"), problem="is not an effect"),
+                raw=dict(each.data),
+            )
+            for each in read.each("tolerations")
+        ),
         capacity=None if capacity is None else capacity.amounts("requests"),
         capacity_spelled={}
         if capacity is None
@@ -229,18 +239,6 @@ def _count(read: Reader) -> int:
 def _selectors(read: Reader) -> tuple[str, ...]:
     """CEL expressions; an entry that is not CEL becomes "", which the allocator refuses as upstream does."""
     return tuple(each.inner("cel").text("expression") for each in read.each("selectors"))
-
-
-def _toleration(read: Reader) -> Toleration:
-    return Toleration(
-        key=read.text("key"),
-        operator=read.choice(
-            "operator", ("Exists", "Equal"), problem="is not an operator", remedy="use Exists or Equal"
-        ),
-        value=read.text("value"),
-        effect=read.choice("effect", (NO_SCHEDULE, NO_EXECUTE, "None"), problem="is not an effect"),
-        raw=dict(read.data),
-    )
 
 
 def _config(read: Reader) -> tuple[Configuration, ...]:

@@ -98,10 +98,20 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
                     "join some",
                     at=what,
                 )
+        nodes = suitable_nodes.annotation(read)
+        metadata = {
+            "name": objects.name(obj),
+            "labels": {
+                MANAGED_BY: names.FIELD_COMPONENT,
+                **({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
+            },
+            "ownerReferences": [owner_reference(obj, RESOURCE_CLASSES)],
+            **({"annotations": nodes} if nodes else {}),
+        }
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
-            "metadata": _metadata(obj, read, driver),
+            "metadata": metadata,
             "spec": {"selectors": selectors, **({"config": config} if config else {})},
         }
     except InvalidInput as error:
@@ -121,19 +131,6 @@ def owner_reference(obj: Object, kind: Kind) -> Object:
         "name": objects.name(obj),
         "uid": objects.uid(obj),
         "controller": True,
-    }
-
-
-def _metadata(obj: Object, read: Reader, driver: str) -> Object:
-    nodes = suitable_nodes.annotation(read)
-    return {
-        "name": objects.name(obj),
-        "labels": {
-            MANAGED_BY: names.FIELD_COMPONENT,
-            **({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
-        },
-        "ownerReferences": [owner_reference(obj, RESOURCE_CLASSES)],
-        **({"annotations": nodes} if nodes else {}),
     }
 
 

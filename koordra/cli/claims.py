@@ -110,7 +110,7 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
                 row["name"],
                 row["state"],
                 row["node"] or "-",
-                "\n".join(_device(result) for result in row["devices"]) or "-",
+                "\n".join(device_text(result) for result in row["devices"]) or "-",
                 _shortened(row["pods"]),
                 _age(row["created"], now),
                 *((row["reason"] or "",) if wide else ()),
@@ -120,10 +120,11 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
     )
 
 
-def _device(result: Mapping[str, Any]) -> str:
-    consumed = result.get("consumedCapacity") or {}
-    shares = ",".join(f"{name}={consumed[name]}" for name in sorted(consumed))
-    return f"{result.get('request')}: {result.get('device')}" + (f" ({shares})" if shares else "")
+def device_text(result: Mapping[str, Any]) -> str:
+    """A result of an allocation: `gpu: gpu-0000-0f-00-0 (cores 30, memory 10Gi)`."""
+    consumed = sorted((result.get("consumedCapacity") or {}).items())
+    amounts = ", ".join(f"{name} {amount}" for name, amount in consumed)
+    return f"{result.get('request')}: {result.get('device')}" + (f" ({amounts})" if amounts else "")
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import click
 from koordra.allocator import Reason
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
-from koordra.cli.claims import latest_events
+from koordra.cli.claims import device_text, latest_events
 from koordra.cli.cluster_objects import as_cluster, connect, read_cluster, read_predicates
 from koordra.cli.manifest_files import read_objects, with_workload_pods
 from koordra.cli.output import as_text, render_table
@@ -80,7 +80,7 @@ def _table(found: Plan) -> str:
                 found.nodes[claim],
                 found.levels[claim] or "-",
                 str(found.scores[claim]),
-                "\n".join(_device(entry) for entry in allocation["devices"].get("results", ())),
+                "\n".join(device_text(entry) for entry in allocation["devices"].get("results", ())),
             )
             for claim, allocation in sorted(found.allocations.items())
         ]
@@ -88,13 +88,6 @@ def _table(found: Plan) -> str:
     for title, table in (("Does not fit", found.unsatisfiable), ("Undecided", found.undecided)):
         parts += [_waiting(title, claim, reasons) for claim, reasons in sorted(table.items())]
     return "\n\n".join(parts or ["no claim is waiting for devices"]) + "\n"
-
-
-def _device(entry: Mapping[str, Any]) -> str:
-    amounts = ", ".join(
-        f"{name} {amount}" for name, amount in sorted(entry.get("consumedCapacity", {}).items())
-    )
-    return f"{entry['request']}: {entry['device']}" + (f" ({amounts})" if amounts else "")
 
 
 def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:

@@ -32,7 +32,7 @@ from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.nri.hook.ledger import GrantedDevice
-from koordra.nri.verify.verification import Finding, Reporter
+from koordra.nri.verify.drift import Finding
 
 COMPONENT: Final = f"{names.FIELD_COMPONENT}-nri"
 REASON: Final = "IsolationDrift"
@@ -51,7 +51,7 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class ApiReporter(Reporter):
+class ApiReporter:
     """Writes to the API as the hook of one node. Raises ApiError if the call should be repeated."""
 
     def __init__(

@@ -72,12 +72,9 @@ class Bundles:
             if container is not None:
                 yield self._running(bundle, container)
 
-    def exists(self, container_id: str) -> bool:
-        """Whether the container's bundle is still there: the runtime removes it before it forgets the
-        container."""
-        return (self._folder / container_id / "config.json").exists()
-
     def since(self, container_id: str) -> float | None:
+        """When the container was made (Unix time); None once its bundle is gone, which the runtime removes before it forgets the
+        container."""
         try:
             return (self._folder / container_id / "config.json").stat().st_mtime
         except OSError:
@@ -103,9 +100,9 @@ class Bundles:
             spec = json.loads((bundle / "config.json").read_bytes())
         except (OSError, ValueError):
             return None  # being created, or just gone
-        return self._specs.setdefault(
-            bundle.name, None if is_sandbox(spec) else container_of_spec(bundle.name, spec)
-        )
+        annotations = spec.get("annotations") or {}
+        pause = "sandbox" in (annotations.get(_TYPE), annotations.get("io.kubernetes.cri-o.ContainerType"))
+        return self._specs.setdefault(bundle.name, None if pause else container_of_spec(bundle.name, spec))
 
     def _running(self, bundle: Path, container: Container) -> Running:
         try:
@@ -126,11 +123,6 @@ class Bundles:
                     text = (self._cgroups / "devices" / path.lstrip("/") / "devices.list").read_text()
                     return _EVERYTHING if "a *:* rwm" in text else tuple(map(_kernel_rule, text.splitlines()))
         return None
-
-
-def is_sandbox(spec: Mapping[str, Any]) -> bool:
-    annotations = spec.get("annotations") or {}
-    return "sandbox" in (annotations.get(_TYPE), annotations.get("io.kubernetes.cri-o.ContainerType"))
 
 
 def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:

@@ -37,7 +37,7 @@ from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE
 from koordra.nri.hook.grants import GRANTED, VISIBLE_DEVICES, grants_of
 from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices
-from koordra.nri.hook.oci import Refusal, can_open
+from koordra.nri.hook.oci import Container, Refusal, can_open
 from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, host_path
 from koordra.nri.verify.bundles import Running
 
@@ -68,6 +68,20 @@ class Drift:
     @property
     def reported(self) -> bool:
         return self.breach or self.kind in LACKS
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference, and the container that has it. `predates_hook`: it is older than koordra's first hook on this
+    node."""
+
+    container: Container
+    drift: Drift
+    predates_hook: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.container.id, self.drift.message
 
 
 @dataclass(frozen=True, slots=True)

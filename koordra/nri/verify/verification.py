@@ -21,9 +21,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
 
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
@@ -33,10 +33,10 @@ from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import claim_markers
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.oci import Container
 from koordra.nri.hook.ungranted_access import PRIVATE
+from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Bundles, Running
-from koordra.nri.verify.drift import KINDS, LACKS, Drift, Expected, Interfaces, drift_of
+from koordra.nri.verify.drift import KINDS, LACKS, Drift, Expected, Finding, Interfaces, drift_of
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
@@ -49,28 +49,6 @@ Enforcing = Callable[[str], bool | None]
 yet."""
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A difference, and the container that has it. `predates_hook`: it is older than koordra's first hook on this
-    node."""
-
-    container: Container
-    drift: Drift
-    predates_hook: bool = False
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.container.id, self.drift.message
-
-
-class Reporter(Protocol):
-    """Reports findings that appeared, and that are gone. Raises ApiError if it failed; the call is then repeated."""
-
-    def found(self, finding: Finding, /) -> None: ...
-
-    def gone(self, finding: Finding, /) -> None: ...
 
 
 class Verification:
@@ -86,7 +64,7 @@ class Verification:
         metrics: Metrics,
         exempt: frozenset[str] = frozenset(),
         private: tuple[str, ...] = PRIVATE,
-        reporter: Reporter | None = None,
+        reporter: ApiReporter | None = None,
         since: float = 0.0,
         enforcing: Enforcing = lambda _uid: None,
         clock: Callable[[], float] = time.time,
@@ -132,7 +110,11 @@ class Verification:
         """One round; returns every difference."""
         started = time.monotonic()
         self._since = min(self._since, self._clock())  # a clock that was set back
-        guarded = self._guarded()
+        guarded = None
+        try:
+            guarded = self._state.guard()
+        except CheckpointError as error:
+            log.warning("verification_incomplete", error=str(error))
         findings: dict[tuple[str, str], Finding] = {}
         count = 0
         for running in self._bundles.containers():
@@ -155,38 +137,27 @@ class Verification:
             self._now.labels(kind).set(by_kind.get(kind, 0))
 
     def _verify(self, running: Running, guarded: DeviceGuard | None) -> tuple[Finding, ...]:
-        """The differences of one container. A container that cannot be verified, whatever its tenant did,
-        does not stop the others, and its earlier findings stay."""
+        """The differences of one container; none if it ended meanwhile, since the ledger may have dropped it
+        first. A container that cannot be verified, whatever its tenant did, does not stop the others, and its earlier findings
+        stay."""
         try:
-            return tuple(self._findings(running, guarded))
+            found = drift_of(running, self._expected(running, guarded))
+            if any(drift.kind in LACKS for drift in found):
+                again = drift_of(running, self._expected(running, guarded))
+                found = tuple(drift for drift in found if drift.kind not in LACKS or drift in again)
+            created = self._bundles.since(running.container.id) if found else None
+            if created is None:
+                return ()
+            old = created < self._since
+            return tuple(Finding(running.container, drift, predates_hook=old) for drift in found)
         except Exception as error:
             log.exception("container_not_verified", container=running.container.id)
             before = {**self._reported, **self._pending}
             why = f"{running.container}: it cannot be verified: {type(error).__name__}"
             return (
-                *(found for found in before.values() if found.container.id == running.container.id),
+                *(each for each in before.values() if each.container.id == running.container.id),
                 Finding(running.container, Drift("Unverified", why)),
             )
-
-    def _findings(self, running: Running, guarded: DeviceGuard | None) -> Iterator[Finding]:
-        """The differences of one container; none if it ended meanwhile, since the ledger may have dropped it
-        first."""
-        found = drift_of(running, self._expected(running, guarded))
-        if any(drift.kind in LACKS for drift in found):
-            again = drift_of(running, self._expected(running, guarded))
-            found = tuple(drift for drift in found if drift.kind not in LACKS or drift in again)
-        if not found or not self._bundles.exists(running.container.id):
-            return
-        created = self._bundles.since(running.container.id)
-        for drift in found:
-            yield Finding(running.container, drift, predates_hook=created is None or created < self._since)
-
-    def _guarded(self) -> DeviceGuard | None:
-        try:
-            return self._state.guard()
-        except CheckpointError as error:
-            log.warning("verification_incomplete", error=str(error))
-            return None
 
     def _expected(self, running: Running, guarded: DeviceGuard | None) -> Expected:
         granted = self._ledger.get(running.container.id)

@@ -19,8 +19,7 @@ from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.transport.instrumentation import LATE, REGISTERED, MetricsObserver
 from koordra.nri.transport.ttrpc import Call
 from koordra.nri.verify.api_reporter import ApiReporter, with_condition
-from koordra.nri.verify.drift import Drift
-from koordra.nri.verify.verification import Finding
+from koordra.nri.verify.drift import Drift, Finding
 from tests.unit.nri.node_state import (
     GPU0,
     GPU1,

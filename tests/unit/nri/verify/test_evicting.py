@@ -9,8 +9,7 @@ import pytest
 from koordra.errors import ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.nri.verify.api_reporter import ApiReporter
-from koordra.nri.verify.drift import Drift
-from koordra.nri.verify.verification import Finding
+from koordra.nri.verify.drift import Drift, Finding
 from tests.unit.nri.node_state import NODE, container
 
 

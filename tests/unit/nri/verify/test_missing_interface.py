@@ -31,8 +31,8 @@ from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Running
-from koordra.nri.verify.drift import Drift, Expected, Interfaces, drift_of
-from koordra.nri.verify.verification import Finding, Verification
+from koordra.nri.verify.drift import Drift, Expected, Finding, Interfaces, drift_of
+from koordra.nri.verify.verification import Verification
 from tests.unit.nri.hook.test_validator import Api, claim_object
 from tests.unit.nri.node_state import (
     MARKER,

@@ -19,8 +19,8 @@ from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
-from koordra.nri.verify.drift import Expected, drift_of
-from koordra.nri.verify.verification import Finding, Verification
+from koordra.nri.verify.drift import Expected, Finding, drift_of
+from koordra.nri.verify.verification import Verification
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
     GPU0,
