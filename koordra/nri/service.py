@@ -134,9 +134,7 @@ def _verify(
 ) -> Callable[[], None]:
     if options.bundles is None:
         return lambda: None
-    reporter = None
-    if options.client is not None:
-        reporter = ApiReporter(options.client, node=options.node_name, evict=options.evict)
+    client = options.client
     verification = Verification(
         # A reader of its own: its cache is not thread-safe.
         StateReader(options.state_dir, node_name=options.node_name),
@@ -145,7 +143,7 @@ def _verify(
         metrics=metrics,
         exempt=options.exempt,
         private=private_paths(options),
-        reporter=reporter,
+        reporter=None if client is None else ApiReporter(client, node=options.node_name, evict=options.evict),
         enforcing=options.enforcing,
         since=first_start(options.state_dir),
     )

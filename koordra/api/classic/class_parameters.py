@@ -35,7 +35,6 @@ from koordra.api.kinds import RESOURCE_GROUP
 from koordra.api.objects import Object
 from koordra.api.opaque import parameters
 from koordra.api.reader import Reader
-from koordra.errors import InvalidManifest
 
 CLAIM_PARAMETERS: Final = "ResourceClaimParameters"
 CLASS_PARAMETERS: Final = "ResourceClassParameters"
@@ -112,10 +111,7 @@ def of_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object],
 
 def opaque(driver: str, body: object, *, object: str, field: str) -> Object:
     """One entry of `config`. Raises InvalidInput where the API server would refuse the parameters."""
-
-    def wrong(problem: str, remedy: str) -> InvalidManifest:
-        return InvalidManifest(problem, object=object, field=field, remedy=remedy)
-
+    wrong = Reader(None, object=object, field=field).wrong
     if not isinstance(body, Mapping):
         raise wrong("parameters are not an object", "write apiVersion, kind and the fields")
     try:

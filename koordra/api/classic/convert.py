@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -262,17 +263,11 @@ def _suitable_nodes(entries: list[Object], obj: Object, sources: Sources) -> lis
     found: list[Object] = []
     for entry in entries:
         for name, kind in zip(_SOURCE_FIELDS, ("ResourceClaim", "ResourceClaimTemplate"), strict=True):
-            claim = entry.get(name)
-            if not isinstance(claim, str):
-                continue
+            claim = str(entry.get(name) or "")
             of = sources.class_of_claim(claim, kind=kind, namespace=objects.namespace(obj))
             raw = (sources.classes.get(of) or {}).get("suitableNodes")
-            if raw is None:
-                continue
-            try:
+            with suppress(InvalidManifest):  # the class itself is refused, with the same words
                 selector = suitable_nodes.checked(Reader(raw, object=of, field="suitableNodes"))
-            except InvalidManifest:
-                continue  # the class itself is refused, with the same words
-            if selector not in found:
-                found.append(selector)
+                if selector not in found:
+                    found.append(selector)
     return found

@@ -131,9 +131,7 @@ def command(
     from koordra.controller.webhook.run import WebhookSettings, start_webhook
     from koordra.kube import KubeClient
 
-    legacy = None
-    if legacy_pods:
-        legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace)
+    legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
     logs.configure(level=log_level, json=log_json, process="controller")
     settings = Settings(
         identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",

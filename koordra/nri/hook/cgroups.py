@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from koordra.api import names
 from koordra.errors import InvalidInput
@@ -73,9 +72,6 @@ def cpuset(values: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-RDMA_MAX: Final = "rdma.max"
-
-
 @dataclass(frozen=True, slots=True)
 class RdmaLimit:
     """The most handles and objects of one NIC that one container may have."""
@@ -101,11 +97,10 @@ def unified(
     held = {grant.device.ib_device for grant in grants.held if grant.device.ib_device}
     if limit is None or not held:
         return ()
-    lines = []
-    for name in sorted({*devices, *held}):
-        handles, objects = (limit.handles, limit.objects) if name in held else (0, 0)
-        lines.append(f"{name} hca_handle={handles} hca_object={objects}")
-    return ((RDMA_MAX, "\n".join(lines)),)
+    allowed = f"hca_handle={limit.handles} hca_object={limit.objects}"
+    closed = "hca_handle=0 hca_object=0"
+    lines = (f"{name} {allowed if name in held else closed}" for name in sorted({*devices, *held}))
+    return (("rdma.max", "\n".join(lines)),)
 
 
 def has_controller(cgroups: Path) -> bool:

@@ -212,11 +212,11 @@ def _hami_core(
     resources = document["gpu"][0].get("resources") or {}
     if parse(str(resources.get(_RATIO, "100"))) >= 100 or devices[0].type != names.TYPE_GPU:
         return (), ()
-    env = [("LD_PRELOAD", HAMI_LIBRARY)]
-    if _MEMORY in resources:
-        env.append(("CUDA_DEVICE_MEMORY_LIMIT", str(int(parse(str(resources[_MEMORY]))))))
-    if _CORE in resources:
-        env.append(("CUDA_DEVICE_SM_LIMIT", str(int(parse(str(resources[_CORE]))))))
+    limits = ((_MEMORY, "CUDA_DEVICE_MEMORY_LIMIT"), (_CORE, "CUDA_DEVICE_SM_LIMIT"))
+    env = [
+        ("LD_PRELOAD", HAMI_LIBRARY),
+        *((name, str(int(parse(str(resources[part]))))) for part, name in limits if part in resources),
+    ]
     # Read-only, unlike koordlet's mount: root in one container could change the library of all others.
     return tuple(env), (
         Mount(HAMI_LIBRARY, HAMI_LIBRARY, bind=True, read_only=True),
