@@ -11,7 +11,7 @@ did not, only the reasons are told anew, and those that are about all requests t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -24,7 +24,7 @@ from koordra.allocator.joint_allocation import Member, Rule, members_of, relaxat
 from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
-from koordra.allocator.request.requests import ResolvedClaim
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import RELAXATION, ClusterCost, Cost
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
@@ -51,6 +51,7 @@ class NodeAnswer:
     bound: CostPair | None = None
 
 
+Candidates = Mapping[RequestAlternative, Sequence[int]]
 _Tried = list[Rule]
 """The rules of the last relaxation that was tried on a node that did not fit, where only what is Required is left."""
 
@@ -110,29 +111,31 @@ class Placement:
         key = None if alike is None else (alike, honors_partitions)
 
         def state() -> NodeState:
-            return self._look_into(name, pools, taken, honors_partitions=honors_partitions, verdicts=verdicts)
+            return NodeState(
+                pools,
+                taken,
+                self.features,
+                honors_partitions=honors_partitions,
+                verdicts={} if verdicts is None else verdicts,
+            )
 
         if key is not None and key in self.answered:
             first = self.answered[key]
             if first is None:
                 return NodeAnswer(fits=True)
             if not isinstance(first, CostPair):
-                return NodeAnswer(reasons=partial(self._told_of_state, name, state, first))
+                return NodeAnswer(reasons=lambda: self._told_again(name, state(), first))
             if ceiling is not None and first >= ceiling:
                 return NodeAnswer(bound=first)
         kept, left = self._kept.pop(name, None), self.left
-        looked_into = kept[0] if kept is not None else state()
+        before, begun = kept or (None, None)
         try:
             answer = self._search(
-                name,
-                looked_into,
-                None if self.policy is None else ceiling,
-                begun=kept[1] if kept is not None else None,
+                name, before or state(), None if self.policy is None else ceiling, begun=begun
             )
         except ClaimRefused as error:
-            reason = replace(error.reason, node=name)
             position = next(index for index, claim in enumerate(self.asked) if claim.claim.key == error.claim)
-            told = [(position, reason)]
+            told = [(position, replace(error.reason, node=name))]
             return NodeAnswer(reasons=lambda: told, error=error)
         answer.short = answer.exhausted and left < self.budget
         if key is not None and not answer.exhausted and answer.error is None:
@@ -152,9 +155,6 @@ class Placement:
     ) -> NodeState:
         known: Verdicts = {} if verdicts is None else verdicts
         return NodeState(pools, taken, self.features, honors_partitions=honors_partitions, verdicts=known)
-
-    def _told_of_state(self, name: str, state: Callable[[], NodeState], tried: _Tried) -> list[ClaimReason]:
-        return self._told_again(name, state(), tried)
 
     def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[ClaimReason]:
         """The reasons of a node like one that did not fit."""
@@ -195,9 +195,7 @@ class Placement:
                 outcome = self._at_relaxation(name, search, joint_rules, relaxation, None)
             if outcome is not None and outcome.solution is not None:
                 cost = outcome.cost.plus(relaxed) if self.policy is not None else NOTHING
-                return NodeAnswer(
-                    offer=Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True
-                )
+                return NodeAnswer(Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True)
             exhausted = exhausted or (outcome is not None and outcome.exhausted)
             error = error or search.forced_error
         return self._nothing(name, state, joint_rules, exhausted=exhausted, error=error)
@@ -206,11 +204,10 @@ class Placement:
         self, name: str, state: NodeState, tried: _Tried, *, exhausted: bool, error: ClaimRefused | None
     ) -> NodeAnswer:
         """No relaxation level fitted: undecided, an error that upstream would have ended with, or the reasons."""
-        everyone = range(len(self.asked))
         if exhausted:
             limit = "the search ran out of budget before it found or excluded a placement; it is repeated with more"
             reason = Reason(name, None, None, Cause.SEARCH_LIMIT.value, limit)
-            told = [(position, reason) for position in everyone]
+            told = [(position, reason) for position in range(len(self.asked))]
             return NodeAnswer(reasons=lambda: told, exhausted=True)
         if error is not None:
             raise error
@@ -267,36 +264,35 @@ class Placement:
         if shares is not None and shares.candidates is None:
             return None
         if shares is not None:
-            again = self._new_search(search.state, joint_rules)
-            again.candidates, again.ceiling = shares.candidates or {}, search.ceiling
-            try:
-                found = again.run()
-            finally:
-                again.unwind()
+            found = self._again(search, shares.candidates or {}, joint_rules)
             if found.solution is not None:
                 return found
         if tries is None or budget <= tries:
             return outcome
+        return self._again(search, search.candidates, joint_rules)
+
+    def _again(self, search: Search, candidates: Candidates, joint_rules: Sequence[Rule]) -> Outcome:
+        """The same search from its beginning, among these candidates."""
         again = self._new_search(search.state, joint_rules)
-        again.candidates, again.ceiling = search.candidates, search.ceiling
+        again.candidates, again.ceiling = candidates, search.ceiling
         try:
             return again.run()
         finally:
             again.unwind()
 
     def _new_search(self, state: NodeState, joint_rules: Sequence[Rule]) -> Search:
+        objective = None
+        if self.policy is not None:
+            objective = Cost(state, self.policy, None if self.waste is None else self.waste(state))
         return Search(
             self.asked,
             state,
             joint_rules=joint_rules,
-            objective=None if self.policy is None else self._objective(state, self.policy),
+            objective=objective,
             strict=self.policy is None,
             budget=max(self.left, min(self.budget, SHARE_OF_BUDGET)),
             codes=self.codes,
         )
-
-    def _objective(self, state: NodeState, policy: PlacementPolicy) -> Cost:
-        return Cost(state, policy, None if self.waste is None else self.waste(state))
 
     def _count(self, search: Search, state: NodeState, joint_rules: Sequence[Rule]) -> bool:
         """Whether counting leaves a chance; the search is left with the candidates that remain."""

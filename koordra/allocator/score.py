@@ -40,7 +40,6 @@ as tie-break under Binpack and Spread of the device policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from koordra.allocator.devices.gpu_nic_distance import least_sum
@@ -233,31 +232,6 @@ def whole_groups(groups: Groups, fabric: Fabric, cards: Iterable[int]) -> WholeG
     ]
 
 
-@dataclass(slots=True)
-class InitialState:
-    """The node as it was: its GPUs, and which groups of cards were whole.
-
-    `heaviest`: the weights of all whole groups that one card is in, at most.
-    """
-
-    gpus: Sequence[int]
-    groups: Groups
-    whole: WholeGroups
-    heaviest: int
-
-    @classmethod
-    def of(cls, state: NodeState) -> InitialState:
-        gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
-        cards = [
-            device for device in gpus if state.devices[device].plain.get(names.ATTR_TYPE) != names.TYPE_MIG
-        ]
-        free = {device for device in cards if not state.busy[device] and not state.holders[device]}
-        groups = [(weight, _grouped(state, gpus, attribute)) for attribute, weight in COMPACT]
-        whole = [one for one in whole_groups(groups, state.fabric, cards) if one[1] <= free]
-        heaviest = max((sum(w for w, members in whole if card in members) for card in cards), default=0)
-        return cls(gpus, groups, whole, heaviest)
-
-
 def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
     """GPUs by the value that they have."""
     found: dict[object, set[int]] = {}
@@ -286,14 +260,26 @@ class Cost:
 
     def __init__(self, state: NodeState, policy: PlacementPolicy, waste: ClusterCost | None = None) -> None:
         self.state, self.waste = state, waste
-        self.before = InitialState.of(state)
+        self._gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
+        groups = [(weight, _grouped(state, self._gpus, attribute)) for attribute, weight in COMPACT]
+        cards = [
+            device
+            for device in self._gpus
+            if state.devices[device].plain.get(names.ATTR_TYPE) != names.TYPE_MIG
+        ]
+        free = {device for device in cards if not state.busy[device] and not state.holders[device]}
+        self.whole: WholeGroups = [one for one in whole_groups(groups, state.fabric, cards) if one[1] <= free]
+        """Groups of cards that are whole as long as nothing is chosen."""
+        self._heaviest = max(
+            (sum(weight for weight, members in self.whole if card in members) for card in cards), default=0
+        )
         self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
         self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
         self._aware = self.device is DevicePolicy.TOPOLOGY_AWARE
         self.selection = SelectionTerms(
             lambda gpu, nic: level_between(state.devices[gpu].plain, state.devices[nic].plain),
             state.fabric,
-            self.before.groups,
+            groups,
             aware=self._aware,
         )
         self._keeps = self.device is not DevicePolicy.SPREAD
@@ -340,7 +326,7 @@ class Cost:
         if tail.gpus.most:
             selection = self.selection.least_together(gpus, further=further, more=more_gpus)
             # The free rest of a broken group may still be taken.
-            packing += max(0, self._broken(gpus) - tail.gpus.most * self.before.heaviest * BROKEN)
+            packing += max(0, self._broken(gpus) - tail.gpus.most * self._heaviest * BROKEN)
         else:
             selection = self.selection.together(gpus)
             packing += self._broken(gpus)
@@ -379,7 +365,7 @@ class Cost:
             return 0
         held = frozenset(gpus)
         return BROKEN * sum(
-            [weight * len(members - held) for weight, members in self.before.whole if held & members]
+            [weight * len(members - held) for weight, members in self.whole if held & members]
         )
 
     def _destroyed(self, gpus: Sequence[int]) -> int:
@@ -434,10 +420,10 @@ class Cost:
     def _used_of_node(self, search: PartialChoice) -> int:
         parts, busy, held = self.state.parts, self.state.busy, search.allocating
         whole = self.state.whole
-        return sum([whole if busy[gpu] or held.get(gpu) else parts[gpu] for gpu in self.before.gpus])
+        return sum([whole if busy[gpu] or held.get(gpu) else parts[gpu] for gpu in self._gpus])
 
     def _left_of_node(self, used: int) -> int:
-        total = self.state.whole * max(len(self.before.gpus), 1)
+        total = self.state.whole * max(len(self._gpus), 1)
         return _thousandths(used if self.node is NodePolicy.SPREAD else total - used, total)
 
 

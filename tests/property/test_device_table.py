@@ -41,7 +41,7 @@ def machine_of(state: NodeState, cost: Cost) -> MachineTerms:
 
     gpus, nics = cards(GPU, names.TYPE_GPU), cards(NIC, names.TYPE_NIC)
     bit = {device: 1 << at for at, device in enumerate([*gpus, *nics])}
-    whole = [(weight, members) for weight, members in cost.before.whole if members <= set(gpus)]
+    whole = [(weight, members) for weight, members in cost.whole if members <= set(gpus)]
     keeps = cost.device.value != "Spread"
     return MachineTerms(cost.selection, gpus=gpus, nics=nics, bit=bit, whole=whole if keeps else [])
 

@@ -137,7 +137,7 @@ def table_of(
         gpus=gpus,
         nics=[device for device in devices if state.devices[device].kind == NIC],
         bit=bit,
-        whole=[] if cost.device is DevicePolicy.SPREAD else cost.before.whole,
+        whole=[] if cost.device is DevicePolicy.SPREAD else cost.whole,
     )
     tables = [machine.table(one) for one in sets]
     if any(one.cost.max(initial=0) >= ALTERNATIVE // 2 for one in tables):
