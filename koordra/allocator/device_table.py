@@ -1,6 +1,6 @@
 """Sets of devices of one machine that are judged once, so that the best of them is looked up.
 
-What a set costs by the terms that read the selection alone (`score.SelectionTerms`) is the same on every node of a kind. A table has
+What a set costs by the terms that read the selection alone (`SelectionTerms`) is the same on every node of a kind. A table has
 that of many sets, made by calling the terms. A question then is three vector operations, and its answer is the search's:
 
     leave out the sets with a device that cannot be taken
@@ -19,7 +19,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from koordra.allocator.score import BROKEN, SelectionTerms, WholeGroups
+from koordra.allocator.score import BROKEN
+from koordra.allocator.selection_terms import SelectionTerms, WholeGroups
 
 Masks = NDArray[np.int64]
 Numbers = NDArray[np.int64]

@@ -144,18 +144,6 @@ class Placement:
             )
         return answer
 
-    def _look_into(
-        self,
-        name: str,
-        pools: Sequence[Pool],
-        taken: Usage,
-        *,
-        honors_partitions: bool,
-        verdicts: Verdicts | None,
-    ) -> NodeState:
-        known: Verdicts = {} if verdicts is None else verdicts
-        return NodeState(pools, taken, self.features, honors_partitions=honors_partitions, verdicts=known)
-
     def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[ClaimReason]:
         """The reasons of a node like one that did not fit."""
         form = (tuple(tried), state.honors_partitions, self._new_search(state, tried).start_form())

@@ -39,29 +39,24 @@ as tie-break under Binpack and Spread of the device policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from koordra.allocator.devices.gpu_nic_distance import least_sum
 from koordra.allocator.devices.inventory import GPU, NIC
-from koordra.allocator.devices.nvlink_fabric import Fabric
 from koordra.allocator.devices.partitionable_gpu import PartitionableGpus
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
 from koordra.allocator.search.solution import CostPair
+from koordra.allocator.selection_terms import COMPACT, SelectionTerms, WholeGroups, whole_groups
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
-from koordra.topology.levels import Level, level_between
+from koordra.topology.levels import level_between
 
 RELAXATION: Final = 10**11
 
 ALTERNATIVE: Final = 10**9
-NEARNESS: Final = 10**6
-NVLINK: Final = 5 * 10**4
-UNLINKED: Final = 10
-COMPACTNESS: Final = 10**4
 BROKEN: Final = 10
 
 FIRST_FIT: Final = "FirstFit"
@@ -83,163 +78,8 @@ def policy_of(name: str) -> PlacementPolicy | None:
     return _POLICIES[name]
 
 
-COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
-"""Attribute and weight of compactness."""
-
-_WHOLE: Final = (((0, 1), 4), ((2,), 1))
-"""Levels of COMPACT of which the first that a GPU has names its group, and the weight of a broken group."""
-
 _MOST_COVERED: Final = 12
 """Devices of which the sets that have enough room are gone through."""
-
-PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
-
-
-Groups = Sequence[tuple[int, Sequence[frozenset[int]]]]
-"""By level (switch groups, roots, NUMA nodes): the weight of a group more than one, and the GPUs of each group."""
-
-WholeGroups = list[tuple[int, frozenset[int]]]
-"""Weight and members of the groups that are better not broken."""
-
-
-class SelectionTerms:
-    """The terms that read which devices are chosen, whatever else is free: nearness, NVLink, compactness.
-
-    Each has an exact form, for a complete choice, and a least one, for a choice to which devices are still added. Devices are
-    positions; `level` is that of a GPU and a NIC. `aware`: these terms are about the claim, not a tie-break.
-    """
-
-    def __init__(
-        self, level: Callable[[int, int], Level], fabric: Fabric, groups: Groups, *, aware: bool = True
-    ) -> None:
-        self.fabric, self.groups = fabric, groups
-        self._level = level
-        self._nearness = NEARNESS if aware else 1
-        self._nvlink = NVLINK if aware else 1
-        self._compactness = COMPACTNESS if aware else 1
-        self._steps: dict[tuple[int, int], int] = {}
-        self._pairings: dict[tuple[object, ...], int] = {}
-        self._together: dict[frozenset[int], int] = {}
-        self._least_of_sets: dict[tuple[object, ...], int] = {}
-        self._nearest: dict[tuple[int, frozenset[int]], int] = {}
-
-    def cost(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
-        """All of them, for different GPUs and NICs."""
-        return self.nearness(gpus, nics) + self.together(gpus)
-
-    def steps(self, gpu: int, nic: int) -> int:
-        """PIX 1, PXB 2, PHB 3, NODE 4, SYS 5."""
-        found = self._steps.get((gpu, nic))
-        if found is None:
-            found = self._steps[gpu, nic] = max(0, self._level(gpu, nic).value) // 10
-        return found
-
-    def nearness(self, gpus: Sequence[int], nics: Sequence[int], *, every: bool = False) -> int:
-        """Steps of the best pairing. `every`: of each GPU to its nearest NIC."""
-        if not gpus or not nics:
-            return 0
-        key = (tuple(sorted(gpus)), tuple(sorted(nics)), every)
-        found = self._pairings.get(key)
-        if found is None:
-            known = self._steps
-            rows = [[known.get((gpu, nic)) or self.steps(gpu, nic) for nic in nics] for gpu in gpus]
-            found = sum(map(min, rows)) if every else least_sum(rows)
-            self._pairings[key] = found
-        return found * self._nearness
-
-    def least_nearness(
-        self, gpus: Sequence[int], nics: frozenset[int], *, further: frozenset[int], more: int
-    ) -> int:
-        """With the nearest of the NICs for each GPU, and so many of the further GPUs."""
-        least = sum([self._nearest_of(gpu, nics) for gpu in gpus])
-        if more:
-            least += more * min(
-                [self._nearest_of(gpu, nics) for gpu in further if gpu not in gpus], default=0
-            )
-        return least * self._nearness
-
-    def _nearest_of(self, gpu: int, nics: frozenset[int]) -> int:
-        found = self._nearest.get((gpu, nics))
-        if found is None:
-            found = self._nearest[gpu, nics] = min([self.steps(gpu, nic) for nic in nics])
-        return found
-
-    def together(self, gpus: Iterable[int]) -> int:
-        """NVLink and compactness."""
-        key = frozenset(gpus)
-        found = self._together.get(key)
-        if found is None:
-            nvlink = self._lacking_links(key) + self._no_partition(key)
-            found = self._together[key] = self._spread(key) * self._compactness + nvlink * self._nvlink
-        return found
-
-    def least_together(self, gpus: Iterable[int], *, further: frozenset[int], more: int) -> int:
-        """The same with so many of the further GPUs: the set may still become a partition."""
-        chosen = frozenset(gpus)
-        key = (chosen, further, more)
-        found = self._least_of_sets.get(key)
-        if found is None:
-            spread = self._spread(chosen, further - chosen, more)
-            found = spread * self._compactness + self._lacking_links(chosen) * self._nvlink
-            self._least_of_sets[key] = found
-        return found
-
-    def _spread(self, gpus: frozenset[int], candidates: frozenset[int] = frozenset(), more: int = 0) -> int:
-        """Groups that the GPUs are spread over; with `more` of the candidates, which go where they open the fewest."""
-        if len(gpus) + more < 2:
-            return 0
-        found = 0
-        for weight, groups in self.groups:
-            closed = [members for members in groups if gpus.isdisjoint(members)]
-            count = len(groups) - len(closed)
-            if more:
-                left = more - len(candidates.difference(*closed))
-                for size in sorted([len(members & candidates) for members in closed], reverse=True):
-                    if left > 0:
-                        left, count = left - size, count + 1
-            found += weight * max(0, count - 1)
-        return found
-
-    def _lacking_links(self, gpus: frozenset[int]) -> int:
-        """Halves of 10^5: what the pairs of cards lack in NVLink; nothing on a node without it."""
-        fabric = self.fabric
-        cards = sorted(device for device in gpus if device in fabric.place)
-        links = [fabric.between(a, b) for position, a in enumerate(cards) for b in cards[:position]]
-        return sum([fabric.widest - count if count else UNLINKED for count in links])
-
-    def _no_partition(self, gpus: frozenset[int]) -> int:
-        """That the cards are no partition though the fabric has some of that size."""
-        cards = gpus.intersection(self.fabric.place)
-        sized = len(cards) > 1 and len(cards) in self.fabric.sizes
-        return UNLINKED if sized and cards not in self.fabric.partitions else 0
-
-
-def whole_groups(groups: Groups, fabric: Fabric, cards: Iterable[int]) -> WholeGroups:
-    """The groups of cards that are better not broken, on a node that nobody uses."""
-    found: WholeGroups = []
-    cards = list(cards)
-    for levels, weight in _WHOLE:
-        members: dict[tuple[int, int], set[int]] = {}
-        for card in cards:
-            of = [(level, at) for level in levels for at, one in enumerate(groups[level][1]) if card in one]
-            if of:
-                members.setdefault(of[0], set()).add(card)
-        found += [(weight, frozenset(one)) for one in members.values()]
-    return found + [
-        (PARTITION_WEIGHTS[len(members)], members)
-        for members in fabric.partitions
-        if len(members) in PARTITION_WEIGHTS
-    ]
-
-
-def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
-    """GPUs by the value that they have."""
-    found: dict[object, set[int]] = {}
-    for device in gpus:
-        value = state.devices[device].plain.get(attribute)
-        if value is not None:
-            found.setdefault(value, set()).add(device)
-    return [frozenset(members) for members in found.values()]
 
 
 class ClusterCost(Protocol):
@@ -425,6 +265,16 @@ class Cost:
     def _left_of_node(self, used: int) -> int:
         total = self.state.whole * max(len(self._gpus), 1)
         return _thousandths(used if self.node is NodePolicy.SPREAD else total - used, total)
+
+
+def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
+    """GPUs by the value that they have."""
+    found: dict[object, set[int]] = {}
+    for device in gpus:
+        value = state.devices[device].plain.get(attribute)
+        if value is not None:
+            found.setdefault(value, set()).add(device)
+    return [frozenset(members) for members in found.values()]
 
 
 def _thousandths(part: int, whole: int) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "score": (
         "koordra.allocator.score",
+        "koordra.allocator.selection_terms",
         "koordra.allocator.device_table",
         "koordra.allocator.devices.gpu_nic_distance",
         "koordra.allocator.devices.partitionable_gpu",

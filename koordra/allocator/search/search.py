@@ -34,25 +34,20 @@ best so far is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator import constraints as rules
-from koordra.allocator.devices.capacity import Demand
-from koordra.allocator.devices.inventory import GPU
-from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker
+from koordra.allocator.joint_allocation import Rule
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.reasons import Cause, ClaimRefused, refusal
+from koordra.allocator.reasons import Cause, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import Cost
 from koordra.allocator.search.device_tree import Orbits
 from koordra.allocator.search.lower_bound import LowerBound
-from koordra.allocator.search.partial_choice import PartialChoice
-from koordra.allocator.search.remaining_supply import cards_after, nics_after
 from koordra.allocator.search.solution import NOTHING, CostPair, Outcome, Placed, Position
+from koordra.allocator.search.steps import DeviceSteps
 from koordra.allocator.search.symmetry import Symmetry
-from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 
 BUDGET: Final = 300_000
@@ -91,12 +86,12 @@ class _Best:
         return Outcome(self.placed, self.limit, exhausted=exhausted, tried=tried)
 
 
-class Search(PartialChoice):
+class Search(DeviceSteps):
     """One walk over one node for one group of claims.
 
     `ceiling`: only placements that cost less are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
 
-    `strict`: selector errors end it, as upstream does. `settled`: all complete choices cost the same (`feasibility.settled`).
+    `settled`: all complete choices cost the same (`feasibility.settled`).
     `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
     """
 
@@ -123,30 +118,21 @@ class Search(PartialChoice):
             candidates=candidates or {},
             scored=objective is not None,
             tied=objective is not None or in_any_order,
+            strict=strict,
             without_constraints=without_constraints,
             without_partitions=without_partitions,
+            without_counters=without_counters,
         )
         self.settled = False
         self.objective = objective
         self.ceiling: CostPair | None = None
         self.counted: bool | None = None
-        self.strict = strict
         self.in_any_order = in_any_order
-        self.without_counters = without_counters
         self.budget = budget
         self.tried = 0
-        self.nics_after = nics_after(self.requests, claims, state, self.tallies)
-        self.cards_after = (
-            cards_after(self.requests, claims, state, self.demanded.cards)
-            if self.demanded is not None
-            else []
-        )
-        self.by_request: dict[tuple[Member, int], int] = {}
-        self.all_devices: dict[RequestAlternative, list[int]] = {}
         self.symmetry: Symmetry | None = None
         self.codes: dict[Hashable, int] = {} if codes is None else codes
         self._orbits: Orbits | None = None
-        self.forced_error: ClaimRefused | None = None
         self.too_many: int | None = None
         self._stack: list[Generator[Position, None, None]] = []
         self._lower_bound: LowerBound | None = None
@@ -231,7 +217,7 @@ class Search(PartialChoice):
         """What upstream finds before it searches: `All` requests it cannot count, and claims that ask for too much."""
         for claim in self.claims:
             least = sum(
-                min(self._needed(wanted) for wanted in request.alternatives) for request in claim.requests
+                min(self.needed(wanted) for wanted in request.alternatives) for request in claim.requests
             )
             if least > MAX_RESULTS:
                 detail = f"number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
@@ -245,7 +231,7 @@ class Search(PartialChoice):
             yield from self._alternatives(at)
             return
         wanted = request.alternatives[at.alternative]
-        devices = self._all_of(wanted) if wanted.takes_all else None
+        devices = self.all_of(wanted) if wanted.takes_all else None
         if devices is not None:
             device = devices[at.placed]
             candidates: Sequence[int] = (device,)
@@ -258,7 +244,7 @@ class Search(PartialChoice):
                     continue
                 tried_orbits.add(orbit)
             self.tried += 1
-            undo = self._place(wanted, device, (claim, index), at, must=devices is not None)
+            undo = self.place(wanted, device, (claim, index), at, must=devices is not None)
             if undo is None:
                 continue
             try:
@@ -278,7 +264,7 @@ class Search(PartialChoice):
         for number, wanted in enumerate(request.alternatives):
             if request.prioritized:
                 self.tried += 1
-            if self.per_claim[claim] + self._needed(wanted) > MAX_RESULTS:
+            if self.per_claim[claim] + self.needed(wanted) > MAX_RESULTS:
                 continue
             yield from self._onward(Position(at.request, number))
             all_too_many = all_too_many and self.too_many == claim
@@ -290,173 +276,12 @@ class Search(PartialChoice):
         """The position itself, or the next request's once this one has all its devices."""
         assert at.alternative is not None
         wanted = self.requests[at.request][2].alternatives[at.alternative]
-        needed = self._needed(wanted)
+        needed = self.needed(wanted)
         if at.placed >= needed:
             if needed or not wanted.takes_all:
                 yield Position(at.request + 1)
         else:
             yield at
-
-    def _needed(self, wanted: RequestAlternative) -> int:
-        return len(self._all_of(wanted)) if wanted.takes_all else wanted.spec.count
-
-    # --- one step ---------------------------------------------------------------------------------------------------
-
-    def _place(
-        self, wanted: RequestAlternative, device: int, member: Member, at: Position, *, must: bool
-    ) -> Callable[[], None] | None:
-        """Give the device to the request; returns how to take it back, None when it cannot be given."""
-        state, claim = self.state, wanted.claim
-        admin = wanted.spec.admin_access
-        if not admin and (state.busy[device] or self.allocating.get(device)):
-            return None
-        if admin and not state.shared[device] and claim in self.allocating.get(device, ()):
-            return None
-        if self.by_request.get((member, device)):
-            # The devices of one request are different ones, also where a device can be shared.
-            return None
-        verdict = state.verdict(wanted, device)
-        if verdict.error:
-            self._err(wanted, verdict.cause or Cause.SELECTOR_ERROR, verdict.detail)
-        if verdict.demand is None or verdict.cause is not None:
-            return None
-        if state.pools[state.pool_of[device]].trouble:
-            return None
-        demand = verdict.demand
-        if not admin and not state.has_room(device, demand):
-            return None
-        counted = {} if self.without_counters else state.counters_for(device)
-        if counted is None:
-            return None
-        new_states = self._constraints_with(wanted, device)
-        if new_states is None:
-            if must:
-                why = "because a claim constraint would not be satisfied"
-                cause = Cause.CONSTRAINT_VIOLATED
-                self._err(wanted, cause, f"cannot add device {state.devices[device].id} {why}")
-            return None
-        offered = state.devices[device]
-        rest = self._needed(wanted) - at.placed - 1
-        nics_rest = rest if offered.kind != GPU else 0
-        concerned = []
-        for tally, after in zip(self.tallies, self.nics_after, strict=True):
-            if member not in tally.rule.members:
-                continue
-            if not tally.allows(offered, nics_to_come=after[at.request] + nics_rest):
-                return None
-            concerned.append(tally)
-        if self._takes_card(claim, device, demand):
-            fewest, most = self.cards_after[at.request]
-            assert self.demanded is not None
-            if not self.demanded.allows(claim, device, fewest=fewest + rest, most=most + rest):
-                return None
-        return self._apply(wanted, device, demand, counted=counted, new_states=new_states, tallies=concerned)
-
-    def _takes_card(self, claim: int, device: int, demand: Demand) -> bool:
-        """Whether partitions are demanded of the claim and the demand takes a card as a whole."""
-        if self.demanded is None or claim not in self.demanded.claims or device not in self.demanded.cards:
-            return False
-        capacity = self.state.devices[device].device.capacity.get(names.CAPACITY_MEMORY)
-        taken = demand.amounts.get(names.CAPACITY_MEMORY)
-        return not self.state.shared[device] or capacity is None or taken == capacity.value
-
-    def _apply(
-        self,
-        wanted: RequestAlternative,
-        device: int,
-        demand: Demand,
-        *,
-        counted: dict[tuple[str, str], int],
-        new_states: list[rules.State],
-        tallies: Sequence[ScopeTracker],
-    ) -> Callable[[], None]:
-        state, claim = self.state, wanted.claim
-        shared, offered = state.shared[device], state.devices[device]
-        counters = state.counters[state.pool_of[device]]
-        old_states = self.constraint_states[claim]
-        old_used, old_part = state.used[device], state.parts[device]
-        self.constraint_states[claim] = new_states
-        self.placed.append(Placed(wanted, device, demand if shared else Demand({}), shared))
-        self.per_claim[claim] += 1
-        for name, amount in counted.items():
-            counters[name] -= amount
-        if shared and not wanted.spec.admin_access:
-            used = dict(old_used)
-            for capacity, amount in demand.nano.items():
-                used[capacity] = used.get(capacity, 0) + amount
-            state.used[device] = used
-            state.parts[device] = state.part(device, used)
-            state.holders[device] += 1
-        elif not shared:
-            self.allocating.setdefault(device, []).append(claim)
-        for tally in tallies:
-            tally.add(offered)
-        once = ((claim, wanted.request), device)
-        self.by_request[once] = 1
-        card = self._takes_card(claim, device, demand)
-        if card and self.demanded is not None:
-            self.demanded.add(claim, device)
-
-        def undo() -> None:
-            del self.by_request[once]
-            if card and self.demanded is not None:
-                self.demanded.remove(claim, device)
-            for tally in tallies:
-                tally.remove(offered)
-            if shared and not wanted.spec.admin_access:
-                state.used[device], state.parts[device] = old_used, old_part
-                state.holders[device] -= 1
-            elif not shared:
-                self.allocating[device].pop()
-            for name, amount in counted.items():
-                counters[name] += amount
-            self.per_claim[claim] -= 1
-            self.placed.pop()
-            self.constraint_states[claim] = old_states
-
-        return undo
-
-    def _constraints_with(self, wanted: RequestAlternative, device: int) -> list[rules.State] | None:
-        states = list(self.constraint_states[wanted.claim])
-        for index, constraint in enumerate(self.constraints[wanted.claim]):
-            if constraint.covers(wanted.base, wanted.sub):
-                values = self.values_of(wanted.claim, index, device)
-                after = rules.after(constraint, states[index], values)
-                if after is None:
-                    return None
-                states[index] = after
-        return states
-
-    def _all_of(self, wanted: RequestAlternative) -> list[int]:
-        """The devices of an `All` request: all that match and could hold the demand when idle."""
-        found = self.all_devices.get(wanted)
-        if found is not None:
-            return found
-        for pool in self.state.pools:
-            if pool.trouble:
-                what = "currently being updated" if pool.incomplete else f"currently invalid: {pool.trouble}"
-                raise refusal(
-                    self.claims[wanted.claim].claim.key,
-                    Cause.POOL_INCOMPLETE,
-                    f"asks for all devices, but resource pool {pool} is {what}",
-                    request=wanted.label,
-                )
-        found = []
-        for device in range(len(self.state.devices)):
-            verdict = self.state.verdict(wanted, device)
-            if verdict.error:
-                self._err(wanted, Cause.SELECTOR_ERROR, verdict.detail)
-            if verdict.demand is not None:
-                found.append(device)
-        self.all_devices[wanted] = found
-        return found
-
-    def _err(self, wanted: RequestAlternative, cause: Cause, detail: str) -> None:
-        """End as upstream does, or remember the error for the case that nothing fits."""
-        error = refusal(self.claims[wanted.claim].claim.key, cause, detail, request=wanted.label)
-        if self.strict:
-            raise error
-        self.forced_error = self.forced_error or error
 
     def _key(self, at: Position) -> tuple[object, ...]:
         """The state as the search compares it; leaves the orbits for the moves from here."""

@@ -25,8 +25,8 @@ from koordra.allocator.devices.eligibility import judge
 from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import COMPACT, COMPACTNESS, NEARNESS
 from koordra.allocator.search.solution import CostPair
+from koordra.allocator.selection_terms import COMPACT, COMPACTNESS, NEARNESS
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.placement.index import NodeInfo

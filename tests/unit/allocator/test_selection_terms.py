@@ -11,7 +11,7 @@ import pytest
 from koordra.allocator import score
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
-from koordra.allocator.score import SelectionTerms
+from koordra.allocator.selection_terms import SelectionTerms
 from koordra.topology.levels import Level
 
 MILLION, STEP = 10**6, 10**4

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra.allocator.score import COMPACTNESS
 from koordra.allocator.search.solution import CostPair
+from koordra.allocator.selection_terms import COMPACTNESS
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
