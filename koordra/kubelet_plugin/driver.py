@@ -130,7 +130,7 @@ class Driver:
         calls = dra_service.Calls(self._state, self._metrics, self._on_call)
 
         def add(server: object) -> None:
-            self._feed.reopen()
+            self._feed.close(closed=False)
             dra_service.add_services(calls, server)
             add_health_services(self._feed, server, pool=settings.node)
 

@@ -107,16 +107,12 @@ def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:
     for device in record.devices:
         if main_request(device) == request:
             requests.setdefault(device.request, []).append(_device(record, device, inventory))
-    body: dict[str, Any] = {
-        "metadata": {
-            "name": record.ref.name,
-            "namespace": record.ref.namespace,
-            "uid": record.ref.uid,
-        }
+    ref = record.ref
+    body = {
+        "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
+        **({"podClaimName": record.pod_claim} if record.pod_claim else {}),
+        "requests": [{"name": name, "devices": devices} for name, devices in requests.items()],
     }
-    if record.pod_claim:
-        body["podClaimName"] = record.pod_claim
-    body["requests"] = [{"name": name, "devices": devices} for name, devices in requests.items()]
     return b"".join(
         json.dumps({"kind": "DeviceMetadata", "apiVersion": version, **body}, indent=1).encode() + b"\n"
         for version in API_VERSIONS

@@ -107,10 +107,9 @@ def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configu
         of_class = raw.get("source") == FROM_CLASS
         if not of_class:
             reject_operator_fields(parameters, object=claim, field=field)
-        entry = Entry(tuple(str(request) for request in raw.get("requests") or ()), parameters, of_class)
-        found.append(((not of_class, bool(entry.requests)), entry))
-    found.sort(key=lambda ranked: ranked[0])
-    return Configuration(tuple(entry for _, entry in found), member)
+        found.append(Entry(tuple(map(str, raw.get("requests") or ())), parameters, of_class))
+    found.sort(key=lambda entry: (not entry.of_class, bool(entry.requests)))
+    return Configuration(tuple(found), member)
 
 
 NETWORK_ATTACHMENTS: Final = Kind(

@@ -75,8 +75,7 @@ class MachineRoot:
         which a caller asks for more than 64 KiB, come page by page."""
         try:
             # O_NONBLOCK: a named pipe in a captured machine must not block.
-            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-            descriptor = os.open(self._at(path), flags)
+            descriptor = os.open(self._at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except (OSError, ValueError):
             return None
         try:

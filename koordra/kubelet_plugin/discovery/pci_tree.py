@@ -57,11 +57,10 @@ def pci_functions(root: MachineRoot) -> list[PciFunction]:
     for bus_id in filter(BUS_ID.fullmatch, root.names(PCI_DEVICES)):
         steps = _steps(root.link(f"{PCI_DEVICES}/{bus_id}"), bus_id)
         if steps is None:
-            what = f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices"
             root.problem(
                 f"PCI device {bus_id}",
                 "path",
-                what,
+                f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices",
                 "check that sysfs is mounted completely; the device is left out",
             )
             continue

@@ -125,11 +125,10 @@ def _report_unplaced(
 ) -> None:
     for bus_id, (location, _) in locations.items():
         if location.numa is None:
-            problem = f"its NUMA node is not known, of the {len(nodes)} that the machine shows"
             tree.problem(
                 f"PCI device {bus_id}",
                 "numaNode",
-                problem,
+                f"its NUMA node is not known, of the {len(nodes)} that the machine shows",
                 "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none",
             )
 

@@ -104,14 +104,10 @@ class HealthFeed:
                 self._version += 1
                 self._changed.notify_all()
 
-    def reopen(self) -> None:
+    def close(self, *, closed: bool = True) -> None:
+        """End all streams, so that a server can stop; `closed` False lets new ones begin."""
         with self._changed:
-            self._closed = False
-
-    def close(self) -> None:
-        """End all streams, so that a server can stop."""
-        with self._changed:
-            self._closed = True
+            self._closed = closed
             self._changed.notify_all()
 
     def wake(self) -> None:

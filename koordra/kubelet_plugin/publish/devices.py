@@ -27,6 +27,7 @@ shares its port's bandwidth.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,20 +58,18 @@ def document(
     device is not healthy; ``consumes`` is its entry of ``consumesCounters``."""
     joint = mode == names.MODE_JOINT
     allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
-    built: dict[str, Any] = {"name": name}
-    if shared:
-        built["allowMultipleAllocations"] = True
-    built["attributes"] = typed({**attributes, names.ATTR_ALLOCATOR: allocator})
-    if capacity:
-        built["capacity"] = dict(capacity)
-    if consumes:
-        built["consumesCounters"] = [dict(consumes)]
     taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if joint else []
     if reason:
         taints.append({"key": names.UNHEALTHY_TAINT, "value": reason, "effect": "NoSchedule"})
-    if taints:
-        built["taints"] = taints
-    return built
+    built: dict[str, Any] = {
+        "name": name,
+        "allowMultipleAllocations": shared,
+        "attributes": typed({**attributes, names.ATTR_ALLOCATOR: allocator}),
+        "capacity": dict(capacity),
+        "consumesCounters": [dict(consumes)] if consumes else [],
+        "taints": taints,
+    }
+    return {field: value for field, value in built.items() if value}
 
 
 def unhealthy(device: Device) -> str | None:
@@ -228,12 +227,9 @@ def mig_devices(gpu: Gpu, *, placements: bool = False) -> Iterator[MigDevice]:
 
 def function_counts(machine: Machine) -> dict[str, int]:
     """Bus id of each PF that has virtual functions -> how many."""
-    listed: dict[str, int] = {}
-    for vf in machine.vfs:
-        if vf.parent is not None:
-            listed[vf.parent] = listed.get(vf.parent, 0) + 1
+    listed = Counter(vf.parent for vf in machine.vfs)
     return {
-        nic.location.bus_id: max(nic.sriov_active, listed.get(nic.location.bus_id, 0))
+        nic.location.bus_id: max(nic.sriov_active, listed[nic.location.bus_id])
         for nic in machine.nics
         if nic.sriov_active or nic.location.bus_id in listed
     }

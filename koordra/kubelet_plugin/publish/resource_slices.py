@@ -142,8 +142,7 @@ def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _undated(device: dict[str, Any]) -> dict[str, Any]:
-    taints = device.get("taints") or ()
-    return {**device, "taints": [{**taint, "timeAdded": None} for taint in taints]}
+    return {**device, "taints": [{**taint, "timeAdded": None} for taint in (device.get("taints") or ())]}
 
 
 def with_devices(
@@ -215,12 +214,8 @@ def _counter_sets(machine: Machine, *, mig: bool, vfs: bool) -> Iterator[tuple[s
 
 
 def _metadata(index: int, *, node_name: str, node_uid: str | None) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"name": _slice_name(index, node_name)}
-    if node_uid:
-        metadata["ownerReferences"] = [
-            {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid, "controller": True}
-        ]
-    return metadata
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid, "controller": True}
+    return {"name": _slice_name(index, node_name), **({"ownerReferences": [owner]} if node_uid else {})}
 
 
 def _slice_name(index: int, node_name: str) -> str:

@@ -66,22 +66,17 @@ def device_statuses(
                 _nic_entry(record, device, inventory=inventory, attached=attached.get(device.device))
             )
         elif device.isolation == LimiterIsolation.name and limited is not None:
-            message = f"{limited.message}{_cores(device)}"
+            message, cores = limited.message, dict(device.consumed).get(names.CAPACITY_CORES, "0")
+            if cores != "0":
+                message += f"; cores: accounting only ({cores}% reserved, not enforced)"
             condition = _condition(LIMITED, limited.enforced, limited.reason, message)
             entries.append({**_entry(record, device), "conditions": [condition]})
     return entries
 
 
-def _cores(device: DeviceRecord) -> str:
-    cores = dict(device.consumed).get(names.CAPACITY_CORES, "0")
-    return f"; cores: accounting only ({cores}% reserved, not enforced)" if cores != "0" else ""
-
-
 def _entry(record: ClaimRecord, device: DeviceRecord) -> dict[str, Any]:
-    entry: dict[str, Any] = {"driver": names.DRIVER, "pool": record.pool, "device": device.device}
-    if device.share_id:
-        entry["shareID"] = device.share_id
-    return entry
+    share = {"shareID": device.share_id} if device.share_id else {}
+    return {"driver": names.DRIVER, "pool": record.pool, "device": device.device, **share}
 
 
 def _nic_entry(

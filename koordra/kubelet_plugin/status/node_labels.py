@@ -113,10 +113,9 @@ def change(node: Object, wanted: Mapping[str, str]) -> Change:
         for key, value in wanted.items()
         if (key in mine or key not in there) and there.get(key) != value
     }
-    remove = tuple(key for key in mine if key not in wanted)
     return Change(
         setting,
-        remove,
+        tuple(key for key in mine if key not in wanted),
         {key: value for key, value in wanted.items() if key in mine or key in setting},
         foreign,
     )

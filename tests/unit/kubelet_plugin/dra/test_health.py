@@ -72,7 +72,7 @@ def test_a_stream_tells_at_once_at_every_change_and_now_and_then() -> None:
     assert next(stream) == ((ILL,), 1700000000)
     feed.close()
     assert list(stream) == []
-    feed.reopen()
+    feed.close(closed=False)
     assert next(feed.follow(lambda: True))[0] == (ILL,)
     assert list(feed.follow(lambda: False)) == []
 
