@@ -273,5 +273,4 @@ class GangController:
                 commit.ungate(self.all[key], status.ungate, context=self._context, ungating=self.ungating)
 
     def counts(self) -> dict[str, int]:
-        """Gangs by phase."""
         return {**dict.fromkeys(Phase, 0), **Counter(status.phase for status in self.statuses.values())}

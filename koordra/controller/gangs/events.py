@@ -77,7 +77,6 @@ class GangEvents:
         return before[2] + PAUSE if before is not None and before[:2] != (reason, message) else None
 
     def forget(self, key: str) -> None:
-        """The gang is gone."""
         self._reported.pop(key, None)
 
     def _news(self, key: str, uids: frozenset[str], reason: str, message: str) -> frozenset[str]:

@@ -47,7 +47,6 @@ class PlacementRequest:
 
 
 def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor) -> PlacementRequest:
-    """Places for the members that are to be planned now."""
     groups = {objects.key(group.pods[0]): group for group in _colocated(status.plan)}
     planned = {member.uid for member in status.plan}
     fixed = tuple(
@@ -99,7 +98,6 @@ def _node_of(member: Member) -> str | None:
 
 
 def _rank_of(member: Member) -> int | None:
-    """The rank that its allocation carries."""
     for claim in member.ours:
         for entry in ((claims_of.allocation(claim) or {}).get("devices") or {}).get("config") or ():
             parameters = (entry.get("opaque") or {}).get("parameters") or {}

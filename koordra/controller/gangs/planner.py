@@ -69,7 +69,6 @@ class GangPlanner:
     _shrunk: dict[str, float] = field(default_factory=dict)
 
     def forget(self, key: str) -> None:
-        """The gang is gone."""
         self._considered.pop(key, None)
         self._shrunk.pop(key, None)
 

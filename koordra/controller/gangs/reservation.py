@@ -23,8 +23,6 @@ from koordra.controller.gangs.membership import Gang
 
 @dataclass(frozen=True, slots=True)
 class ReservedNodes:
-    """`nodes` are reserved for the gang until `until`."""
-
     gang: str
     urgency: Urgency
     nodes: frozenset[str]

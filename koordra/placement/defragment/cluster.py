@@ -126,7 +126,6 @@ class _Cluster:
     kinds: tuple[Kind, ...]
 
     def states(self) -> list[State]:
-        """As the index is now."""
         index, number = self.engine.index, {kind: at for at, kind in enumerate(self.kinds)}
         return [one.state(number[one.kind], index.taken, index.nodes[one.name].load) for one in self.devices]
 
@@ -222,12 +221,6 @@ def _held(
         used.add([result], holder="")
         is_gpu, position, _ = devices[node].parts[result.device]
         (gpus if is_gpu else nics)[position] += devices[node].used(result.device, used)
-    request = Request(
-        cpu=0,
-        memory=0,
-        gpus=len(gpus),
-        milli=min(WHOLE, max(gpus.values(), default=0)),
-        nics=len(nics),
-        percent=min(FULL, max(nics.values(), default=0)),
-    )
+    milli, percent = max(gpus.values(), default=0), max(nics.values(), default=0)
+    request = Request(0, 0, len(gpus), min(WHOLE, milli), nics=len(nics), percent=min(FULL, percent))
     return Pod("", node, request, tuple(sorted(gpus)), tuple(sorted(nics)))

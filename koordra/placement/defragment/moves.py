@@ -40,8 +40,6 @@ _NODES_PER_POD: Final = 24
 
 
 class Move(NamedTuple):
-    """A pod's new node."""
-
     pod: Pod
     node: int
 
@@ -73,9 +71,11 @@ def defragment(
         sites_of(kinds, nodes, pods, shape), key=lambda site: (len(site.evicted), site.share, *site[2:])
     )
     # Moves change where something is free, not how much.
-    free = sum(sum(state.gpus) for state in nodes)
-    free_nics = sum(sum(state.nics) for state in nodes)
-    if not sites or free < WHOLE * shape.gpus or free_nics < FULL * shape.nics:
+    if (
+        not sites
+        or sum(sum(state.gpus) for state in nodes) < WHOLE * shape.gpus
+        or sum(sum(state.nics) for state in nodes) < FULL * shape.nics
+    ):
         return None
     search = _Search(kinds, nodes, pods)
     direct, unsure = _direct(search, sites)
@@ -128,8 +128,6 @@ def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State], shape: Shape) -> 
 
 
 class _Search:
-    """Finds places for evicted pods, and counts what that costs."""
-
     def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod]) -> None:
         self.kinds, self.nodes, self.pods = kinds, nodes, pods
         self.gave_up = False
@@ -251,9 +249,8 @@ Room = tuple[str, int]
 
 
 def _rooms(state: State) -> list[Room]:
-    gpus = [("gpu", free) for free in state.gpus]
-    nics = [("nic", free) for free in state.nics]
-    return [*gpus, *nics, ("node", sum(free == WHOLE for free in state.gpus))]
+    whole = sum(free == WHOLE for free in state.gpus)
+    return [*(("gpu", free) for free in state.gpus), *(("nic", free) for free in state.nics), ("node", whole)]
 
 
 def _suffice(rooms: Mapping[Room, int], requests: Sequence[Request]) -> bool:

@@ -185,8 +185,9 @@ def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, 
                 if verdict.demand is None or verdict.cause is not None:
                     continue
                 whole = _whole(state, device, verdict.demand.amounts)
-                if found.setdefault(device, whole) != whole or (state.shared[device] and whole is None):
+                if state.shared[device] and (whole is None or found.setdefault(device, whole) != whole):
                     return None
+                found.setdefault(device, whole)
     return found
 
 

@@ -204,7 +204,6 @@ class NodeKinds:
         return tuple(found)
 
     def has_room(self, kind: NodeKind, count: tuple[int, ...]) -> bool:
-        """Whether CPU, memory and the like suffice."""
         return all(
             left is None
             or sum(number * one.room.get(name, 0) for number, one in zip(count, self.classes, strict=True))

@@ -171,7 +171,6 @@ def _fit(
     members: Sequence[ResolvedGroup],
     rails: Rails | None,
 ) -> Fit | None:
-    """The assignments of members that fit by the numbers."""
     table = _table(engine, kind, asks, members[0])
     free = None if table is None else _free(engine, kind.info, table, rails)
     if table is None or free is None:

@@ -50,8 +50,6 @@ _MOST_COMBINATIONS: Final = 20_000
 
 @dataclass(slots=True)
 class NodeSearch:
-    """Asks nodes, each time anew."""
-
     engine: Engine
     budget: int = 1
     _pools: dict[tuple[str, Rails], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
@@ -117,8 +115,13 @@ class NodeSearch:
                 ]
                 positions += [start + at for at in kept]
                 start += len(pool.devices)
-                devices = tuple(pool.devices[at] for at in kept)
-                pools.append(replace(pool, devices=devices, others=(*pool.others, *dropped)))
+                pools.append(
+                    replace(
+                        pool,
+                        devices=tuple(pool.devices[at] for at in kept),
+                        others=(*pool.others, *dropped),
+                    )
+                )
             found = self._pools[info.name, rails] = pools, tuple(positions)
         return found
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKinds, classes_of
 from koordra.placement.gang.member_assignment import offer_for
@@ -80,7 +80,7 @@ def _nothing(
     *,
     cause: Cause = Cause.INSUFFICIENT_CAPACITY,
 ) -> GangUnplaced:
-    head = Reason(None, None, None, cause.value, f"gang {gang.name}: {text}")
+    head = reason_of(cause, f"gang {gang.name}: {text}")
     answer = GangUndecided if cause is Cause.SEARCH_LIMIT else GangUnsatisfiable
     return answer(most, text, {member.key: (head, *reasons.get(member.key, ())) for member in gang.members})
 

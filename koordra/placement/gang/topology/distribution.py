@@ -32,7 +32,6 @@ class Found:
 
     @property
     def size(self) -> int:
-        """How many members are placed."""
         return sum(map(sum, self.counts.values()))
 
     @property
@@ -42,8 +41,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`root`: the tree of the scope."""
-
     scope: Scope
     fitting: NodeFit
     budget: int

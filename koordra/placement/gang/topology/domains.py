@@ -89,24 +89,9 @@ class Scope:
                 places = {name: (*place, name) for name, place in places.items()}
         ordered = sorted(places, key=lambda name: (tuple(map(natural, places[name])), natural(name)))
         levels = tuple(fabric.names[at] for at in kept)
-        found = cls(gang, index, levels, {name: places[name] for name in ordered}, required, named)
-        found._refuse_separated()
-        return found
-
-    def _refuse_separated(self) -> None:
-        """Fixed members may break already what is required."""
-        if self.required is None:
-            return
-        held = set()
-        for one in self.gang.fixed:
-            if one.node not in self.places:
-                raise ScopeUnmet(f"member {one.key} is on node {one.node}, which is not there")
-            held.add(self.places[one.node][: self.required + 1])
-        if len(held) > 1:
-            where = " and ".join(place[-1] or "an unnamed one" for place in sorted(held)[:3])
-            raise ScopeUnmet(
-                f"members that stay are in several domains of level {self.gang.required}: {where}"
-            )
+        if required is not None:
+            _refuse_separated(gang, places, required)
+        return cls(gang, index, levels, {name: places[name] for name in ordered}, required, named)
 
     def tree(self, beside: Mapping[str, int]) -> Domain:
         """The nodes' domains, with members that stay and those `beside` (by node) as fixed ones."""
@@ -123,6 +108,18 @@ class Scope:
     def opened(self) -> frozenset[int]:
         """Levels whose untouched domains count."""
         return frozenset(at for at, name in enumerate(self.levels) if name in _OPENED)
+
+
+def _refuse_separated(gang: Gang, places: Mapping[str, Path], required: int) -> None:
+    """Fixed members may break already what is required."""
+    held = set()
+    for one in gang.fixed:
+        if one.node not in places:
+            raise ScopeUnmet(f"member {one.key} is on node {one.node}, which is not there")
+        held.add(places[one.node][: required + 1])
+    if len(held) > 1:
+        where = " and ".join(place[-1] or "an unnamed one" for place in sorted(held)[:3])
+        raise ScopeUnmet(f"members that stay are in several domains of level {gang.required}: {where}")
 
 
 def _required(level: str, kept: tuple[int, ...], fabric: NetworkLevels) -> int:

@@ -184,8 +184,8 @@ class Packing:
             if isinstance(part, str):
                 content = self.kinds[part]
             else:
-                parts = tuple(sorted(map(self._key, part.parts)))
-                content = part.level, part.fixed > 0, part.untouched, parts
+                keys = sorted(map(self._key, part.parts))
+                content = part.level, part.fixed > 0, part.untouched, tuple(keys)
             known = self._keys[part] = self._numbers.setdefault(content, len(self._numbers))
         return known
 
@@ -237,7 +237,6 @@ class Packing:
         return sum(map(self._capacity, part.parts))
 
     def _power(self, table: Table, times: int) -> Table:
-        """The table of `times` parts alike."""
         times = min(times, max(sum(self.want), 1))
         known = self._powers.get((table, times))
         if known is None:

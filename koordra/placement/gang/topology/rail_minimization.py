@@ -43,8 +43,6 @@ Takes = Mapping[NodeKind, NodeCounts]
 
 @dataclass(slots=True)
 class FewerRails:
-    """The rails of one gang, and whether it needs so many."""
-
     gang: Gang
     fitting: NodeFit
     spread: Distribution
