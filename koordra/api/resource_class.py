@@ -226,14 +226,14 @@ def _policy(read: Reader, driver: str) -> list[Object]:
     if policy.data and driver != names.DRIVER:
         raise policy.wrong(f"means nothing to driver {driver}", f"leave it out, or use driver {names.DRIVER}")
     policy.only(*POLICIES, problem="is no policy")
-    bodies = {name: policy.inner(name) for name in POLICIES}
+    bodies = {kind: policy.inner(name) for name, kind in POLICIES.items()}
     return [
         opaque(
             driver,
-            {"apiVersion": parameters.API_VERSION, "kind": POLICIES[name], **body.data},
+            {"apiVersion": parameters.API_VERSION, "kind": kind, **body.data},
             object=read.object,
             field=body.field,
         )
-        for name, body in bodies.items()
+        for kind, body in bodies.items()
         if body.data
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -47,6 +47,18 @@ class StateReader:
                 f"prepared/{uid}.json is about claim {claim.ref.uid} with marker {claim.marker}"
             )
         return claim
+
+    def claims(self, markers: Iterable[str]) -> tuple[dict[str, PreparedClaim], dict[str, str]]:
+        """The prepared claims among the markers, and why others are unusable."""
+        claims, unreadable = {}, {}
+        for marker in markers:
+            try:
+                claim = self.claim(marker)
+                if claim is not None:
+                    claims[marker] = claim
+            except CheckpointError as error:
+                unreadable[marker] = str(error)
+        return claims, unreadable
 
     def attached(self, uid: str) -> AttachedNetwork | None:
         """Where the claim's network is; None while it is in no pod. CheckpointError: its record is

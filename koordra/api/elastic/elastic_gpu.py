@@ -116,14 +116,15 @@ def device_class(obj: Object) -> Object:
     """The DeviceClass that an ElasticGPUClass means. Raises ClassRefused."""
     read_class(obj)
     parameters = _parameters(Reader.of(obj).inner("parameters"))
-    gpu = {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters}
     placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
-    policy = {name: fields for name, fields in (("gpu", gpu), ("placement", placement)) if fields}
     meant = {
         "kind": ELASTIC_CLASSES.kind,
         "metadata": {"name": objects.name(obj), "uid": objects.uid(obj)},
         "deviceType": names.TYPE_GPU,
-        **({"policy": policy} if policy else {}),
+        "policy": {
+            "gpu": {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters},
+            "placement": placement,
+        },
     }
     found = resource_class.device_class(meant, lookup=lambda *_: None, own_namespace="")
     found["metadata"]["ownerReferences"] = [resource_class.owner_reference(obj, ELASTIC_CLASSES)]

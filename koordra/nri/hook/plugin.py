@@ -21,7 +21,7 @@ from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.claim_network import AttachedNetwork, Sandbox
-from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import Annotated, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import claim_markers, grants_of
@@ -234,20 +234,15 @@ class Hook(Plugin):
         return ()
 
     def _facts(self, container: Container) -> NodeFacts:
-        claims: dict[str, PreparedClaim] = {}
-        unreadable: dict[str, str] = {}
+        claims, unreadable = self._state.claims(claim_markers(container))
         attached: dict[str, AttachedNetwork] = {}
-        for marker in claim_markers(container):
+        for marker, claim in claims.items():
             try:
-                claim = self._state.claim(marker)
-                network = None if claim is None else self._state.attached(claim.ref.uid)
+                network = self._state.attached(claim.ref.uid)
+                if network is not None:
+                    attached[marker] = network
             except CheckpointError as error:
                 unreadable[marker] = str(error)
-                continue
-            if claim is not None:
-                claims[marker] = claim
-            if network is not None:
-                attached[marker] = network
         guarded, problem = None, ""
         try:
             guarded = self._state.guard()

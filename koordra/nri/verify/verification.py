@@ -29,7 +29,7 @@ from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
-from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
+from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import claim_markers
 from koordra.nri.hook.ledger import Ledger
@@ -161,16 +161,8 @@ class Verification:
 
     def _expected(self, running: Running, guarded: DeviceGuard | None) -> Expected:
         granted = self._ledger.get(running.container.id)
-        claims: dict[str, PreparedClaim] = {}
-        unreadable: dict[str, str] = {}
-        for marker in claim_markers(running.container) if granted is None else ():
-            try:
-                claim = self._state.claim(marker)
-            except CheckpointError as error:
-                unreadable[marker] = str(error)
-                continue
-            if claim is not None:
-                claims[marker] = claim
+        markers = claim_markers(running.container) if granted is None else ()
+        claims, unreadable = self._state.claims(markers)
         held = {device.claim_uid for device in granted.devices} if granted else ()
         unlimited = frozenset(uid for uid in held if self._enforcing(uid) is False)
         with_claim = {device.claim_uid for device in granted.devices if device.claim_name} if granted else ()
