@@ -38,6 +38,17 @@ def device(**attributes: object) -> DeviceFacts:
         ("sets.equivalent([1, 2], [2, 1, 1]) && sets.contains([[1]], [[1]])", True),
         ("[3, 1, 2].max() == 3 && [3, 1, 2].min() == 1 && [3, 1, 2].sum() == 6", True),
         ("[1, 2].isSorted() && ![2, 1].isSorted()", True),
+        ("'%.1e %.2f'.format([1500.0, 1234.5]) == '1.5×10⁰³ 1,234.50'", True),
+        ("'%e %f %f'.format([0.0 / 0.0, 1.0 / 0.0, -1.0 / 0.0]) == 'NaN ∞ -∞'", True),
+        (
+            "'%s %s'.format([1e6, 0.5]) == '1e+06 0.5' && '%s'.format([timestamp('2026-01-02T03:04:05Z')]) != ''",
+            True,
+        ),
+        ("url('http://h?') == url('http://h?') && url('http://h?') != url('http://h')", True),
+        (
+            "quantity('2').isInteger() && !quantity('1500m').isInteger() && quantity('3').asInteger() == 3",
+            True,
+        ),
         ('device.capacity["koordra.io"].memory == quantity("81920Mi")', True),
         ('device.capacity["koordra.io"].memory.sub(quantity("1Gi")).isLessThan(quantity("80Gi"))', True),
         (
