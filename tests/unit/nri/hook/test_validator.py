@@ -125,6 +125,14 @@ def test_what_another_plugin_may_not_add(
     assert not exempt.reject
 
 
+@pytest.mark.parametrize("change", [device(GPU1), env("KOORDRA_CLAIM_X"), cdi("nvidia.com/gpu=all")])
+def test_the_plugin_is_named_and_koordras_own_additions_pass(
+    hook: Hook, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
+) -> None:
+    assert "NRI plugin giver " in hook.validate_container_adjustment(asked(change), CALL).reason
+    assert not hook.validate_container_adjustment(asked(change, owner="90-koordra"), CALL).reject
+
+
 @pytest.mark.parametrize(
     "change", [device(NULL), env("HTTP_PROXY"), cdi("vendor.example/net=0"), mount("/srv")]
 )
