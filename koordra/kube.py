@@ -143,8 +143,9 @@ class KubeClient:
         """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries one."""
         place, name = body["metadata"].get("namespace"), body["metadata"]["name"]
         served = self._as_served(kind)
-        path = served.path(namespace=place, name=name, subresource=subresource)
-        return self._answer("PUT", path, served, body=body)
+        return self._answer(
+            "PUT", served.path(namespace=place, name=name, subresource=subresource), served, body=body
+        )
 
     def patch(
         self,

@@ -119,8 +119,7 @@ class AllocationStep:
         if self.queue.is_unchanged(group, basis, now):
             return
         waited = self.queue.done(group)
-        placement = best_placement(group, self.placer, excluded)
-        pause = self._carry_out(group, placement, now, at_once=not waited)
+        pause = self._carry_out(group, best_placement(group, self.placer, excluded), now, at_once=not waited)
         if pause is not None:
             self.queue.waits(group, basis, None if pause < 0 else now + pause)
 

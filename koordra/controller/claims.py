@@ -142,7 +142,8 @@ class ClaimEntry:
     """What the controller reads of one version of a claim.
 
     `devices` are those of all drivers, as driver, pool, device and share id; `places` pool and device of koordra's, `pools` their pools.
-    `owners` are the uids of the objects that it goes with, `controllers` those of them that made it.
+    `owners` are the uids of the objects that it goes with, `made_for` those of them for which it was
+    made from a template, None where it was not.
     """
 
     claim: Object
@@ -155,8 +156,7 @@ class ClaimEntry:
     pools: frozenset[str]
     is_reserved: bool
     owners: tuple[str, ...]
-    controllers: tuple[str, ...]
-    is_from_template: bool
+    made_for: tuple[str, ...] | None
     is_deleting: bool
     is_immediate: bool
 
@@ -179,8 +179,9 @@ class ClaimEntry:
             frozenset([pool for pool, _ in places]),
             bool(objects.status_of(claim).get("reservedFor")),
             tuple([str(one.get("uid")) for one in references]),
-            tuple([str(one.get("uid")) for one in references if one.get("controller")]),
-            names.POD_CLAIM_NAME in objects.annotations_of(claim),
+            tuple([str(one.get("uid")) for one in references if one.get("controller")])
+            if names.POD_CLAIM_NAME in objects.annotations_of(claim)
+            else None,
             objects.is_deleting(claim),
             is_immediate(claim),
         )

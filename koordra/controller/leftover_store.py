@@ -42,8 +42,7 @@ class LeftoverStore:
 
     def read(self) -> Learned | None:
         try:
-            kept = self.client.get(CONFIG_MAPS, NAME, namespace=self.namespace)
-            found = learned_of(kept.get("data") or {})
+            found = learned_of(self.client.get(CONFIG_MAPS, NAME, namespace=self.namespace).get("data") or {})
         except KoordraError as error:
             self._warn_once("leftover_table_not_read", error)
             return None

@@ -161,8 +161,10 @@ class Reconciler:
     def _ungate(self) -> None:
         context, pods, in_gang = self._context, self.cache.pod_index, self.allocation.gangs.has
         self._ungated &= pods.complete
-        complete = [pods.entries[uid].pod for uid in pods.complete - self._ungated if not in_gang(uid)]
-        for pod in sorted(complete, key=objects.key):
+        for pod in sorted(
+            (pods.entries[uid].pod for uid in pods.complete - self._ungated if not in_gang(uid)),
+            key=objects.key,
+        ):
             written = context.settled(context.writer.ungate(pod))
             if written.ok:
                 self._ungated.add(objects.uid(pod))

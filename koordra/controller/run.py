@@ -229,8 +229,12 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
             stop=stop,
         )
     if peer_source is not None:
-        annotations = PeerAnnotations(process.client, peer_source, may_write=may_write)
-        start_peer_annotations(process.client, annotations, changed=peers_changed, stop=stop)
+        start_peer_annotations(
+            process.client,
+            PeerAnnotations(process.client, peer_source, may_write=may_write),
+            changed=peers_changed,
+            stop=stop,
+        )
     store = LeftoverStore(
         process.client,
         namespace=process.settings.lease_namespace,

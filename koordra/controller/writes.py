@@ -150,8 +150,9 @@ class Writer:
 
     def hold(self, pod: Object, annotations: Mapping[str, str], **change: Any) -> Written:
         """Annotations for this version of the pod; afterwards no earlier write that depends on that version can land."""
-        metadata = {**_this_version(pod), "annotations": dict(annotations)}
-        return self._send(PODS, pod, {"metadata": metadata, **change})
+        return self._send(
+            PODS, pod, {"metadata": {**_this_version(pod), "annotations": dict(annotations)}, **change}
+        )
 
     def evict(self, pod: Object) -> Written:
         """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an answer: REFUSED,

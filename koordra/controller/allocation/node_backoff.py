@@ -48,8 +48,11 @@ class NodeBackoff:
         return found
 
     def active(self, pod_uid: str, now: float) -> dict[str, str]:
-        entries = sorted(self._by_pod.get(pod_uid, {}).items())
-        return {node: entry.why for node, entry in entries if entry.until > now}
+        return {
+            node: entry.why
+            for node, entry in sorted(self._by_pod.get(pod_uid, {}).items(), key=lambda item: item[0])
+            if entry.until > now
+        }
 
     def excluded_nodes(self, pods: Iterable[Object], now: float) -> dict[str, Reason]:
         """Node -> why some of the pods has to stay off it now."""

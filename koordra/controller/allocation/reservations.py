@@ -147,5 +147,10 @@ class Reservations:
 
 
 def _devices_in_use(info: NodeInfo) -> int:
-    results = (result for claim in info.holders for result in claims_of.results(claim))
-    return len({(result.get("pool"), result.get("device")) for result in results})
+    return len(
+        {
+            (result.get("pool"), result.get("device"))
+            for claim in info.holders
+            for result in claims_of.results(claim)
+        }
+    )

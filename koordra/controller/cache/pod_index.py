@@ -221,7 +221,7 @@ class PodIndex:
         others: list[Object] = []
         refused: list[tuple[Object, Owner]] = []
         for entry in entries:
-            if entry.is_from_template and objects.uid(pod) not in entry.controllers:
+            if entry.made_for is not None and objects.uid(pod) not in entry.made_for:
                 return None
             owner = self._owner(entry)
             if owner is Owner.KOORDRA:

@@ -152,9 +152,8 @@ class ConflictWatch:
     def report(self, *, now: float) -> list[ClaimEvent]:
         self.sync()
         self._judge_claims()
-        tables = (self._of_nodes, self._of_claims, self._over_committed)
-        of_objects = chain.from_iterable(chain.from_iterable(table.values()) for table in tables)
-        conflicts = {(one.reason, one.key): one for one in (*self._of_classes, *of_objects)}
+        of_objects = (*self._of_nodes.values(), *self._of_claims.values(), *self._over_committed.values())
+        conflicts = {(one.reason, one.key): one for one in chain(self._of_classes, *of_objects)}
         due = [place for place in sorted(conflicts) if self._reported.get(place, -REPEAT) + REPEAT <= now]
         self._reported = {place: at for place, at in self._reported.items() if place in conflicts}
         self._reported.update(dict.fromkeys(due, now))
