@@ -27,7 +27,7 @@ def starts_with_fewer(gang: Gang, **known: Any) -> GangStatus:
         member for member in gang.held if member.is_placed and member.claims and member.claims.ours
     )
     if found.phase in {Phase.PARTIALLY_ALLOCATED, Phase.GATHERING} and placed:
-        return GangStatus(Phase.READY, found.count, ungate=placed)
+        return GangStatus(Phase.READY, ungate=placed)
     return found
 
 

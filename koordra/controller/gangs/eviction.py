@@ -59,7 +59,7 @@ class GangRestarts:
             return None
         if key in self._restarting:
             return self._go_on(gang, now)
-        running = sum(1 for member in committed if member.is_bound) + len(gang.without_claims) + gang.done
+        running = sum(1 for member in committed if member.is_bound) + gang.others
         open_members = [member for member in gang.members if not member.is_bound]
         holding = any(
             member.is_bound or any(map(claims_of.is_allocated, member.ours)) for member in committed

@@ -127,11 +127,12 @@ class Gang:
         return tuple(member for member in self.members if member.is_held)
 
     @property
-    def without_claims(self) -> tuple[Member, ...]:
-        """Members of a foreign pod group that need nothing of koordra's and were never held, wherever they are by now."""
-        return tuple(member for member in self.members if self._is_without_claims(member))
+    def others(self) -> int:
+        """How many count towards the least without devices: members without claims, and those that have finished well."""
+        return self.done + sum(map(self._is_without_claims, self.members))
 
     def _is_without_claims(self, member: Member) -> bool:
+        """A member of a foreign pod group that needs nothing of koordra's and was never held, wherever it is by now."""
         return not (
             self.ref.source is Source.KOORDRA
             or member.concerns_koordra

@@ -58,11 +58,10 @@ _IDLE: Final = frozenset({Phase.REFUSED, Phase.GATHERING, Phase.PARTIALLY_ALLOCA
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """`count`: members that count towards the least. `give_back`: claims to free now. `ungate`: members to let go now. `plan`:
+    """`give_back`: claims to free now. `ungate`: members to let go now. `plan`:
     members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has to be ruled out."""
 
     phase: Phase
-    count: int = 0
     give_back: tuple[Object, ...] = ()
     ungate: tuple[Member, ...] = ()
     plan: tuple[Member, ...] = ()
@@ -85,7 +84,7 @@ def status_of(
     found = _uncommitted(gang, nodes, users, idle)
     doubts = tuple(member for member in gang.held if member.in_doubt)
     if doubts and found.phase is not Phase.READY:
-        return GangStatus(Phase.UNCONFIRMED, found.count, doubts=doubts, why=found.why)
+        return GangStatus(Phase.UNCONFIRMED, doubts=doubts, why=found.why)
     return found
 
 
@@ -128,20 +127,17 @@ def _uncommitted(
     if why:
         return GangStatus(Phase.REFUSED, give_back=touched, why=why)
     ready = tuple(member for member in gang.held if member.may_be_planned)
-    count = len(ready) + len(gang.without_claims) + gang.done
-    least = gang.terms.least
-    if least is None or count < least:
-        return GangStatus(Phase.GATHERING, count, give_back=touched, why=_lacking(gang, count))
+    least, others = gang.terms.least, gang.others
+    if least is None or len(ready) + others < least:
+        return GangStatus(Phase.GATHERING, give_back=touched, why=_lacking(gang, len(ready) + others))
     placed = tuple(member for member in ready if member.is_placed)
-    enough = len(placed) + len(gang.without_claims) + gang.done >= least
     lost = sorted(node for member in placed for node in places(member) if node not in nodes)
-    if enough and not lost and (touched or len(placed) == len(ready)):
-        return GangStatus(Phase.READY, count, ungate=placed)
+    if len(placed) + others >= least and not lost and (touched or len(placed) == len(ready)):
+        return GangStatus(Phase.READY, ungate=placed)
     if touched:
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
-        return GangStatus(Phase.PARTIALLY_ALLOCATED, count, give_back=touched, why=why)
-    others = len(gang.without_claims) + gang.done
-    return GangStatus(Phase.WAITING, count, plan=_at_most(gang, ready, others), needed=max(1, least - others))
+        return GangStatus(Phase.PARTIALLY_ALLOCATED, give_back=touched, why=why)
+    return GangStatus(Phase.WAITING, plan=_at_most(gang, ready, others), needed=max(1, least - others))
 
 
 def _committed(gang: Gang) -> GangStatus:
@@ -150,15 +146,14 @@ def _committed(gang: Gang) -> GangStatus:
     waiting = [
         member for member in (*committed, *gang.held) if member.may_be_planned and not member.is_placed
     ]
-    present = sum(1 for member in committed if member.is_bound or member.is_placed)
-    present += len(ungate) + len(gang.without_claims) + gang.done
-    least = gang.terms.least or 0
+    running = sum(1 for member in committed if member.is_bound or member.is_placed)
+    present, least = running + len(ungate) + gang.others, gang.terms.least or 0
     plan = _at_most(gang, waiting, present)
     if present < least and waiting:
-        return GangStatus(Phase.BELOW_MIN_MEMBER, present, ungate=ungate, plan=plan, needed=least - present)
+        return GangStatus(Phase.BELOW_MIN_MEMBER, ungate=ungate, plan=plan, needed=least - present)
     if plan:
-        return GangStatus(Phase.GROWING, present, ungate=ungate, plan=plan, needed=1)
-    return GangStatus(Phase.WHOLE, present, ungate=ungate)
+        return GangStatus(Phase.GROWING, ungate=ungate, plan=plan, needed=1)
+    return GangStatus(Phase.WHOLE, ungate=ungate)
 
 
 def takeable(
