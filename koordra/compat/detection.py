@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from koordra.api import objects
@@ -160,7 +160,8 @@ VENDORS: Final[tuple[tuple[str, str], ...]] = (
 
 def foreign(names: Sequence[str]) -> list[tuple[str, str]]:
     """(resource, vendor) of those that are another vendor's."""
-    return [(name, vendor) for name in names for prefix, vendor in VENDORS if name.startswith(prefix)]
+    theirs = (name for name in names if name.startswith(_VENDORS))
+    return [(name, vendor) for name in theirs for prefix, vendor in VENDORS if name.startswith(prefix)]
 
 
 def is_misspelt(resource: str, settings: Settings) -> bool:
@@ -189,6 +190,7 @@ def warn_of_annotations(view: PodView) -> None:
             )
 
 
+_VENDORS: Final = tuple(prefix for prefix, _ in VENDORS)
 _ASKING: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
 _LIKE_RESOURCES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
 _LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
@@ -204,6 +206,7 @@ def written_by_schedulers(annotations: Iterable[str]) -> frozenset[str]:
     )
 
 
+@cache
 def _names(place: Place) -> list[str]:
     return [name.key for dialect in DIALECTS for name in dialect.of(place) if "*" not in name.key]
 

@@ -135,6 +135,8 @@ class ContainerRequest:
     def amount(self, key: str) -> int | None:
         """None where the container does not ask. Raises Refused for what is no whole number."""
         name, container = self.name(key), self.container
+        if name not in container.resources:
+            return None
         values = [
             (f"{container.where}.resources.{side}[{name}]", container.asked(side)[name])
             for side in self.sides
@@ -147,7 +149,7 @@ class ContainerRequest:
                 f"{values[1][1]} differs from {self.sides[0]}, which count here: {values[0][1]}",
                 "the API server wants both alike",
             )
-        return numbers[0] if numbers else None
+        return numbers[0]
 
     def limit(self, key: str) -> int | None:
         """As `amount`, for dialects that read limits alone. Raises Refused where the name stands in requests only."""
