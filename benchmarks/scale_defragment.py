@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import defragment
+from koordra.placement.free_amounts.state import Kind, Request, State
 from koordra.topology.levels import Level
 from tests.fakes.defragmented import carried_out, empty, filled
 from tests.fakes.machine_shapes import shape_of_machine

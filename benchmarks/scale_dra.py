@@ -31,7 +31,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.index import NODE, SLICE, Change
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.topology import presets
 
 Object = dict[str, Any]

@@ -27,10 +27,10 @@ import numpy as np
 from benchmarks._results import table, write
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
-from koordra.placement.columns.node_devices import node_devices
-from koordra.placement.columns.state import Request, Slice
+from koordra.placement.free_amounts.node_devices import node_devices
+from koordra.placement.free_amounts.state import Request, Slice
 from koordra.placement.mig.layout import Layout
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.simulation.machine_cluster import MachineCluster, Placement

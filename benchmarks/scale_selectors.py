@@ -28,8 +28,8 @@ from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.manifests import Manifests
-from koordra.placement.order.learned_order import Learned
-from koordra.placement.order.request_models import RequestModels
+from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.request_models import RequestModels
 from koordra.placement.request.groups import Group
 
 Object = dict[str, Any]

@@ -172,7 +172,7 @@ CYCLIC_MODULES = {
 CYCLIC_PACKAGES = {
     "koordra.controller.legacy",
     "koordra.controller.webhook",
-    "koordra.placement.columns",
+    "koordra.placement.free_amounts",
     "koordra.placement.mig",
     "koordra.placement.policy",
 }

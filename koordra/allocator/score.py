@@ -19,7 +19,7 @@ higher is better. Every term depends only on the final state up to symmetry (`sy
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
 
 Each term has an exact form and one for a choice to which devices are still added, which no completion undercuts. What they read says
-who else may call them: what reads the selection alone is tabulated (`device_table`), for gangs and for the columns.
+who else may call them: what reads the selection alone is tabulated (`device_table`), for gangs.
 
     term                     reads                       exact                      at least
     alternatives             selection                   `_alternatives`            the same

@@ -17,7 +17,7 @@ from koordra.cli.machine_view import of_kind
 from koordra.cli.output import as_text, show_table
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table

@@ -37,7 +37,7 @@ from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.writes import Outcome, Written
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 
 log = get_logger(__name__)
 

@@ -46,7 +46,7 @@ from koordra.errors import InvalidInput, InvalidManifest, KoordraError, Selector
 from koordra.logs import get_logger
 from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.index import Change, NodeInfo
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request import groups as placement_groups
 from koordra.placement.request.request_class import ResolvedGroup
 
@@ -105,7 +105,7 @@ class Placer:
             for kind in _KINDS:
                 cache.listen(kind, partial(self._on_change, kind), replay=True)
         self.engine.settle()
-        if self.order.begins and self.order.begin(
+        if self.order.begin(
             (resolved, _uids(group))
             for group, resolved in self._readable(groups_in_use(cache.claims.values(), cache.pods.values()))
         ):

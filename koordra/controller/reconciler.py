@@ -40,7 +40,7 @@ from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
 from koordra.controller.writes import Outcome, Writer
 from koordra.logs import get_logger
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 
 log = get_logger(__name__)
 

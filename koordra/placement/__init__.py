@@ -6,8 +6,7 @@
     node_class      which nodes are the same to a request
     request/        which claims are placed together, and which groups ask the same
     candidates/     the nodes for a request class, best first, and what the search said of them
-    order/          what was learned of the workload, as an order of states
-    columns/        nodes and requests as columns of integers, a key per request class and node state
+    free_amounts/   nodes and requests as whole numbers
     policy/         what a placement leaves for the claims that are to come, and what is known of them
     mig/            cards that are cut into slices
     gang/           pods that start together or not at all

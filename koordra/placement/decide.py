@@ -40,7 +40,7 @@ from koordra.placement.candidates.candidate_list import Candidate, CandidateList
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
 from koordra.placement.index import ClusterIndex, NodeInfo, pinned_node
 from koordra.placement.node_class import DeviceState
-from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
+from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.groups import Group
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
 from koordra.api import names, objects
 from koordra.api.devices import Device, DeviceID
-from koordra.placement.columns.node_devices import NodeDevices
-from koordra.placement.columns.state import State
+from koordra.placement.free_amounts.node_devices import NodeDevices
+from koordra.placement.free_amounts.state import State
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")

@@ -27,7 +27,7 @@ from koordra.api import objects
 from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
 from koordra.placement.manifests import Manifests
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.groups import (
     MAX_CONSUMERS,
     Group,

@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from koordra.placement.columns.state import WHOLE, Request
+from koordra.placement.free_amounts.state import WHOLE, Request
 from koordra.simulation.fleet import INFEASIBLE, Fleet, Ints, Placement, tag
 
 _CORES: Final = 128_000

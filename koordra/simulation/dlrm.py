@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import FULL, WHOLE, Request
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request
 from koordra.simulation.machine_cluster import MachineCluster, Placement
 from koordra.simulation.replay import Clock, Progress, decision_us
 from koordra.topology.levels import Level

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from koordra.placement.columns.state import WHOLE, Kind, Request
+from koordra.placement.free_amounts.state import WHOLE, Kind, Request
 from koordra.placement.policy import expected_waste as terms
 from koordra.placement.policy.workload_table import MILLION, Table
 from koordra.simulation.fleet import INFEASIBLE, Fleet, Ints

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.state import WHOLE, Kind, Request
+from koordra.placement.free_amounts.state import WHOLE, Kind, Request
 from koordra.placement.policy.workload import WorkloadShare
 from koordra.simulation.baseline_policies import BaselinePolicy, no_preference
 from koordra.simulation.fleet import Bools, Fleet, Ints

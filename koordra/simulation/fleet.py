@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.state import WHOLE, Choice, Kind, Request, State, after
+from koordra.placement.free_amounts.state import WHOLE, Choice, Kind, Request, State, after
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from koordra.placement.columns.state import WHOLE, Kind, Request, State
+from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import STEP, STEPS, Table

@@ -11,11 +11,11 @@ from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.score import policy_of
 from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
-from koordra.placement.columns.node_devices import NodeDevices
-from koordra.placement.columns.state import FULL, WHOLE, Request, State
 from koordra.placement.decide import Engine
+from koordra.placement.free_amounts.node_devices import NodeDevices
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request, State
 from koordra.placement.index import CLASS, NODE, POD, SLICE, Change
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.groups import Group
 from koordra.topology.machine_shape import pair_level
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import WHOLE, Request
+from koordra.placement.free_amounts.state import WHOLE, Request
 
 
 @dataclass(frozen=True, slots=True)

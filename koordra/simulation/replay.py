@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from koordra.errors import PlanError
-from koordra.placement.columns.state import WHOLE, Kind, Request, State
+from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online
 from koordra.placement.policy.workload_table import Table

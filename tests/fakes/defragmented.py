@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koordra.placement.columns.state import FULL, WHOLE, Choice, Request, State, after
 from koordra.placement.defragment.emptying import Pod, Site, kept_free, without
 from koordra.placement.defragment.moves import Freed, ways
+from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Request, State, after
 from koordra.topology.machine_shape import MachineShape
 
 

@@ -14,7 +14,7 @@ from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.placement.decide import Engine
 from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, Change, ClusterIndex
-from koordra.placement.order.learned_order import Learned, LearnedOrder
+from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.request.groups import Group
 from tests.unit.allocator.machines import claim, device_classes, gpu, node, place, pod, request, slice_of
 from tests.unit.allocator.test_inventory import network, rule, unreadable

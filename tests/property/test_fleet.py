@@ -17,7 +17,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from koordra.placement.columns.state import Request, State
+from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online
 from koordra.simulation.expected_waste import ExpectedWaste

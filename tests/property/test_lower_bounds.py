@@ -22,8 +22,8 @@ from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import CostPair, Outcome
 from koordra.placement import Plan, engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
-from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.expected_waste import ExpectedWaste
+from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload_table import Block, Demand, SliceDemand, Table
 from tests.unit.allocator import machines
 

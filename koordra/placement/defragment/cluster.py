@@ -24,11 +24,11 @@ from koordra.api import objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.claims import ResourceClaim
 from koordra.errors import InvalidInput, InvalidManifest, KoordraError
-from koordra.placement.columns.node_devices import NodeDevices, nodes_of
-from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
 from koordra.placement.decide import Engine
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
+from koordra.placement.free_amounts.node_devices import NodeDevices, nodes_of
+from koordra.placement.free_amounts.state import FULL, WHOLE, Kind, Request, State
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
 from koordra.placement.request.groups import Group, claim_keys, groups_of

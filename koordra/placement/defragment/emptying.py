@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from koordra.placement.columns.state import FULL, WHOLE, Choice, Kind, Request, State, after
+from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Kind, Request, State, after
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import NEAR, Group
 

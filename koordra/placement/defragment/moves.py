@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Final, NamedTuple
 
-from koordra.placement.columns.state import FULL, WHOLE, Choice, Kind, Request, State, after
 from koordra.placement.defragment.emptying import Pod, Shape, Site, groups_of, kept_free, sites_of, without
+from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Kind, Request, State, after
 
 STEPS: Final = 20_000
 """Placements tried for one set of evicted pods."""

@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.state import Slice
+from koordra.placement.free_amounts.state import Slice
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.workload_table import SliceDemand
 

@@ -22,7 +22,7 @@ from koordra.allocator.devices.partitionable_gpu import size_of
 from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
-from koordra.placement.columns.state import Slice
+from koordra.placement.free_amounts.state import Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
 
 Counters = Mapping[tuple[str, str], Decimal]

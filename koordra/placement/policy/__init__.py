@@ -1,6 +1,6 @@
-"""Policies: what a placement does to the claims that are to come.
+"""The learned policy: what a placement does to the claims that are to come.
 
-`expected_waste` is the default one. Its terms: stranded_capacity, multi_gpu_fragmentation, device_costs. Devices inside a node:
-device_selection, device_value, device_sets, joint_devices. What is known of a workload: workload (counts),
-workload_table (what was made of them), workload_learning (how).
+`expected_waste` has the terms, for the search and for comparing nodes; `learned_order` asks them for the engine, and listens.
+What is known of a workload: `workload` (counts), `workload_table` (what was made of them), `workload_learning` (how);
+`request_models` says which GPU models a request may run on.
 """

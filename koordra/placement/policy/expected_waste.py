@@ -38,8 +38,8 @@ from typing import Final, NamedTuple
 
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.search.partial_choice import PartialChoice
-from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools
-from koordra.placement.columns.state import WHOLE, Request, State
+from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools
+from koordra.placement.free_amounts.state import WHOLE, Request, State
 from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy.workload_table import MILLION, Block, Demand, Table

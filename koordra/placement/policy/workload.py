@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import FULL, WHOLE, Request, Slice
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request, Slice
 
 POPULAR: Final = 0.95
 

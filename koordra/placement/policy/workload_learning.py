@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from koordra.placement.columns.state import WHOLE, Request, Slice
+from koordra.placement.free_amounts.state import WHOLE, Request, Slice
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import (
     MILLION,

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import WHOLE
+from koordra.placement.free_amounts.state import WHOLE
 
 STEP: Final = 10
 STEPS: Final = WHOLE // STEP

@@ -17,8 +17,8 @@ from koordra.cli.debug import leftover_table
 from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
 from koordra.controller.placer import Placer
 from koordra.errors import InvalidManifest, NotFound
-from koordra.placement.columns.state import Request
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.free_amounts.state import Request
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
 from tests.fakes.joint_cluster import gpu_slice, node

@@ -9,7 +9,7 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.leftover_store import data_of, learned_of
 from koordra.controller.placer import Placer
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from tests.fakes.groups import groups_of
 from tests.unit.placement import mixed
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
-from koordra.placement.columns.node_devices import node_devices
-from koordra.placement.columns.state import Kind, Request, State
+from koordra.placement.free_amounts.node_devices import node_devices
+from koordra.placement.free_amounts.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected

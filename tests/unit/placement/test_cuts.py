@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from koordra.cli.debug import leftover_table
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import Request, Slice
+from koordra.placement.free_amounts.state import Request, Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
 from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy.workload import Workload

@@ -8,9 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from koordra.placement.columns.state import Choice, Kind, Request, State, after
 from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
+from koordra.placement.free_amounts.state import Choice, Kind, Request, State, after
 from koordra.topology import presets
 from koordra.topology.levels import Level
 from tests.fakes.defragmented import carried_out, empty, filled

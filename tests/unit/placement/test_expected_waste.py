@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import Choice, Request, State, after
+from koordra.placement.free_amounts.state import Choice, Request, State, after
 from koordra.placement.policy.expected_waste import StrandedCapacity
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected

@@ -13,11 +13,11 @@ from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative, resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan
-from koordra.placement.columns.request_mapping import request_of
-from koordra.placement.columns.state import Slice
 from koordra.placement.decide import Engine
+from koordra.placement.free_amounts.request_mapping import request_of
+from koordra.placement.free_amounts.state import Slice
 from koordra.placement.mig.profiles import Profiles
-from koordra.placement.order.learned_order import Learned, LearnedOrder
+from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload_table import MOST_PER_GPU
 from tests.unit.placement import mixed
 

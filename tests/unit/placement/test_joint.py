@@ -11,8 +11,8 @@ import pytest
 
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
-from koordra.placement.columns.state import State
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.free_amounts.state import State
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import Demand, Table
 from koordra.quantity import parse
 from koordra.topology.levels import Level

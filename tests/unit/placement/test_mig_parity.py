@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement.columns.state import Request, Slice
+from koordra.placement.free_amounts.state import Request, Slice
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table

@@ -18,9 +18,9 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.placer import Placer
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
-from koordra.placement.columns.state import Request
-from koordra.placement.order.learned_order import Learned
-from koordra.placement.order.learned_order import Learned as Known
+from koordra.placement.free_amounts.state import Request
+from koordra.placement.policy.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned as Known
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from koordra.placement.columns.state import Request
+from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table

@@ -14,7 +14,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import Demand, Table
 from koordra.placement.request.groups import Group
 from koordra.topology import presets

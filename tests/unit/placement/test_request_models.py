@@ -12,7 +12,7 @@ from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.index import CLASS, NODE, RULE, SLICE, Change
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.groups import Group
 from tests.unit.placement import mixed
 

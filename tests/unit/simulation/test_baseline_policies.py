@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks._plain_fgd import PlainFgd
-from koordra.placement.columns.state import Request, State
+from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.simulation.fleet import INFEASIBLE, Fleet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.errors import PlanError
-from koordra.placement.columns.state import Request, State
+from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.simulation import fleet as fleet_module
 from koordra.simulation.expected_waste import ExpectedWaste

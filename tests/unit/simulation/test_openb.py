@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.state import Request
+from koordra.placement.free_amounts.state import Request
 from koordra.simulation.openb import TracePod, read_nodes, read_pods
 from koordra.simulation.replay import arrivals, cluster_of
 

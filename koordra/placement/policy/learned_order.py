@@ -23,18 +23,17 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
-from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api import objects
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError
-from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools, size_of
-from koordra.placement.columns.request_mapping import counted, request_of
-from koordra.placement.columns.state import Request, State
+from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools, size_of
+from koordra.placement.free_amounts.request_mapping import counted, request_of
+from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 from koordra.placement.node_class import positions_in
-from koordra.placement.order.request_models import RequestModels
 from koordra.placement.policy.expected_waste import DeviceWaste, ExpectedWaste
+from koordra.placement.policy.request_models import RequestModels
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
 from koordra.placement.policy.workload_table import Table
@@ -201,13 +200,11 @@ class LearnedOrder:
         """Whether the nodes tell by what to measure requests."""
         return bool(self._memory or self._profiles)
 
-    @property
-    def begins(self) -> bool:
-        """Whether nothing was counted yet and the nodes tell by what to measure."""
-        return not self._begun and self.measures
-
     def begin(self, resolved_groups: Iterable[tuple[ResolvedGroup, Iterable[str]]]) -> bool:
-        """Once: what is in use already is what was asked for until now. With the uids of its claims."""
+        """Once, where nothing was counted yet and the nodes tell by what to measure: what is in use already is what was asked for until
+        now. With the uids of its claims. True when a table was made of it."""
+        if self._begun or not self.measures:
+            return False
         self._begun = True
         workload = Workload()
         for resolved, uids in resolved_groups:
@@ -249,7 +246,7 @@ class LearnedOrder:
             self._heard &= set(map(objects.identity, claims))
 
     def request(self, resolved: ResolvedGroup) -> Request | None:
-        """The group as a request of the columns; None where counting devices does not describe it."""
+        """The group as a request class; None where counting devices does not describe it."""
         of = resolved.request_class
         if of not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
@@ -260,7 +257,7 @@ class LearnedOrder:
                 claim.placement.device in {None, _DEFAULT.device} for claim in resolved.asked
             )
             with self._only_a_preference("claims_not_counted"):
-                if leaves_the_node(resolved.asked):
+                if all(claim.placement.node in {None, _DEFAULT.node} for claim in resolved.asked):
                     self._requests[of] = self._counted(resolved)
         return self._requests[of]
 
@@ -287,8 +284,3 @@ class LearnedOrder:
 
 def _same(one: object, other: object) -> bool:
     return one is other
-
-
-def leaves_the_node(asked: Sequence[ResolvedClaim]) -> bool:
-    """Whether the claims leave the choice of the node to the default policy."""
-    return all(claim.placement.node in {None, _DEFAULT.node} for claim in asked)

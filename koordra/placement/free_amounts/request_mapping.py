@@ -1,4 +1,4 @@
-"""Claims as the fleet sees them: what a claim group asks for, as a request class.
+"""What a claim group asks for, as a request class.
 
 A request for a share becomes thousandths of the usual GPU of the cluster, one for a MIG slice the set of profiles that would serve it
 (`slices`). Of a firstAvailable list the first alternative counts.
@@ -15,8 +15,7 @@ from typing import Any, Final
 from koordra.allocator.predicates import requests_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names
-from koordra.placement.columns.node_devices import mebi_of, milli_of
-from koordra.placement.columns.state import FULL, WHOLE, Request, Slice
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request, Slice, mebi_of, milli_of
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 
 _MOST_SLICES: Final = 8

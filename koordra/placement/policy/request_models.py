@@ -22,7 +22,7 @@ from koordra.allocator.predicates import unsuitable
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names, objects
 from koordra.cel.selectors import names_read_by
-from koordra.placement.columns.node_devices import keeps_out, type_of
+from koordra.placement.free_amounts.node_devices import keeps_out, type_of
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import NodeClass
 
@@ -54,7 +54,11 @@ class RequestModels:
         for info, model in nodes:
             if model not in able:
                 there.add(model)
-                if self._may_serve(asked, info):
+                if all(
+                    any(self._types(way, info) for way in one.alternatives)
+                    for claim in asked
+                    for one in claim.requests
+                ):
                     node = stable_node_fields(info)
                     if not any(unsuitable(node, pod, taken={}) for pod in pods):
                         able.add(model)
@@ -87,13 +91,6 @@ class RequestModels:
             )
             for claim in asked
         ]
-
-    def _may_serve(self, asked: Sequence[ResolvedClaim], info: NodeInfo) -> bool:
-        return all(
-            any(self._types(way, info) for way in one.alternatives)
-            for claim in asked
-            for one in claim.requests
-        )
 
     def _types(self, way: RequestAlternative, info: NodeInfo) -> frozenset[str]:
         """Types of the node's devices that could serve the request, were they empty and not tainted."""

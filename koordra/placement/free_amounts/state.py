@@ -1,12 +1,13 @@
-"""What the fleet knows of a node and of a request: small values that many nodes and many pods share.
+"""A node and a request as small values that many nodes and many pods share.
 
 A node is, for placement, its *kind* (model, number of GPUs, and the shape of the machine where that is known) and its
 *state*: free milli-cores, free MiB, the free share of each GPU in thousandths, the free percent of each NIC. Nodes of equal
-kind and state are interchangeable, so the fleet computes with states and only counts nodes. A pod is its *request*.
+kind and state are interchangeable. A pod is its *request*.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 from koordra.placement.mig.layout import Layout
@@ -17,6 +18,12 @@ WHOLE: Final = 1000
 
 FULL: Final = 100
 """Percent of a NIC."""
+
+PLENTY: Final = 1 << 30
+_MOST: Final = Decimal(2 * PLENTY)
+"""More of anything counts as this: a pod may ask for any number, and costs of many nodes at once have 64 bits."""
+
+_MEBI: Final = 1 << 20
 
 
 class Slice(NamedTuple):
@@ -96,3 +103,11 @@ def after(state: State, request: Request, choice: Choice) -> State:
             left[position] -= request.percent
         nics = tuple(left)
     return State(state.kind, state.cpu - request.cpu, state.memory - request.memory, gpus, nics, state.cuts)
+
+
+def milli_of(amount: Decimal) -> int:
+    return -int(-max(-_MOST, min(_MOST, amount * 1000)) // 1)
+
+
+def mebi_of(amount: Decimal) -> int:
+    return int(max(-_MOST, min(_MOST, amount / _MEBI)) // 1)

@@ -1,4 +1,4 @@
-"""The cluster's own objects as the fleet sees them: nodes with their devices as kinds and states, claims as requests.
+"""A node's published devices as kind and state.
 
 A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape that their published
 places make, and how those in MIG mode may be cut (`slices`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
@@ -21,17 +21,12 @@ from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, Publish
 from koordra.api import names, objects
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, DeviceID, Taint
 from koordra.errors import InvalidQuantity
-from koordra.placement.columns.state import FULL, WHOLE, Kind, State
+from koordra.placement.free_amounts.state import FULL, PLENTY, WHOLE, Kind, State, mebi_of, milli_of
 from koordra.placement.mig.profiles import NO_PROFILES, MigCard, Profiles, mig_card_of
 from koordra.quantity import parse
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import NEAR, MachineShape, positions, shape_of_devices
 
-_PLENTY: Final = 1 << 30
-_MOST: Final = Decimal(2 * _PLENTY)
-"""More of anything counts as this: a pod may ask for any number, and columns hold 64 bits."""
-
-_MEBI: Final = 1 << 20
 _READ: Final = "view"
 
 _MOST_PLACED: Final = 16
@@ -173,8 +168,8 @@ def size_of(node: Mapping[str, Any]) -> tuple[int, int]:
     """Thousandths of cores and MiB of memory that the node has; plenty where it does not say."""
     allocatable = objects.status_of(node).get("allocatable") or {}
     return (
-        milli_of(_read(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
-        mebi_of(_read(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
+        milli_of(_read(allocatable["cpu"])) if "cpu" in allocatable else PLENTY,
+        mebi_of(_read(allocatable["memory"])) if "memory" in allocatable else PLENTY,
     )
 
 
@@ -222,8 +217,8 @@ def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
         },
         unusable=_unusable(offered),
         pools=frozenset(pool.id for pool in pools),
-        cpu=_PLENTY,
-        host_memory=_PLENTY,
+        cpu=PLENTY,
+        host_memory=PLENTY,
         cuts={one.id: (at, place) for at, cut in cuts.items() for place, one in enumerate(cut.devices)},
         profiles=Profiles(sample for cut in cuts.values() for sample in cut.samples())
         if cuts
@@ -350,11 +345,3 @@ def _memory(gpus: Sequence[PublishedDevice]) -> Decimal:
             if name.rpartition("/")[2] == names.CAPACITY_MEMORY:
                 return entry.value
     return Decimal(0)
-
-
-def milli_of(amount: Decimal) -> int:
-    return -int(-max(-_MOST, min(_MOST, amount * 1000)) // 1)
-
-
-def mebi_of(amount: Decimal) -> int:
-    return int(max(-_MOST, min(_MOST, amount / _MEBI)) // 1)
