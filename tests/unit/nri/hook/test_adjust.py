@@ -409,3 +409,9 @@ def test_a_repeated_variable_of_a_held_device_is_refused_unless_the_last_is_its_
 def test_a_cdi_annotation_of_the_runtime_is_never_another_containers() -> None:
     annotations = {"cdi.k8s.io/container.other": "koordra.io/claim=x"}
     assert refused(container(pod_annotations=annotations), facts()).rule == "ForeignCDIDevice"
+
+
+def test_a_card_that_the_inventory_lacks_is_known_by_its_number() -> None:
+    last_card, modeset = DeviceNode("/dev/renamed", 195, 253), DeviceNode("/dev/nvidia-modeset", 195, 254)
+    assert refused(container(last_card), facts()).rule == "UngrantedDevice"
+    assert adjusted(container(modeset), facts()).deny == ()

@@ -156,3 +156,10 @@ def test_a_marker_of_a_claim_of_another_namespace_is_refused() -> None:
     refusal = refused(thief, facts(claims={MARKER: GPU_CLAIM}))
     assert refusal.rule == "ForgedMarker"
     assert "another namespace" in str(refusal)
+
+
+def test_markers_without_the_device_nodes_that_come_with_them_are_copies() -> None:
+    refusal = refused(container(env=markers(0)), facts(claims={MARKER: GPU_CLAIM}))
+    assert refusal.rule == "ForgedMarker"
+    assert "/dev/nvidia0" in str(refusal)
+    assert "did not come with it" in str(refusal)

@@ -133,6 +133,11 @@ def test_the_plugin_is_named_and_koordras_own_additions_pass(
     assert not hook.validate_container_adjustment(asked(change, owner="90-koordra"), CALL).reject
 
 
+def test_koordras_own_mounts_pass(hook: Hook) -> None:
+    change = mount("/dev/nvidia0")
+    assert not hook.validate_container_adjustment(asked(change, owner="90-koordra"), CALL).reject
+
+
 @pytest.mark.parametrize(
     "change", [device(NULL), env("HTTP_PROXY"), cdi("vendor.example/net=0"), mount("/srv")]
 )
