@@ -154,8 +154,6 @@ def _on_host(root: Path, path: str) -> str:
 def nvml_library(root: Path) -> Path | None:
     """The driver's libnvidia-ml.so.1 below `root`, with which this process can ask the driver; None where
     there is none."""
-    for name, path in _library_names(root):
-        real = _resolved(root, path) if name == "libnvidia-ml.so.1" else None
-        if real is not None:
-            return Path(_on_host(root, real))
-    return None
+    paths = (path for name, path in _library_names(root) if name == "libnvidia-ml.so.1")
+    real = next(filter(None, (_resolved(root, path) for path in paths)), None)
+    return Path(_on_host(root, real)) if real else None

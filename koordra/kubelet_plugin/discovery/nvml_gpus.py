@@ -179,9 +179,9 @@ def fabric(card: NvmlQuery) -> Fabric | None:
     """The fabric that the card has finished joining; None before, and where there is none."""
     nvml = card.nvml
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
-    if card.ask("fabric", nvml.nvmlDeviceGetGpuFabricInfoV, ctypes.byref(info)) is None:
-        return None
-    if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED or info.status != nvml.NVML_SUCCESS:
+    answer = card.ask("fabric", nvml.nvmlDeviceGetGpuFabricInfoV, ctypes.byref(info))
+    joined = info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == nvml.NVML_SUCCESS
+    if answer is None or not joined:
         return None
     return Fabric(cluster=str(uuid.UUID(bytes=bytes(info.clusterUuid))), clique=int(info.cliqueId))
 

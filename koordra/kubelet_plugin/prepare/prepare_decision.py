@@ -270,9 +270,19 @@ def _isolated(
             f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
             f"available: {', '.join(sorted(node.backends))}"
         )
-    return IsolatedShare(
-        backend=backend, share=_share(record, index, node=node), config=config.gpu(device.request)
+    consumed = dict(device.consumed) if device.share_id else {}
+    memory = parse(consumed.get(names.CAPACITY_MEMORY, "0"))
+    whole = node.inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
+    cores = int(parse(consumed.get(names.CAPACITY_CORES, "0")))
+    share = Share(
+        claim_uid=record.ref.uid,
+        index=index,
+        device=device.device,
+        uuid=device.uuid,
+        memory_bytes=int(memory) if names.CAPACITY_MEMORY in consumed and memory < whole else None,
+        cores=cores if 0 < cores < 100 else None,
     )
+    return IsolatedShare(backend=backend, share=share, config=config.gpu(device.request))
 
 
 def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView) -> str:
@@ -307,20 +317,4 @@ def _is_share(device: DeviceRecord, inventory: Inventory) -> bool:
         parse(consumed[name]) < capacity[name].value
         for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
         if name in consumed and name in capacity
-    )
-
-
-def _share(record: ClaimRecord, index: int, *, node: NodeView) -> Share:
-    device = record.devices[index]
-    consumed = dict(device.consumed)
-    memory = consumed.get(names.CAPACITY_MEMORY) if device.share_id else None
-    whole = node.inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
-    cores = int(parse(consumed.get(names.CAPACITY_CORES, "0"))) if device.share_id else 0
-    return Share(
-        claim_uid=record.ref.uid,
-        index=index,
-        device=device.device,
-        uuid=device.uuid or "",
-        memory_bytes=int(parse(memory)) if memory is not None and parse(memory) < whole else None,
-        cores=cores if 0 < cores < 100 else None,
     )
