@@ -33,6 +33,7 @@ members). Ties: of equal ways to share, the first part by name takes the most; s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -52,7 +53,7 @@ Count = tuple[int, ...]
 OPERATIONS: Final = 1_500_000_000
 """Additions that one gang may cost: some seconds."""
 
-_MOST_ADDED: Final = 1 << 16
+_MOST_ADDED: Final = 1 << 15
 """Additions that are made at once."""
 
 _INFEASIBLE: Final = 1 << 61
@@ -262,19 +263,19 @@ class Packing:
         if self.operations < 0:
             raise TooMuch
         found: Costs = np.full_like(many, self._infeasible)
-        reach, room = counts.max(axis=0), others.max(axis=0) + 1
-        shape = tuple(np.minimum(reach + room, many.shape).tolist())
-        padded = np.full(reach + shape, self._infeasible, dtype=many.dtype)
-        room = np.minimum(room, shape)
-        padded[_box(reach, reach + room)] = many[_box(0 * room, room)]
-        windows = as_strided(padded, (*(reach + 1), *shape), padded.strides * 2, writeable=False)
-        box = _box(0 * reach, shape)
-        at_once = max(1, _MOST_ADDED // int(np.prod(shape)))
+        reach, most = counts.max(axis=0).tolist(), others.max(axis=0).tolist()
+        shape = tuple(map(min, [a + b + 1 for a, b in zip(reach, most, strict=True)], many.shape))
+        padded = np.full([a + b for a, b in zip(reach, shape, strict=True)], self._infeasible, many.dtype)
+        inside = tuple(slice(min(number + 1, size)) for number, size in zip(most, shape, strict=True))
+        padded[tuple(slice(a, a + one.stop) for a, one in zip(reach, inside, strict=True))] = many[inside]
+        windows = as_strided(padded, (*(number + 1 for number in reach), *shape), padded.strides * 2)
+        least = found[tuple(map(slice, shape))]
+        at_once = max(1, _MOST_ADDED // math.prod(shape))
         for first in range(0, len(counts), at_once):
             shifts = counts[first : first + at_once]
             shifted = windows[tuple((reach - shifts).T)]
             shifted += few[tuple(shifts.T)].reshape(-1, *[1] * few.ndim)
-            np.minimum(found[box], shifted.min(axis=0), out=found[box])
+            np.minimum(least, shifted.min(axis=0), out=least)
         return found
 
     # --- back to nodes ----------------------------------------------------------------------------------------------
@@ -316,10 +317,6 @@ class Packing:
         backwards = tuple(slice(number, None, -1) for number in count)
         total = table.left.costs[upto] + table.right.costs[backwards]
         return tuple(np.argwhere(total == table.costs[count])[-1].tolist())
-
-
-def _box(start: Sequence[int] | NDArray[Any], stop: Sequence[int] | NDArray[Any]) -> tuple[slice, ...]:
-    return tuple(slice(first, last) for first, last in zip(start, stop, strict=True))
 
 
 def _minus(count: Count, other: Count) -> Count:
