@@ -45,6 +45,7 @@ from koordra.controller.cache.slice_index import joint_slice
 from koordra.errors import InvalidInput, InvalidManifest, KoordraError, SelectorError
 from koordra.logs import get_logger
 from koordra.placement.decide import Engine, Excluded, Undecided
+from koordra.placement.explain import explain, unlike_nodes
 from koordra.placement.index import Change, NodeInfo
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request import groups as placement_groups
@@ -225,8 +226,8 @@ class Placer:
         known = self._explained.get(resolved.request_class)
         if known is not None and known[0] == version and not excluded and not group.placed:
             return _renamed(known[1], known[2], names_now)
-        nodes = self.engine.nodes_to_tell(asked, excluded=excluded, most=MOST_EXPLAINED)
-        explained = self.engine.explain(asked, excluded=excluded, nodes=nodes).reasons
+        nodes = unlike_nodes(self.engine, asked, excluded=excluded, most=MOST_EXPLAINED)
+        explained = explain(self.engine, asked, excluded=excluded, nodes=nodes).reasons
         found = tuple(
             ordered_reasons([*self._gone(asked), *(reason for owner, reason in explained if owner == at)])
             for at in range(len(group.pending))

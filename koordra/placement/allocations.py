@@ -103,6 +103,15 @@ class Allocations:
         return found
 
 
+def pinned_node(allocation: Allocation) -> str:
+    """The one node that an allocation names, empty where it names none."""
+    for term in (allocation.node_selector or {}).get("nodeSelectorTerms") or ():
+        for entry in term.get("matchFields") or ():
+            if entry.get("key") == "metadata.name" and len(entry.get("values") or ()) == 1:
+                return str(entry["values"][0])
+    return ""
+
+
 def _of_devices_named(raw: Any) -> Allocation:
     """What is left of an allocation that cannot be read: whatever devices it names are in use."""
     devices = raw.get("devices") if isinstance(raw, Mapping) else None

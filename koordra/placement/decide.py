@@ -10,7 +10,7 @@ expected waste: of devices inside the search, of a node by what else is free on 
 first. Under FirstFit all costs are equal.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or `fits`;
-`explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of each DeviceState for several members with
+`explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of each DeviceState for several members with
 `search`; defragmentation (`defragment/`) asks `decide` for each pod that would have to move, on an overlay without them.
 """
 
@@ -23,22 +23,22 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Pool, Usage
-from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason
+from koordra.allocator.reasons import Cause, Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import policy_of
 from koordra.allocator.search.solution import CostPair
-from koordra.api import names, objects
+from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import KoordraError, PlanError
+from koordra.placement.allocations import pinned_node
 from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
-from koordra.placement.index import ClusterIndex, NodeInfo, pinned_node
+from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import DeviceState
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.groups import Group
@@ -51,6 +51,8 @@ MOST_CLASSES: Final = 128
 
 MOST_SPECS: Final = 1024
 """Specs of claims that are kept resolved."""
+
+_MOST_SUITS: Final = 1 << 12
 
 Excluded = Mapping[str, Reason]
 """Node -> why the group must stay off it."""
@@ -73,15 +75,6 @@ class Undecided:
 
 
 Decision = Offer | Unsatisfiable | Undecided
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a group fits nowhere: by node, in order of their names. `error`: the one with which upstream would have ended."""
-
-    reasons: tuple[ClaimReason, ...] = ()
-    undecided: bool = False
-    error: ClaimRefused | None = None
 
 
 class Engine:
@@ -124,7 +117,7 @@ class Engine:
         resolved = self.resolve(group)
         self.settle()
         info = self.index.nodes.get(node)
-        if info is None or self._unsuited(resolved, info, without):
+        if info is None or self.refusals(resolved.group, info, without=without):
             return False
         if not without:
             return self._result(resolved, info, None).cost is not None
@@ -185,7 +178,7 @@ class Engine:
 
         def search(name: str, candidate: Candidate, best: Any) -> Candidate | None:
             nonlocal placement
-            placement = placement or self._placement(resolved)
+            placement = placement or self.placement_for(resolved)
             info = self.index.nodes[name]
             ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
             result = self._result(resolved, info, ceiling, placement)
@@ -296,12 +289,12 @@ class Engine:
 
     def _first_look(self, resolved: ResolvedGroup, unit: Unit, info: NodeInfo) -> Candidate | None:
         """What can be said without a search."""
-        if self._unsuited(resolved, info):
+        if not self._suits(resolved, info):
             return None
         known = self._known(resolved, info)
         if known is None:
             least = CostPair()
-            if self._where(resolved, info) is not info:
+            if self.state_for(resolved, info) is not info:
                 found = resolved.request_class.bound.least(info, self.index.taken)
                 if found is None:
                     return None
@@ -337,17 +330,18 @@ class Engine:
 
     # --- one node ---------------------------------------------------------------------------------------------------
 
-    def _where(self, resolved: ResolvedGroup, info: NodeInfo) -> DeviceState | NodeInfo:
+    def state_for(self, resolved: ResolvedGroup, info: NodeInfo) -> DeviceState | NodeInfo:
+        """Whose results hold for the node: its state, or the node alone."""
         reads = resolved.request_class.reads_any_of(self.index.known.identities)
         return info if reads else info.devices
 
     def _version(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
-        return info.generation if self._where(resolved, info) is info else 0
+        return info.generation if self.state_for(resolved, info) is info else 0
 
     def _known(
         self, resolved: ResolvedGroup, info: NodeInfo, ceiling: CostPair | None = None
     ) -> Result | None:
-        where, version = self._where(resolved, info), self._version(resolved, info)
+        where, version = self.state_for(resolved, info), self._version(resolved, info)
         return resolved.request_class.results.get(where, version, self.order.epoch, ceiling)
 
     def _result(
@@ -373,7 +367,7 @@ class Engine:
         else:
             found = result_of(answer, generation=self._version(resolved, info), epoch=self.order.epoch)
         if not short:
-            resolved.request_class.results.keep(self._where(resolved, info), found)
+            resolved.request_class.results.keep(self.state_for(resolved, info), found)
         return found
 
     def search(
@@ -388,9 +382,9 @@ class Engine:
         pools: Sequence[Pool] | None = None,
     ) -> NodeAnswer:
         """What the node says to the group. `pools`: as if the node had these, and no others."""
-        asking = placement or self._placement(resolved)
+        asking = placement or self.placement_for(resolved)
         of = info.devices.node_class
-        alone = self._where(resolved, info) is info or pools is not None
+        alone = self.state_for(resolved, info) is info or pools is not None
         return asking.on_node(
             info.name,
             info.pools if pools is None else pools,
@@ -401,7 +395,8 @@ class Engine:
             verdicts=None if of is None or alone else resolved.request_class.verdicts_of(of),
         )
 
-    def _placement(self, resolved: ResolvedGroup) -> Placement:
+    def placement_for(self, resolved: ResolvedGroup) -> Placement:
+        """The search of nodes for the group, with one budget for all of them."""
         return Placement(
             resolved.asked,
             resolved.siblings,
@@ -416,8 +411,17 @@ class Engine:
 
     # --- predicates -------------------------------------------------------------------------------------------------
 
-    def _unsuited(self, resolved: ResolvedGroup, info: NodeInfo, without: frozenset[str] = _FREE) -> bool:
-        return bool(self.refusals(resolved.group, info, without=without))
+    def _suits(self, resolved: ResolvedGroup, info: NodeInfo) -> bool:
+        """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do read."""
+        of, state = resolved.request_class, info.state
+        if of.names_nodes or state is None:
+            return not self.refusals(resolved.group, info)
+        found = of.suits.get(state.predicate_inputs)
+        if found is None:
+            if len(of.suits) >= _MOST_SUITS:
+                of.suits.clear()
+            found = of.suits[state.predicate_inputs] = not self.refusals(resolved.group, info)
+        return found
 
     def refusals(self, group: Group, info: NodeInfo, *, without: frozenset[str] = _FREE) -> list[Reason]:
         """Why the node itself is none for the group's pods, all of them at the same time."""
@@ -444,57 +448,3 @@ class Engine:
                     (Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on {at}")
                 )
         return [Reason(info.name, None, None, cause.value, text) for cause, text in dict.fromkeys(found)]
-
-    # --- why not ----------------------------------------------------------------------------------------------------
-
-    def explain(
-        self, group: Group, *, excluded: Excluded = NOTHING, nodes: Sequence[str] | None = None
-    ) -> Explanation:
-        """Why the group is on none of these nodes (all): every reason, with the position of the claim that it concerns."""
-        resolved = self.resolve(group)
-        self.settle()
-        placement = self._placement(resolved)
-        told: list[ClaimReason] = []
-        undecided, error = False, None
-        everyone = range(len(group.claims))
-        for name in sorted(self.index.nodes if nodes is None else nodes):
-            info = self.index.nodes[name]
-            exclusion = excluded.get(name)
-            refused = [exclusion] if exclusion is not None else self.refusals(group, info)
-            if refused:
-                told += [(position, reason) for position in everyone for reason in refused]
-                continue
-            told += [(position, reason) for position in everyone for reason in self._unreadable(info)]
-            alike = self._where(resolved, info) if info.devices.node_class is not None else None
-            answer = self.search(resolved, info, self.index.taken, placement=placement, alike=alike)
-            told += answer.reasons()
-            undecided, error = undecided or answer.exhausted, error or answer.error
-        return Explanation(tuple(told), undecided, error)
-
-    def nodes_to_tell(self, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
-        """Nodes of which no two tell the same, by name: one of every state, and all that are excluded."""
-        resolved = self.resolve(group)
-        found: list[str] = []
-        seen: set[object] = set()
-        names_ = self.pinned(group) if group.allocated else self.index.nodes
-        excluded_names = [name for name in names_ if name in excluded]
-        for name in sorted(names_):
-            info = self.index.nodes.get(name)
-            if len(found) >= most:
-                break
-            if info is None or name in excluded:
-                continue
-            what = name if self._unsuited(resolved, info) else id(self._where(resolved, info))
-            if what not in seen:
-                seen.add(what)
-                found.append(name)
-        return [*found, *excluded_names]
-
-    def _unreadable(self, info: NodeInfo) -> list[Reason]:
-        """Slices that cannot be read: the node looks as if its devices were not there."""
-        pool = (names.DRIVER, info.name)
-        if any(one.id == pool for one in info.pools):
-            return []
-        texts = self.index.inventory.unreadable.get(pool, {})
-        cause = Cause.POOL_INCOMPLETE.value
-        return [Reason(info.name, None, None, cause, text) for text in sorted(texts.values())]

@@ -27,7 +27,7 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass
 from koordra.errors import InvalidManifest, PlanError
-from koordra.placement.allocations import Allocations, HeldClaim, Manifest
+from koordra.placement.allocations import Allocations, HeldClaim, Manifest, pinned_node
 from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
 from koordra.placement.node_pods import Load, NodePods, PlacedPod
 from koordra.placement.request.groups import claim_keys
@@ -367,12 +367,3 @@ class ClusterIndex:
     def load_without(self, info: NodeInfo, without: frozenset[str]) -> Load:
         """What the node's pods ask for together, as if these (by uid) were gone."""
         return self.pods.load_without(info.name, without) if without else info.load
-
-
-def pinned_node(allocation: Allocation) -> str:
-    """The one node that an allocation names, empty where it names none."""
-    for term in (allocation.node_selector or {}).get("nodeSelectorTerms") or ():
-        for entry in term.get("matchFields") or ():
-            if entry.get("key") == "metadata.name" and len(entry.get("values") or ()) == 1:
-                return str(entry["values"][0])
-    return ""

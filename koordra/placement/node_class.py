@@ -49,6 +49,7 @@ class NodeState:
     """Its nodes by name. `free`: the devices, and what is free of them, once somebody has read it (`learned_order`)."""
 
     devices: DeviceState
+    predicate_inputs: Hashable
     nodes: list[str] = field(default_factory=list)
     free: tuple[NodeDevices, State] | None = None
 
@@ -145,11 +146,11 @@ class NodeClasses:
 
     def node_state(self, devices: DeviceState, predicate_inputs: Hashable) -> NodeState:
         if devices.node_class is None:
-            return NodeState(devices)
+            return NodeState(devices, predicate_inputs)
         key = (devices, predicate_inputs)
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = NodeState(devices)
+            found = self._states[key] = NodeState(devices, predicate_inputs)
         return found
 
     def retain(self, nodes: int) -> None:

@@ -26,6 +26,7 @@ from koordra.allocator.score import policy_of
 from koordra.api import objects
 from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
+from koordra.placement.explain import explain
 from koordra.placement.manifests import Manifests
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.groups import (
@@ -168,7 +169,7 @@ class _Planning:
         if isinstance(decision, Offer):
             self._commit(group, decision)
             return None
-        why = self.engine.explain(group, excluded=excluded)
+        why = explain(self.engine, group, excluded=excluded)
         if len(group.pods) > 1 and why.error is None:
             return self._place_pod_by_pod(group)
         reasons = why.reasons

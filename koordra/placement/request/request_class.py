@@ -38,6 +38,8 @@ class RequestClass:
     bound: CostBound
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
+    suits: dict[Hashable, bool] = field(default_factory=dict)
+    """Whether the predicates admit the pods, by what they read of a node."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What others work out for the class and keep with it (`gang`: several members on one node), by their own names."""
     _verdicts: dict[NodeClass, Verdicts] = field(default_factory=dict)
