@@ -111,6 +111,8 @@ class ClusterIndex:
         self.class_version = 0
         """Goes up when a DeviceClass is another."""
         self.allocations = Allocations(lenient=lenient)
+        self.allocated: Mapping[str, HeldClaim] = self.allocations.held
+        self.taken = self.allocations.taken
         self.pods = NodePods()
         self.known = NodeClasses()
         self.changes: list[Moved] = []
@@ -123,25 +125,12 @@ class ClusterIndex:
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._viewers: dict[PoolID, set[str]] = {}
         self._stale: set[str] = set()
-        self._slices: dict[str, tuple[Manifest, ...]] = {}
         self._undo: list[Callable[[], None]] | None = None
-
-    @property
-    def taken(self) -> Usage:
-        """What is in use of every device."""
-        return self.allocations.taken
-
-    @property
-    def allocated(self) -> Mapping[str, HeldClaim]:
-        """The claims that have an allocation, by key."""
-        return self.allocations.held
 
     def allocation(self, key: str) -> Allocation | None:
         """What the claim has."""
         held = self.allocated.get(key)
         return None if held is None else held.allocation
-
-    # --- changes ----------------------------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
         """Raises PlanError for an allocation or a taint rule that cannot be read."""
@@ -165,7 +154,7 @@ class ClusterIndex:
         elif kind == RULE:
             self._rule(key, before, new)
         else:
-            self._slice(key, new)
+            self._slice(key, before, new)
 
     def sync(self, objects_of: Mapping[str, Mapping[str, Any]]) -> None:
         """The objects of these kinds are as given, by key; those that are the same values as before are not looked at."""
@@ -206,14 +195,12 @@ class ClusterIndex:
         outer, self._undo = self._undo, []
         try:
             if without:
-                for key in [
-                    key for key, held in self.allocated.items() if objects.identity(held.claim) in without
-                ]:
-                    self._hold(key, None)
-                for key in [
-                    key for key, one in self.pods.placed.items() if objects.identity(one.pod) in without
-                ]:
-                    self._come(key, None)
+                for key, held in list(self.allocated.items()):
+                    if objects.identity(held.claim) in without:
+                        self._hold(key, None)
+                for key, placed in list(self.pods.placed.items()):
+                    if objects.identity(placed.pod) in without:
+                        self._come(key, None)
                 self.settle()
             yield
         finally:
@@ -222,8 +209,6 @@ class ClusterIndex:
                 step()
             self._undo = outer
             self.settle()
-
-    # --- kinds ------------------------------------------------------------------------------------------------------
 
     def _node(self, name: str, node: Manifest | None) -> None:
         if node is None:
@@ -243,13 +228,11 @@ class ClusterIndex:
         info.node, info.labels, info.predicate_inputs = node, labels, inputs
         self._stale.add(name)
 
-    def _slice(self, key: str, new: Manifest | Sequence[Manifest] | None) -> None:
-        before = self._slices.pop(key, ())
-        after: tuple[Manifest, ...] = ()
-        if new is not None:
-            after = (new,) if isinstance(new, Mapping) else tuple(new)
-            self._slices[key] = after
-        self._stale |= self.inventory.replace(key, before, after)
+    def _slice(self, key: str, before: Any, new: Any) -> None:
+        versions = [
+            () if one is None else (one,) if isinstance(one, Mapping) else one for one in (before, new)
+        ]
+        self._stale |= self.inventory.replace(key, *versions)
 
     def _rule(self, key: str, before: Any, new: Any) -> None:
         self.trouble.pop(key, None)
@@ -273,13 +256,11 @@ class ClusterIndex:
 
     def _claim(self, key: str, new: Manifest | None, allocation: Allocation | None) -> None:
         known = self.allocated.get(key)
-        if new is None or known is None or known.seen is not new:
-            held = None
-            if new is not None:
-                held = (
-                    HeldClaim(new, allocation) if allocation is not None else self.allocations.read(key, new)
-                )
-            self._hold(key, held)
+        if new is None:
+            self._hold(key, None)
+        elif known is None or known.seen is not new:
+            read = self.allocations.read
+            self._hold(key, read(key, new) if allocation is None else HeldClaim(new, allocation))
 
     def _hold(self, key: str, held: HeldClaim | None) -> None:
         """The claim has this allocation now, or none; its pods that are not bound go where it is."""
@@ -310,8 +291,6 @@ class ClusterIndex:
             self._undo.append(partial(self._come, key, before))
         self.pods.put(key, placed)
         self._stale.update(one.node for one in (before, placed) if one is not None and one.node)
-
-    # --- questions --------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Work out what the changes since the last time came to."""
