@@ -17,30 +17,29 @@ first. Under FirstFit all costs are equal.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer, Placement
-from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import policy_of
 from koordra.allocator.search.solution import CostPair
-from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.allocations import pinned_node
-from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
+from koordra.placement.candidates.candidate_list import Candidate, Unit, Value, first_of
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import DeviceState
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
+from koordra.placement.predicates import refusals
 from koordra.placement.request.groups import Group
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
 
@@ -117,7 +116,7 @@ class Engine:
         resolved = self.resolve(group)
         self.settle()
         info = self.index.nodes.get(node)
-        if info is None or self.refusals(resolved.group, info, without=without):
+        if info is None or refusals(self.index, resolved.group, info, without=without):
             return False
         if not without:
             return self._result(resolved, info, None).cost is not None
@@ -171,8 +170,14 @@ class Engine:
 
     def _choose(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
         """The best of all nodes, by the class's candidates."""
-        candidates = resolved.request_class.candidates
-        self._read_changes(resolved)
+        of, index = resolved.request_class, self.index
+        candidates = of.candidates
+        candidates.read_changes(
+            index,
+            by_node=of.names_nodes or of.reads_any_of(index.known.identities),
+            epoch=self.order.epoch,
+            first_look=partial(self._first_look, resolved),
+        )
         placement: Placement | None = None
         late: list[Candidate] = []
 
@@ -220,7 +225,7 @@ class Engine:
         undecided, defect = False, ""
         for name in self.pinned(resolved.group):
             info = self.index.nodes.get(name)
-            if info is None or name in excluded or self.refusals(resolved.group, info):
+            if info is None or name in excluded or refusals(self.index, resolved.group, info):
                 continue
             result = self._result(resolved, info, None)
             undecided, defect = undecided or result.undecided, defect or result.defect
@@ -238,54 +243,6 @@ class Engine:
         return sorted(pinned or self.index.nodes)
 
     # --- candidates -------------------------------------------------------------------------------------------------
-
-    def _read_changes(self, resolved: ResolvedGroup) -> None:
-        """The class's candidates, with what changed since they were read last."""
-        of, index = resolved.request_class, self.index
-        candidates = of.candidates
-        by_node = of.names_nodes or of.reads_any_of(index.known.identities)
-        if by_node != candidates.by_node or candidates.read < index.base:
-            candidates.clear()
-            candidates.by_node = by_node
-        if candidates.epoch != self.order.epoch:
-            candidates.clear()
-            candidates.epoch = self.order.epoch
-        end = index.base + len(index.changes)
-        units: Iterable[Unit | str]
-        if candidates.read < 0:
-            units = (
-                index.nodes
-                if by_node
-                else dict.fromkeys(info.state for info in index.nodes.values() if info.state is not None)
-            )
-        else:
-            moved = index.changes[candidates.read - index.base :]
-            if by_node:
-                units = dict.fromkeys(one.name for one in moved)
-            else:
-                states = [state for one in moved for state in (one.before, one.after)]
-                units = dict.fromkeys([state for state in states if state is not None and state.nodes])
-        candidates.read = end
-        for unit in units:
-            self._refresh(resolved, candidates, unit)
-        candidates.retain(len(index.nodes))
-
-    def _refresh(self, resolved: ResolvedGroup, candidates: CandidateList, unit: Unit | str) -> None:
-        if isinstance(unit, str):
-            info = self.index.nodes.get(unit)
-            candidates.follow(unit, info)
-            if info is not None:
-                candidates.put(info, self._first_look(resolved, info, info))
-            return
-        name = first_of(unit)
-        if name is None:
-            return
-        if unit not in candidates.entries:
-            candidates.put(unit, self._first_look(resolved, unit, self.index.nodes[name]))
-            return
-        known = candidates.entries[unit]
-        if known is not None:
-            candidates.push(known)
 
     def _first_look(self, resolved: ResolvedGroup, unit: Unit, info: NodeInfo) -> Candidate | None:
         """What can be said without a search."""
@@ -415,36 +372,10 @@ class Engine:
         """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do read."""
         of, state = resolved.request_class, info.state
         if of.names_nodes or state is None:
-            return not self.refusals(resolved.group, info)
+            return not refusals(self.index, resolved.group, info)
         found = of.suits.get(state.predicate_inputs)
         if found is None:
             if len(of.suits) >= _MOST_SUITS:
                 of.suits.clear()
-            found = of.suits[state.predicate_inputs] = not self.refusals(resolved.group, info)
+            found = of.suits[state.predicate_inputs] = not refusals(self.index, resolved.group, info)
         return found
-
-    def refusals(self, group: Group, info: NodeInfo, *, without: frozenset[str] = _FREE) -> list[Reason]:
-        """Why the node itself is none for the group's pods, all of them at the same time."""
-        mine = frozenset(map(objects.identity, group.pods)) if group.allocated else _FREE
-        load = self.index.load_without(info, without | mine) if without or mine else info.load
-        several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
-        if info.trouble:
-            found.append((Cause.POOL_INCOMPLETE, info.trouble))
-        for pod in group.pods:
-            where = f"pod {objects.key(pod)}: " if several else ""
-            found += [
-                (Cause.NODE_UNSUITABLE, where + text) for text in unsuitable(info.node, pod, taken=load)
-            ]
-            if several:
-                load = dict(load)
-                for resource, amount in requests_of(pod).items():
-                    load[resource] = load.get(resource, Decimal(0)) + amount
-        for key in group.allocated:
-            allocation = self.index.allocation(key)
-            selector = None if allocation is None else allocation.node_selector
-            if allocation is not None and selector is not None and not selector_matches(selector, info.node):
-                at = pinned_node(allocation) or "other nodes"
-                found.append(
-                    (Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on {at}")
-                )
-        return [Reason(info.name, None, None, cause.value, text) for cause, text in dict.fromkeys(found)]

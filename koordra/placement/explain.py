@@ -10,6 +10,7 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import names
 from koordra.placement.decide import NOTHING, Engine, Excluded
 from koordra.placement.index import NodeInfo
+from koordra.placement.predicates import refusals
 from koordra.placement.request.groups import Group
 
 
@@ -34,7 +35,7 @@ def explain(
     undecided, error = False, None
     for name in sorted(index.nodes if nodes is None else nodes):
         info = index.nodes[name]
-        refused = [excluded[name]] if name in excluded else engine.refusals(group, info)
+        refused = [excluded[name]] if name in excluded else refusals(engine.index, group, info)
         of_all = refused or _unreadable(engine, info)
         found += [(position, reason) for position in range(len(group.claims)) for reason in of_all]
         if not refused:
@@ -55,7 +56,7 @@ def unlike_nodes(engine: Engine, group: Group, *, excluded: Excluded = NOTHING, 
             break
         if name in nodes and name not in excluded:
             info = nodes[name]
-            alone = engine.refusals(group, info)
+            alone = refusals(engine.index, group, info)
             found.setdefault(name if alone else engine.state_for(resolved, info), name)
     return [*found.values(), *(name for name in named if name in excluded)]
 

@@ -29,6 +29,7 @@ from koordra.placement.decide import Engine, Undecided
 from koordra.placement.explain import explain
 from koordra.placement.manifests import Manifests
 from koordra.placement.policy.learned_order import Learned
+from koordra.placement.predicates import refusals
 from koordra.placement.request.groups import (
     MAX_CONSUMERS,
     Group,
@@ -227,7 +228,7 @@ class _Planning:
         excluded = self._excluded(group)
         for name in sorted(engine.index.nodes):
             info = engine.index.nodes[name]
-            if name not in excluded and not engine.refusals(group, info):
+            if name not in excluded and not refusals(engine.index, group, info):
                 alike = info.devices if info.devices.node_class is not None else None
                 answer = engine.search(resolved, info, engine.index.taken, placement=placement, alike=alike)
                 if answer.error is not None:

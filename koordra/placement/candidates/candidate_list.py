@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from koordra.placement.index import NodeInfo
+from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import NodeState
 
 Unit = NodeState | NodeInfo
@@ -45,6 +45,9 @@ _Entry = tuple[int, int, str, int, Candidate]
 Search = Callable[[str, Candidate, "_Entry | None"], Candidate | None]
 """(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the class."""
 
+FirstLook = Callable[[Unit, NodeInfo], Candidate | None]
+"""(unit, its first node) -> what can be said without a search."""
+
 
 def first_of(unit: Unit) -> str | None:
     return unit.first if isinstance(unit, NodeState) else unit.name
@@ -70,6 +73,33 @@ class CandidateList:
         self._bounds.clear()
         self._exact.clear()
         self.read = -1
+
+    def read_changes(self, index: ClusterIndex, *, by_node: bool, epoch: int, first_look: FirstLook) -> None:
+        """Look at what changed since the list was read last."""
+        if (by_node, epoch) != (self.by_node, self.epoch) or self.read < index.base:
+            self.clear()
+            self.by_node, self.epoch = by_node, epoch
+        moved = None if self.read < 0 else index.changes[self.read - index.base :]
+        self.read = index.base + len(index.changes)
+        if by_node:
+            for name in dict.fromkeys(index.nodes if moved is None else [one.name for one in moved]):
+                info = index.nodes.get(name)
+                self.follow(name, info)
+                if info is not None:
+                    self.put(info, first_look(info, info))
+        else:
+            states = (
+                [info.state for info in index.nodes.values()]
+                if moved is None
+                else [state for one in moved for state in (one.before, one.after)]
+            )
+            for state in dict.fromkeys(states):
+                if state is not None and state.nodes:
+                    if state not in self.entries:
+                        self.put(state, first_look(state, index.nodes[state.nodes[0]]))
+                    elif (known := self.entries[state]) is not None:
+                        self.push(known)
+        self.retain(len(index.nodes))
 
     def put(self, unit: Unit, candidate: Candidate | None) -> None:
         """The unit's candidate; None: it cannot serve the class."""

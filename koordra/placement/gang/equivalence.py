@@ -32,6 +32,7 @@ from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import DeviceState
+from koordra.placement.predicates import refusals
 from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.quantity import parse
@@ -163,7 +164,7 @@ class NodeKinds:
             key = (info.state, reads(info), name in self.fixed)
             if key not in known:
                 refusals = tuple(
-                    tuple(self.engine.refusals(one.members[0].group, info)) for one in self.classes
+                    tuple(refusals(self.engine.index, one.members[0].group, info)) for one in self.classes
                 )
                 room = self._room(info.node, index.load_without(info, arrived) if arrived else info.load)
                 known[key] = refusals, room, self._kind(info, room, refusals)
