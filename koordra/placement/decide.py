@@ -140,7 +140,7 @@ class Engine:
         if known is not None and known.group is group:
             return known
         asked = tuple([self.resolve_claim(claim, at) for at, claim in enumerate(group.claims)])
-        resolved = resolved_group_of(group, asked, self._classes, policy=self.policy, features=self.features)
+        resolved = resolved_group_of(group, asked, self._classes, self.index, policy=self.policy)
         self._classes.pop(resolved.key, None)
         if len(self._classes) >= MOST_CLASSES:
             del self._classes[next(iter(self._classes))]

@@ -163,20 +163,20 @@ class NodeKinds:
             info = index.nodes[name]
             key = (info.state, reads(info), name in self.fixed)
             if key not in known:
-                refusals = tuple(
+                refused = tuple(
                     tuple(refusals(self.engine.index, one.members[0].group, info)) for one in self.classes
                 )
                 room = self._room(info.node, index.load_without(info, arrived) if arrived else info.load)
-                known[key] = refusals, room, self._kind(info, room, refusals)
-            refusals, room, self.of[name] = known[key]
+                known[key] = refused, room, self._kind(info, room, refused)
+            refused, room, self.of[name] = known[key]
             excluded = [one.members[0].excluded.get(name) for one in self.classes]
             if any(excluded):
-                refusals = tuple(
+                refused = tuple(
                     (*told, reason) if reason is not None else told
-                    for told, reason in zip(refusals, excluded, strict=True)
+                    for told, reason in zip(refused, excluded, strict=True)
                 )
-                self.of[name] = self._kind(info, room, refusals)
-            self.refusals[name] = refusals
+                self.of[name] = self._kind(info, room, refused)
+            self.refusals[name] = refused
 
     def _kind(self, info: NodeInfo, room: tuple[Decimal | None, ...], refusals: Refusals) -> NodeKind:
         asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]

@@ -6,13 +6,12 @@ predicates read of the pods. Answers are kept by class (`results`, by DeviceStat
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.features import Features
 from koordra.allocator.node_state import Verdicts
-from koordra.allocator.predicates import requests_of
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
@@ -21,6 +20,7 @@ from koordra.cel.selectors import names_read_by
 from koordra.placement.candidates.candidate_list import CandidateList
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
+from koordra.placement.index import ClusterIndex
 from koordra.placement.node_class import NodeClass
 from koordra.placement.request.groups import Group, claim_keys, siblings_in
 from koordra.placement.request.pod_terms import chooses_nodes, node_constraints_text
@@ -74,7 +74,11 @@ def spec_key(claim: ResourceClaim) -> Hashable:
     return claim.requests, claim.constraints, config
 
 
-def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> tuple[Hashable, Hashable]:
+def class_key(
+    group: Group,
+    asked: Sequence[ResolvedClaim],
+    requests_of: Callable[[Mapping[str, Any]], Mapping[str, Decimal]],
+) -> tuple[Hashable, Hashable]:
     """Equal for groups that every node answers alike: what is said of devices, and what the pods say."""
     position = {claim.key: at for at, claim in enumerate(group.claims)}
     several = len(group.pods) > 1
@@ -82,7 +86,8 @@ def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> tuple[Hashable, H
         [
             (
                 tuple([position.get(key, -1) for key in claim_keys(pod)]),
-                pod_predicate_inputs(pod),
+                node_constraints_text(pod),
+                tuple(sorted(requests_of(pod).items())),
                 objects.namespace(pod) if several else "",
             )
             for pod in group.pods
@@ -95,15 +100,15 @@ def resolved_group_of(
     group: Group,
     asked: tuple[ResolvedClaim, ...],
     known: Mapping[Hashable, RequestClass],
+    index: ClusterIndex,
     *,
     policy: PlacementPolicy | None,
-    features: Features,
 ) -> ResolvedGroup:
-    key = class_key(group, asked)
+    key = class_key(group, asked, index.pods.requests_of)
     found = known.get(key)
     if found is None:
         names_nodes = any(map(chooses_nodes, group.pods))
-        found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, features))
+        found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, index.features))
     return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key)
 
 
@@ -118,8 +123,3 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
                     return None
                 found |= read
     return frozenset(found)
-
-
-def pod_predicate_inputs(pod: Mapping[str, Any]) -> Hashable:
-    """What the predicates read of a pod."""
-    return node_constraints_text(pod), tuple(sorted(requests_of(pod).items()))
