@@ -4,8 +4,7 @@
     decide          the engine: one group, the best node and its devices, or why there is none
     explain         why a group fits nowhere
     index           the cluster, kept by the changes of its objects
-    allocations     what claims hold, by pool; `node_pods`: pods by node
-    predicates      what keeps a group off a node whatever its devices
+    holders         what claims hold of pools, and pods of nodes
     node_class      which nodes are the same to a request
     request/        which claims are placed together, and which groups ask the same
     candidates/     the nodes for a request class, best first, and what the search said of them

@@ -33,14 +33,14 @@ from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import KoordraError, PlanError
-from koordra.placement.allocations import pinned_node
 from koordra.placement.candidates.candidate_list import Candidate, Unit, Value, first_of
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
+from koordra.placement.holders import pinned_node
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import DeviceState
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
-from koordra.placement.predicates import refusals
 from koordra.placement.request.groups import Group
+from koordra.placement.request.predicates import refusals
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
 
 _DEFAULT: Final = policy_of("koordra")

@@ -10,8 +10,8 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import names
 from koordra.placement.decide import NOTHING, Engine, Excluded
 from koordra.placement.index import NodeInfo
-from koordra.placement.predicates import refusals
 from koordra.placement.request.groups import Group
+from koordra.placement.request.predicates import refusals
 
 
 @dataclass(frozen=True, slots=True)

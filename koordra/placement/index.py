@@ -27,9 +27,8 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass
 from koordra.errors import InvalidManifest, PlanError
-from koordra.placement.allocations import Allocations, HeldClaim, Manifest, pinned_node
+from koordra.placement.holders import Allocations, HeldClaim, Load, Manifest, NodePods, PlacedPod, pinned_node
 from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
-from koordra.placement.node_pods import Load, NodePods, PlacedPod
 from koordra.placement.request.groups import claim_keys
 
 NODE: Final = "Node"

@@ -29,7 +29,6 @@ from koordra.placement.decide import Engine, Undecided
 from koordra.placement.explain import explain
 from koordra.placement.manifests import Manifests
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.predicates import refusals
 from koordra.placement.request.groups import (
     MAX_CONSUMERS,
     Group,
@@ -39,6 +38,7 @@ from koordra.placement.request.groups import (
     identity_of,
     one_too_many,
 )
+from koordra.placement.request.predicates import refusals
 
 Exclusions = Mapping[str, Mapping[str, str]]
 

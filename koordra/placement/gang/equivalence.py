@@ -32,8 +32,8 @@ from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import DeviceState
-from koordra.placement.predicates import refusals
 from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
+from koordra.placement.request.predicates import refusals
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.quantity import parse
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from koordra.allocator.predicates import selector_matches, unsuitable
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
-from koordra.placement.allocations import pinned_node
+from koordra.placement.holders import pinned_node
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.request.groups import Group
 
