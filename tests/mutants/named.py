@@ -91,8 +91,8 @@ TEXTS: Final = (
     (
         "writer",
         "no write of a claim depends on its version",
-        '        condition = {"resourceVersion": objects.resource_version(claim), "uid": objects.uid(claim)}\n        body',
-        '        condition = {"uid": objects.uid(claim)}\n        body',
+        '    return {"resourceVersion": objects.resource_version(obj), "uid": objects.uid(obj)}\n',
+        '    return {"uid": objects.uid(obj)}\n',
     ),
 )
 
