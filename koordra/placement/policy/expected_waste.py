@@ -59,6 +59,7 @@ nearly equal ones the fuller is taken."""
 UNIT: Final = 1_000_000
 """Of a cost, in a milli-GPU; and of U, in a GPU."""
 
+_LAST: Final = 1 << 40
 _MICRO: Final = 1000
 _MOST_KEPT: Final = 1 << 16
 
@@ -160,7 +161,9 @@ class ExpectedWaste:
     def least(self, devices: NodeDevices, state: State, request: Request) -> int:
         """No placement of the request on the node is expected to cost less."""
         found = self._options(devices, state, request)
-        return min([self.of_node(devices, state, one, request.cpu, request.memory) for one in found])
+        return min(
+            [self.of_node(devices, state, one, request.cpu, request.memory) for one in found], default=_LAST
+        )
 
     def _options(self, devices: NodeDevices, state: State, request: Request) -> list[DeviceWaste]:
         """Choices of which one costs no more than any: of one device each that may be taken, with a NIC of its group if one has some;
@@ -192,7 +195,10 @@ class ExpectedWaste:
                     if nic is not None and pairs:
                         then = then._replace(nics=_less(then.nics, nic, request.percent))
                     (near if pairs else far).append(self.between(devices, state, then))
-        found = near or far or [DeviceWaste(share=request.share)]
+        found = near or far
+        if not found:
+            # No card has such a place: the node is asked last. Of shares the search knows better what fits.
+            return [] if request.slices else [DeviceWaste(share=request.share)]
         if count == 1:
             return found
         cost = min([one.cost for one in found]) - INTACT * WHOLE * _MICRO
