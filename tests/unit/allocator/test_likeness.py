@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.node_state import NodeState
-from koordra.allocator.placement import Placement
+from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.placement import engine_for, plan
 from tests.unit.allocator.machines import (
     allocated,
@@ -27,15 +26,15 @@ Dict = dict[str, Any]
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The nodes that were looked into."""
+    """The nodes that were searched."""
     nodes: list[str] = []
-    look_into = Placement._look_into
+    search = Placement._search
 
-    def noted(placement: Placement, name: str, *pools: Any, **options: Any) -> NodeState:
+    def noted(placement: Placement, name: str, *given: Any, **options: Any) -> NodeAnswer:
         nodes.append(name)
-        return look_into(placement, name, *pools, **options)
+        return search(placement, name, *given, **options)
 
-    monkeypatch.setattr(Placement, "_look_into", noted)
+    monkeypatch.setattr(Placement, "_search", noted)
     return nodes
 
 

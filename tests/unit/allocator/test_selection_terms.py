@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordra.allocator import score
+from koordra.allocator import selection_terms
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
 from koordra.allocator.selection_terms import SelectionTerms
@@ -69,7 +69,7 @@ def test_each_gpu_is_as_near_as_to_the_nearest_nic(
 
 def test_what_a_set_costs_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     worked: list[str] = []
-    spread, least_sum = SelectionTerms._spread, score.least_sum
+    spread, least_sum = SelectionTerms._spread, selection_terms.least_sum
 
     def spread_counted(*given: Any) -> int:
         worked.append("together")
@@ -80,7 +80,7 @@ def test_what_a_set_costs_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) ->
         return least_sum(rows)
 
     monkeypatch.setattr(SelectionTerms, "_spread", spread_counted)
-    monkeypatch.setattr(score, "least_sum", sum_counted)
+    monkeypatch.setattr(selection_terms, "least_sum", sum_counted)
     terms = SelectionTerms(near, NO_FABRIC, PAIRS)
     for _ in range(3):
         terms.cost([0, 2], [3, 4])

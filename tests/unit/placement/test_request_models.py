@@ -9,8 +9,7 @@ import pytest
 
 from koordra.allocator.placement import Placement
 from koordra.api.claims import ResourceClaim
-from koordra.placement import engine_for, plan
-from koordra.placement.decide import Engine
+from koordra.placement import decide, engine_for, plan
 from koordra.placement.index import CLASS, NODE, RULE, SLICE, Change
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.groups import Group
@@ -321,13 +320,13 @@ def test_a_shared_claim_asks_its_node_alone(
     second[1]["spec"]["resourceClaims"].append({"name": "y", "resourceClaimName": "first"})
     asked.clear()
     looked = list[str]()
-    refusals = Engine.refusals
+    refusals = decide.refusals
 
-    def counted(self: Engine, group: Any, info: Any, **given: Any) -> Any:
+    def counted(index: Any, group: Any, info: Any, **given: Any) -> Any:
         looked.append(info.name)
-        return refusals(self, group, info, **given)
+        return refusals(index, group, info, **given)
 
-    monkeypatch.setattr(Engine, "refusals", counted)
+    monkeypatch.setattr(decide, "refusals", counted)
     again = plan([*published, *nodes, *mixed.classes(), first[0], *second])
     assert again.nodes["d/second"] == found.nodes["d/first"]
     assert asked == looked == [found.nodes["d/first"]]
