@@ -21,8 +21,8 @@ COMPACTNESS: Final = 10**4
 COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
 """Attribute and weight of compactness."""
 
-_WHOLE: Final = (((0, 1), 4), ((2,), 1))
-"""Levels of COMPACT of which the first that a GPU has names its group, and the weight of a broken group."""
+_WHOLE: Final = (((names.ATTR_PCIE_SWITCH, names.STANDARD_PCIE_ROOT), 4), ((names.ATTR_NUMA_NODE,), 1))
+"""Attributes of COMPACT of which the first that a GPU has names its group, and the weight of a broken group."""
 
 PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
 
@@ -149,7 +149,8 @@ def whole_groups(groups: Groups, fabric: Fabric, cards: Iterable[int]) -> WholeG
     """The groups of cards that are better not broken, on a node that nobody uses."""
     found: WholeGroups = []
     cards = list(cards)
-    for levels, weight in _WHOLE:
+    for attributes, weight in _WHOLE:
+        levels = [level for level, (attribute, _) in enumerate(COMPACT) if attribute in attributes]
         members: dict[tuple[int, int], set[int]] = {}
         for card in cards:
             of = [(level, at) for level in levels for at, one in enumerate(groups[level][1]) if card in one]

@@ -1,7 +1,7 @@
 """`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it.
 `koordra cordon-device`: nothing new on some of them, until they are uncordoned.
 
-The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/device_taints.py says why), which the node's plugin turns into
+The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/node_slices.py says why), which the node's plugin turns into
 a device taint within seconds. One merge patch sets or removes all devices of the call, and nobody else's.
 """
 

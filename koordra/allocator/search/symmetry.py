@@ -31,10 +31,11 @@ from koordra.allocator import constraints as rules
 from koordra.allocator.search.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.solution import Position
+from koordra.allocator.selection_terms import COMPACT
 from koordra.api import names
 from koordra.api.opaque.parameters import Pairing
 
-_LEVELS: Final = (
+_OF_THE_MACHINE: Final = (
     names.ATTR_SOCKET,
     names.ATTR_NUMA_NODE,
     names.STANDARD_NUMA_NODE,
@@ -43,6 +44,8 @@ _LEVELS: Final = (
     names.ATTR_PCIE_PATH,
     names.STANDARD_PCI_BUS_ID,
 )
+_LEVELS: Final = (*_OF_THE_MACHINE, *(name for name, _ in COMPACT if name not in _OF_THE_MACHINE))
+"""Devices that differ in what the score reads are not exchangeable. Outer levels come first: what crosses them is left out."""
 
 Form = tuple[Any, ...]
 _Columns = list[tuple[str, Column]]

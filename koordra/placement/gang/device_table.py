@@ -9,7 +9,7 @@ So for a shape, and what a member asks, these are worked out once, as bits:
 
 Then a node with the devices `free` takes k members if a set of `sets[k]` lies in `free`, and its best one is looked up.
 
-This is the search's answer (`allocator/search.py`), device by device. Of choices that cost the same the search takes the first in the
+This is the search's answer (`allocator/search`), device by device. Of choices that cost the same the search takes the first in the
 order of requests and devices; so does `divided`, which gives each member in turn the first of `own` that leaves a set for the others.
 
 `table_of` says None where a node's answer hangs on more than this: shares, lists of alternatives, constraints, demanded partitions,

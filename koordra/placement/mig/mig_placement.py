@@ -1,6 +1,6 @@
 """What a cut card is worth to who comes, and which of its places a request should take.
 
-A state of a layout (`layouts`) has `free`, the most that can still be given out of it. How much of that is *usable* is expected from the
+A state of a layout (`layout`) has `free`, the most that can still be given out of it. How much of that is *usable* is expected from the
 mix of slices that the workload asks for: m is asked for in p_m of all cases, and counts size_m. It is the mean of two numbers.
 
     alone      what one card would be filled with, if it met the requests in proportion to their counts, for thirty rounds, and each

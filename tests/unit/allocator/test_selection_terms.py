@@ -11,6 +11,7 @@ import pytest
 from koordra.allocator import selection_terms
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
+from koordra.allocator.search import symmetry
 from koordra.allocator.selection_terms import SelectionTerms
 from koordra.topology.levels import Level
 
@@ -126,3 +127,7 @@ def test_the_cheapest_set_is_among_those_that_may_be_taken() -> None:
     without = MACHINE.mask([0, 2, 3])
     assert table.least(takeable=without, untouched=0).tolist() == [MACHINE.mask([2])]
     assert table.least(takeable=MACHINE.mask([1, 4]), untouched=-1).tolist() == []
+
+
+def test_devices_that_differ_in_what_compactness_reads_are_not_exchangeable() -> None:
+    assert {attribute for attribute, _ in selection_terms.COMPACT} <= set(symmetry._LEVELS)
