@@ -121,7 +121,9 @@ class Reconciler:
                 context.cache.assume(written.obj)
             elif written.outcome is Outcome.GONE:
                 context.cache.lose(pending.claim)
-            log.info("doubt_ended", claim=objects.key(pending.claim), outcome=written.outcome.value)
+            log.info(
+                "allocation_outcome_known", claim=objects.key(pending.claim), outcome=written.outcome.value
+            )
 
     # 2. feedback of kube-scheduler
 
@@ -211,7 +213,7 @@ class Reconciler:
                 continue  # a write that was refused is not tried again before something else is to be said
             written = context.writer.annotate(node, NO_GPUS, text)
             if written.outcome is Outcome.REFUSED:
-                log.warning("node_not_noted", node=objects.name(node), error=written.message)
+                log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
             else:
                 context.settled(written)
             self._annotated[objects.uid(node)] = text

@@ -138,7 +138,7 @@ def _negotiate(client: KubeClient, stop: threading.Event) -> None:
         )
         log.info("versions_negotiated", **(served or {}))
     except ApiError as error:
-        log.warning("versions_not_told", error=str(error), assumed="v1")
+        log.warning("api_versions_unknown", error=str(error), assumed="v1")
 
 
 def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:

@@ -161,7 +161,7 @@ def first_start(state_dir: Path, *, now: Callable[[], float] = time.time) -> flo
     since, today = path.stat().st_mtime, now()
     if since <= today:
         return since
-    log.warning("first_start_in_future", first_start=since, now=today)
+    log.warning("first_start_time_corrected", first_start=since, now=today)
     os.utime(path, (today, today))
     return today
 

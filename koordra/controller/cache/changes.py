@@ -224,7 +224,7 @@ class Informers:
         for kind, cache in self._by_kind.items():
             while not cache.wait_synced(0.2):
                 if self._stop.is_set():
-                    log.warning("not_listed", kind=str(kind))
+                    log.warning("initial_list_incomplete", kind=str(kind))
                     return False
         return True
 

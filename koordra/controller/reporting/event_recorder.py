@@ -80,7 +80,7 @@ class EventRecorder:
             try:
                 self._write(*place, event, about, times)
             except ApiUnreachable as error:
-                log.warning("events_kept", number=len(unwritten), error=str(error))
+                log.warning("events_not_written_yet", number=len(unwritten), error=str(error))
                 with self._lock:
                     self._pending = {**unwritten, **self._pending}
                 return False

@@ -116,7 +116,7 @@ class WebhookServer(ThreadingHTTPServer):
         outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
         self._requests.labels(path, outcome).inc()
         if found.problems:
-            log.info("refused", path=path, problems=[str(problem) for problem in found.problems])
+            log.info("admission_refused", path=path, problems=[str(problem) for problem in found.problems])
         written = review.encode(asked, found)
         self._seconds.labels(path).observe(time.perf_counter() - began)
         return 200, written

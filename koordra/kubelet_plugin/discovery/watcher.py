@@ -231,7 +231,7 @@ class MachineWatcher:
                         max(now + self._rhythm.settle, self._probed_at + self._rhythm.between_probes),
                     )
                 case XidReported():
-                    log.warning("xid", gpu=event.bus_id, xid=event.number)
+                    log.warning("gpu_xid_error", gpu=event.bus_id, xid=event.number)
                     self._faults = with_xid(self._faults, event.bus_id, event.number, now=now)
                     self._expect_change(now)
 

@@ -125,7 +125,8 @@ class Calls:
             return None, str(error)
         except Exception as error:
             # An unexpected error in one claim must not fail the batch, or the server.
-            log.exception("claim_failed", claim=str(ref), uid=ref.uid)
+            event = "prepare_failed" if call == "prepare" else "unprepare_failed"
+            log.exception(event, claim=str(ref), uid=ref.uid)
             return None, f"{ref}: internal error: {type(error).__name__}: {error}"
 
     def _observed(self, call: str, step: Callable[[ClaimRef], _T], ref: ClaimRef) -> _T:

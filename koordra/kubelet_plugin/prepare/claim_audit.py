@@ -163,7 +163,9 @@ class ClaimAudit(Wakeable):
             findings = replace(findings, held=tuple(each for each in findings.held if each is not record))
         before, self._findings = self._findings, findings
         if before.held != findings.held:
-            log.warning("claims_held", claims=[str(record.ref) for record in findings.held])
+            log.warning(
+                "prepared_claims_without_api_object", claims=[str(record.ref) for record in findings.held]
+            )
             self._on_change(findings.held)
 
     def _orphans(self, findings: Findings) -> list[ClaimRecord]:

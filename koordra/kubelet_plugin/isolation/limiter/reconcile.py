@@ -184,7 +184,9 @@ class Reconciler(Wakeable):
             self._looks.labels("failed").inc()
             if not self._blind:
                 log.warning(
-                    "limiter_blind", error=str(error), effect="modules and other interfaces stay uncounted"
+                    "gpu_memory_not_readable",
+                    error=str(error),
+                    effect="modules and other interfaces stay uncounted",
                 )
             self._blind = True
             return

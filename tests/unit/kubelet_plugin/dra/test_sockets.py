@@ -14,6 +14,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from koordra._proto.dra import (
     dra_v1_pb2,
@@ -34,6 +35,7 @@ from koordra.kubelet_plugin.dra.dra_service import (
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.metrics import Metrics
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.locks import abandoned, sole_instance
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
@@ -174,9 +176,27 @@ def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) 
     state = node.plugin()
     state._claims = Surprising()
     service = DraService(calls_of(state), dra_v1_pb2, with_share_id=True)
-    answer = service.NodePrepareResources(batch(dra_v1_pb2, 1, 2), KubeletCall())
+    with capture_logs() as lines:
+        answer = service.NodePrepareResources(batch(dra_v1_pb2, 1, 2), KubeletCall())
     assert "internal error: ZeroDivisionError: surprise" in answer.claims[uid(1)].error
     assert answer.claims[uid(2)].error == ""
+    assert [line["uid"] for line in lines if line["event"] == "prepare_failed"] == [uid(1)]
+
+
+def test_a_surprise_of_unprepare_is_named_in_the_log(
+    node: PluginNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprising(self: DeviceState, ref: ClaimRef) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr(DeviceState, "unprepare", surprising)
+    service = DraService(calls_of(node.plugin()), dra_v1_pb2, with_share_id=True)
+    with capture_logs() as lines:
+        answer = service.NodeUnprepareResources(
+            batch(dra_v1_pb2, 1, kind="NodeUnprepareResourcesRequest"), KubeletCall()
+        )
+    assert "internal error: ZeroDivisionError: surprise" in answer.claims[uid(1)].error
+    assert [line["uid"] for line in lines if line["event"] == "unprepare_failed"] == [uid(1)]
 
 
 @given(namespace=st.text(max_size=8), name=st.text(max_size=8), claim_uid=st.text(max_size=80))
