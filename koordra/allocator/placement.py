@@ -25,7 +25,7 @@ from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import RELAXATION, ClusterCost, Cost
+from koordra.allocator.score import RELAXATION, ClusterCost, Cost, effective_policy
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.search import BUDGET, Search
@@ -81,7 +81,9 @@ class Placement:
     ) -> None:
         self.asked = asked
         self.siblings = siblings
-        self.policy = None if policy is None else _said(asked, policy)
+        self.policy = (
+            None if policy is None else effective_policy([claim.placement for claim in asked], policy)
+        )
         self.waste = waste
         self.features = features
         self.budget = self.left = budget
@@ -319,13 +321,4 @@ def takes_all(asked: Sequence[ResolvedClaim]) -> bool:
     """Whether some request is for all devices that match, which upstream may answer with an error on the way."""
     return any(
         wanted.takes_all for claim in asked for request in claim.requests for wanted in request.alternatives
-    )
-
-
-def _said(asked: Sequence[ResolvedClaim], policy: PlacementPolicy) -> PlacementPolicy:
-    """What the claims say wins over the policy; the first claim that says something is heard."""
-    said = [claim.placement for claim in asked]
-    return PlacementPolicy(
-        next((placement.node for placement in said if placement.node), policy.node),
-        next((placement.device for placement in said if placement.device), policy.device),
     )

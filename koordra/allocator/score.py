@@ -39,7 +39,7 @@ as tie-break under Binpack and Spread of the device policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from koordra.allocator.devices.inventory import GPU, NIC
@@ -60,8 +60,10 @@ ALTERNATIVE: Final = 10**9
 BROKEN: Final = 10
 
 FIRST_FIT: Final = "FirstFit"
+DEFAULT_POLICY: Final = "koordra"
+_DEFAULT: Final = PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE)
 _POLICIES: Final[Mapping[str, PlacementPolicy | None]] = {
-    "koordra": PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE),
+    DEFAULT_POLICY: _DEFAULT,
     "FragmentationAware": PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE),
     "TopologyAware": PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.TOPOLOGY_AWARE),
     "Binpack": PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.BINPACK),
@@ -76,6 +78,17 @@ def policy_of(name: str) -> PlacementPolicy | None:
     if name not in _POLICIES:
         raise PlanError(f"{name!r} is not a policy; policies are {', '.join(POLICIES)}")
     return _POLICIES[name]
+
+
+def effective_policy(
+    of_claims: Iterable[PlacementPolicy], policy: PlacementPolicy | None = None
+) -> PlacementPolicy:
+    """The policy of a group: per half, that of the first claim that names one, else of `policy`, else of DEFAULT_POLICY."""
+    in_order = (*of_claims, policy or _DEFAULT, _DEFAULT)
+    return PlacementPolicy(
+        next(each.node for each in in_order if each.node),
+        next(each.device for each in in_order if each.device),
+    )
 
 
 _MOST_COVERED: Final = 12
@@ -113,8 +126,8 @@ class Cost:
         self._heaviest = max(
             (sum(weight for weight, members in self.whole if card in members) for card in cards), default=0
         )
-        self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
-        self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
+        effective = effective_policy((), policy)
+        self.node, self.device = effective.node, effective.device
         self._aware = self.device is DevicePolicy.TOPOLOGY_AWARE
         self.selection = SelectionTerms(
             lambda gpu, nic: level_between(state.devices[gpu].plain, state.devices[nic].plain),

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from koordra.allocator import Reason
+from koordra.allocator import DEFAULT_POLICY, Reason
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.cli.claims import device_text, latest_events
@@ -39,7 +39,9 @@ MOST_REASONS = 6
     metavar="FILE",
     help="YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ... ('-' is stdin). Repeatable.",
 )
-@click.option("--policy", default="koordra", show_default=True, help="koordra, Binpack, Spread, FirstFit ...")
+@click.option(
+    "--policy", default=DEFAULT_POLICY, show_default=True, help="koordra, Binpack, Spread, FirstFit ..."
+)
 @click.option(
     "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
 )
@@ -135,7 +137,7 @@ def _moves(found: Mapping[str, Any]) -> str:
     type=click.Path(dir_okay=False),
     help="The cluster to look at without FILE.  [default: in-cluster, or KUBECONFIG]",
 )
-@click.option("--policy", default="koordra", show_default=True, help="The placement policy to explain.")
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="The placement policy to explain.")
 @click.option(
     "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
 )

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
+from koordra.allocator import DEFAULT_POLICY
 from koordra.cli.machine_view import of_kind
 from koordra.cli.output import as_text, show_table
 from koordra.errors import InvalidManifest
@@ -45,7 +46,7 @@ _LEARNING_SEEDS = 200
 @click.option(
     "--policy",
     "policies",
-    default="koordra",
+    default=DEFAULT_POLICY,
     show_default=True,
     metavar="NAME[,NAME]",
     help="random, best-fit, dot-product, gpu-packing, gpu-clustering, fgd, koordra; 'all' for every one.",
@@ -112,7 +113,7 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
         cluster,
         pods,
         workload,
-        table=_table(options, workload, cluster_of(nodes)) if "koordra" in names else None,
+        table=_table(options, workload, cluster_of(nodes)) if DEFAULT_POLICY in names else None,
         unknown=options["start"] == "unknown",
         tune_ratio=options["tune_ratio"],
         scale=options["scale"],
@@ -234,7 +235,7 @@ _ALIGNMENT: Final = {
 
 def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
-    if options["policies"] not in {"koordra", FIRST_FIT, f"koordra,{FIRST_FIT}"}:
+    if options["policies"] not in {DEFAULT_POLICY, FIRST_FIT, f"{DEFAULT_POLICY},{FIRST_FIT}"}:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))
     machine = options["machine"]
@@ -245,7 +246,7 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     slices = build_slices(node, node_name="node", node_uid="node", mode="joint", generation=1)
     learned = None if options["start"] == "unknown" else Learned(expected(Workload.of(trace.requests), {}))
     runs = []
-    for name, policy in (("koordra", "koordra"), (FIRST_FIT, "FirstFit")):
+    for name, policy in ((DEFAULT_POLICY, DEFAULT_POLICY), (FIRST_FIT, "FirstFit")):
         for seed in seeds_of(options["seeds"]):
             events = _ordered(trace, np.random.default_rng(seed))
             cluster = MachineCluster(slices, count, policy=policy, learned=learned)

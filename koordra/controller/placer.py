@@ -24,7 +24,7 @@ from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of, refusal
-from koordra.allocator.score import POLICIES, policy_of
+from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import ResourceClaim
@@ -83,7 +83,7 @@ class Placer:
 
     def __init__(self, *, learned: Learned | None = None) -> None:
         self.engine = Engine(
-            policy_of(POLICIES[0]),
+            policy_of(DEFAULT_POLICY),
             Features.of(None),
             learned=learned or Learned(),
             contained=lambda event, node: log.exception(event, node=node),

@@ -28,7 +28,7 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
-from koordra.allocator.score import policy_of
+from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -42,8 +42,6 @@ from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.groups import Group
 from koordra.placement.request.predicates import refusals
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
-
-_DEFAULT: Final = policy_of("koordra")
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered; the one that was not asked for the longest goes first."""
@@ -274,7 +272,7 @@ class Engine:
 
     def _learned(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, rather than the rest of the written cost alone."""
-        return self.policy == _DEFAULT and self.order.knows(resolved)
+        return self.policy == policy_of(DEFAULT_POLICY) and self.order.knows(resolved)
 
     def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Any) -> CostPair:
         """What a placement on the node has to cost less than to be better than the best so far."""

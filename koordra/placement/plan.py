@@ -22,7 +22,7 @@ from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement, takes_all
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons
-from koordra.allocator.score import policy_of
+from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import objects
 from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
@@ -49,7 +49,7 @@ UPSTREAMS_WALK: Final = 3_000
 def plan(
     objects: Iterable[Mapping[str, Any]],
     *,
-    policy: str = "koordra",
+    policy: str = DEFAULT_POLICY,
     features: str | Iterable[str] | None = None,
     exclude: Exclusions | None = None,
     report_errors: bool = False,
@@ -77,7 +77,7 @@ def plan(
 
 def engine_for(
     *,
-    policy: str = "koordra",
+    policy: str = DEFAULT_POLICY,
     features: str | Iterable[str] | None = None,
     learned: Learned | None = None,
 ) -> Engine:

@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from koordra.allocator.score import DEFAULT_POLICY
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request
 from koordra.placement.policy import expected_waste as terms
 from koordra.placement.policy.workload_table import MILLION, Table
 from koordra.simulation.fleet import INFEASIBLE, Fleet, Ints
 
-NAME: Final = "koordra"
 _LEFT_BITS: Final = 10
 _MICRO: Final = 1000
 
@@ -25,7 +25,7 @@ _MICRO: Final = 1000
 class ExpectedWaste:
     """See the module; before anything was learned the cost is U/100, which is best fit."""
 
-    name = NAME
+    name = DEFAULT_POLICY
 
     def __init__(self, kinds: Sequence[Kind], table: Table | None = None) -> None:
         self._kinds = kinds

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.request.classes import shipped_classes
-from koordra.allocator.score import policy_of
+from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
 from koordra.placement.decide import Engine
@@ -42,7 +42,7 @@ class MachineCluster:
         slices: Sequence[Manifest],
         count: int,
         *,
-        policy: str = "koordra",
+        policy: str = DEFAULT_POLICY,
         learned: Learned | None = None,
         cores: int = 16,
         gibibytes: int = 128,

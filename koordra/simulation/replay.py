@@ -15,19 +15,20 @@ from typing import Final
 
 import numpy as np
 
+from koordra.allocator.score import DEFAULT_POLICY
 from koordra.errors import PlanError
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online
 from koordra.placement.policy.workload_table import Table
 from koordra.simulation.baseline_policies import SCORES, BaselinePolicy, place_randomly
-from koordra.simulation.expected_waste import NAME, ExpectedWaste
+from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fgd import Fgd, Target, fragmented
 from koordra.simulation.fleet import Fleet, Placement, Policy
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import TraceNode, TracePod
 
-NAMES: Final = (*SCORES, "fgd", NAME)
+NAMES: Final = (*SCORES, "fgd", DEFAULT_POLICY)
 """Of policies."""
 
 Clock = Callable[[], int]

@@ -25,6 +25,7 @@ from koordra.allocator.devices.eligibility import judge
 from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import CostPair
 from koordra.allocator.selection_terms import COMPACT, COMPACTNESS, NEARNESS
 from koordra.api import names
@@ -64,12 +65,10 @@ class CostBound:
     def __init__(
         self, asked: Sequence[ResolvedClaim], policy: PlacementPolicy | None, features: Features
     ) -> None:
-        said = [claim.placement for claim in asked]
-        node = next((one.node for one in said if one.node), policy.node if policy else None)
-        device = next((one.device for one in said if one.device), policy.device if policy else None)
+        effective = effective_policy([claim.placement for claim in asked], policy)
         self._asked, self._features, self._first_fit = asked, features, policy is None
-        self._spreads = node is NodePolicy.SPREAD
-        self._aware = device in {None, DevicePolicy.TOPOLOGY_AWARE}
+        self._spreads = effective.node is NodePolicy.SPREAD
+        self._aware = effective.device is DevicePolicy.TOPOLOGY_AWARE
         self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if self._aware else (1, 1)
         self._shares = CONSUMABLE_CAPACITY in features
         self._of_class: dict[NodeClass, _OnClass] = {}

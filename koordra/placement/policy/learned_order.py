@@ -23,8 +23,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.score import effective_policy
 from koordra.api import objects
-from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools, size_of
 from koordra.placement.free_amounts.request_mapping import counted, request_of
@@ -38,8 +38,6 @@ from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
 from koordra.placement.policy.workload_table import Table
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
-
-_DEFAULT: Final = PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE)
 
 _ENOUGH: Final = 32
 """Claims from which on a workload is worth learning from."""
@@ -253,11 +251,11 @@ class LearnedOrder:
                 self._requests.clear()
                 self._described.clear()
             self._requests[of] = None
-            self._described[of] = counted(resolved.asked) and all(
-                claim.placement.device in {None, _DEFAULT.device} for claim in resolved.asked
-            )
+            default = effective_policy(())
+            policy = effective_policy([claim.placement for claim in resolved.asked])
+            self._described[of] = counted(resolved.asked) and policy.device is default.device
             with self._only_a_preference("claims_not_counted"):
-                if all(claim.placement.node in {None, _DEFAULT.node} for claim in resolved.asked):
+                if policy.node is default.node:
                     self._requests[of] = self._counted(resolved)
         return self._requests[of]
 
