@@ -88,7 +88,8 @@ class _Place:
 
 
 class Usage:
-    """Listener of watches of pods and templates. `clock` is monotonic."""
+    """Listener of watches of pods and templates. `clock` is monotonic. Pods that wait are found by the templates they wait for: users
+    make both, and each template is learned once."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
         self._settings = settings
@@ -96,6 +97,7 @@ class Usage:
         self._lock = threading.RLock()
         self._amounts: dict[str, Amounts] = {}
         self._places: defaultdict[str, _Place] = defaultdict(_Place)
+        self._waiting_for: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         """Pods of a template that is not known yet are counted when it is; what reserved for them counts until then."""
@@ -105,13 +107,23 @@ class Usage:
         with self._lock:
             place = self._places[objects.namespace(pod)]
             known = [self._amounts[template] for template in templates if template in self._amounts]
+            self._wait_no_more(place, pod)
             if len(known) < len(templates):
                 place.waiting[name] = pod
+                for template in templates:
+                    if template not in self._amounts:
+                        self._waiting_for[template].add((objects.namespace(pod), name))
             else:
-                place.waiting.pop(name, None)
                 for token in tokens(pod):
                     place.release(token)
             place.set_pod(name, Charge(pod, _sum(known)) if known else None)
+
+    def _wait_no_more(self, place: _Place, pod: Object) -> None:
+        for template in legacy_templates(place.waiting.pop(objects.name(pod), {})):
+            if template in self._waiting_for:
+                self._waiting_for[template].discard((objects.namespace(pod), objects.name(pod)))
+                if not self._waiting_for[template]:
+                    del self._waiting_for[template]
 
     def recall(self, namespace: str, *, template: Find, claim: Find) -> None:
         """Templates that the watch has not shown yet; those that are gone, from the claims that were made of them."""
@@ -155,9 +167,8 @@ class Usage:
     def _remember(self, name: str, amounts_: Amounts) -> None:
         with self._lock:
             self._amounts[name] = amounts_
-            for place in self._places.values():
-                for pod in [one for one in place.waiting.values() if name in legacy_templates(one)]:
-                    self.on_pod("MODIFIED", pod)
+            for namespace, pod in sorted(self._waiting_for.pop(name, ())):
+                self.on_pod("MODIFIED", self._places[namespace].waiting[pod])
 
     def counted(self, quota: Object, name: str) -> int:
         """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""

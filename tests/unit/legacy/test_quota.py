@@ -16,7 +16,7 @@ from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.quota import in_scope, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.legacy.usage import ADMITTED
+from koordra.controller.legacy.usage import ADMITTED, legacy_templates
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest
 from koordra.metrics import Metrics
@@ -260,6 +260,29 @@ def test_a_pod_counts_while_its_template_is_not_in_the_watch() -> None:
     assert cluster.usage.counted(cluster.quotas[0], "nvidia.com/gpu") == 1
     cluster.usage.on_template("ADDED", of_kind(cluster)[0])
     assert cluster.usage.counted(cluster.quotas[0], "nvidia.com/gpu") == 1
+
+
+def test_a_template_is_learned_without_a_look_at_pods_that_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Users make both: a hundred pods of templates that never come must not slow down each template that does."""
+    cluster, looks = Cluster(), []
+    quota = a_quota({"requests.koordra.io/gpu-memory": "1Ti"})
+    there, absent = (named_as_ours(capacity={"requests": {"memory": size}}) for size in ("1Gi", "2Gi"))
+    for number in range(100):
+        cluster.store(
+            {**referring_to(absent), "metadata": {"name": f"p{number}", "namespace": "team"}}, uid=str(number)
+        )
+    cluster.store(referring_to(there), uid="strange")
+
+    def looked_at(pod: Object) -> list[str]:
+        looks.append(objects.name(pod))
+        return list(legacy_templates(pod))
+
+    monkeypatch.setattr("koordra.controller.legacy.usage.legacy_templates", looked_at)
+    cluster.usage.on_template("ADDED", there)
+    assert set(looks) == {"strange"}
+    assert cluster.usage.counted(quota, "koordra.io/gpu-memory") == 1 << 30
 
 
 def test_a_template_that_the_watch_did_not_tell_of_yet_is_looked_up() -> None:
