@@ -31,8 +31,9 @@ def parse_types(table: str) -> Types:
 
 
 def wrong_fields(value: Any, kind: str, types: Types, *, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """(path, problem, remedy) of every field whose value is not of its type; null is of every type."""
-    if value is None or kind == "open":
+    """(path, problem, remedy) of every field whose value is not of its type. A null field is one that is not there; an entry of a
+    list or map cannot be null."""
+    if kind == "open":
         return
     if kind in _SCALARS:
         accepted, wanted, remedy = _SCALARS[kind]
@@ -52,7 +53,8 @@ def wrong_fields(value: Any, kind: str, types: Types, *, path: str = "") -> Iter
             yield from wrong_fields(entry, kind[2:], types, path=f"{path}[{name}]")
     else:
         for name, inner in types.get(kind, {}).items():
-            yield from wrong_fields(value.get(name), inner, types, path=f"{path}.{name}" if path else name)
+            if value.get(name) is not None:
+                yield from wrong_fields(value[name], inner, types, path=f"{path}.{name}" if path else name)
 
 
 def _shown(value: Any) -> str:

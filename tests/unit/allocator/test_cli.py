@@ -124,6 +124,18 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> N
             r"spec.containers\[1\].resources.requests: 1 is not an object",
         ),
         (
+            "kind: Pod\nmetadata: {name: p}\nspec: {containers: [null]}",
+            r"spec.containers\[0\]: None is not an object",
+        ),
+        (
+            "kind: Deployment\nmetadata: {name: d}\nspec: {template: {spec: {containers: [{}], resourceClaims: [null]}}}",
+            r"Deployment d: pod template: spec.resourceClaims\[0\]: None is not an object",
+        ),
+        (
+            "kind: Node\nmetadata: {name: n, labels: {rack: null}}",
+            r"metadata.labels\[rack\]: None is not a text; quote it",
+        ),
+        (
             "kind: List\nitems: [{kind: Node, metadata: {name: n}, spec: 3}]",
             r"items\[0\]: spec: 3 is not an object",
         ),
