@@ -227,6 +227,8 @@ def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
     exactly: Object = {}
     if COUNT in read.data:
         exactly["count"] = read.between(COUNT, 1)
+        if exactly["count"] is None:
+            raise read.wrong("is empty", "write a whole number from 1 up, or leave it out", at=COUNT)
     requests = _capacities(read, driver=driver, notes=about)
     if requests:
         exactly["capacity"] = {"requests": requests}
@@ -277,9 +279,11 @@ def _capacities(read: Reader, *, driver: str, notes: Notes) -> Object:
 def _alignment(read: Reader, *, driver: str, notes: Notes) -> list[Object]:
     constraints: list[Object] = []
     for name in _ALIGNMENT_FIELDS:
+        if name not in read.data:
+            continue
         scope = read.choice(name, ALIGNMENTS, problem="has no v1 constraint")
         if not scope:
-            continue
+            raise read.wrong("is empty", f"use one of {', '.join(ALIGNMENTS)}, or leave it out", at=name)
         constraints.append({"requests": [REQUEST], "matchAttribute": ALIGNMENTS[scope]})
         if driver != names.DRIVER:
             notes.warn(

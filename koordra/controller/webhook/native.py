@@ -80,7 +80,9 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     if not entries or obj.get("kind") == "DeviceClass":
         return Translated(obj)
     copied = selecting(devices, entries)
-    work = _Work(objects.describe(obj), path, copied, copied.setdefault("requests", []), classes)
+    if not isinstance(copied.get("requests"), list):
+        copied["requests"] = []
+    work = _Work(objects.describe(obj), path, copied, copied["requests"], classes)
     for entry in entries:  # what cannot be decoded is the validating webhook's to refuse, once
         _translate_entry(entry, work)
     if len(work.requests) > MOST_REQUESTS:

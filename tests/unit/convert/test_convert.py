@@ -150,6 +150,30 @@ def test_parameters_longer_than_v1_allows_are_refused() -> None:
     assert "10240" in note.problem
 
 
+@pytest.mark.parametrize(
+    "spec", [{"count": None}, {"alignment": ""}, {"alignment": None}, {"requiredScope": ""}]
+)
+def test_a_vendors_field_that_is_empty_is_refused(spec: dict[str, Any]) -> None:
+    """A value that a chart forgot: a claim without it would be another one."""
+    driver, version = "gpu.example.com", "resource.k8s.io/v1alpha2"
+    reference = {"apiGroup": driver, "kind": "P", "name": "share"}
+    claim = {
+        "apiVersion": version,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "half"},
+        "spec": {"resourceClassName": "gpu", "parametersRef": reference},
+    }
+    share = {"apiVersion": f"{driver}/v1", "kind": "P", "metadata": {"name": "share"}, "spec": spec}
+    found = {
+        "apiVersion": version,
+        "kind": "ResourceClass",
+        "metadata": {"name": "gpu"},
+        "driverName": driver,
+    }
+    (note,) = convert([found, share, claim]).refused
+    assert (note.field, note.problem) == (f"spec.{next(iter(spec))}", "is empty")
+
+
 def test_a_parameters_object_that_refers_to_itself_ends() -> None:
     selfish = {
         "apiVersion": "resource.k8s.io/v1alpha2",

@@ -193,6 +193,14 @@ def test_malformed_claims_are_left_to_the_api_server(devices: Any) -> None:
     assert claims.isolation_answers({**obj, "spec": {"devices": broken}}, CLASSES) == ([], [])
 
 
+def test_a_claim_without_requests_is_left_to_the_api_server() -> None:
+    """It refuses the claim, with words of its own."""
+    obj = claim([], [parameters("GpuConfig", isolation="none")])
+    obj["spec"]["devices"]["requests"] = None
+    made = native.translate(obj, CLASSES)
+    assert (made.problems, devices(made)["requests"]) == ((), [])
+
+
 def devices(translated: native.Translated) -> dict[str, Any]:
     found: dict[str, Any] = translated.object["spec"]["devices"]
     return found
