@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
@@ -34,7 +33,7 @@ from koordra.controller.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.metrics import LatencyBreakdown
-from koordra.controller.writes import Outcome, Written
+from koordra.controller.writes import Outcome
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
 from koordra.placement.policy.learned_order import Learned
@@ -43,6 +42,12 @@ log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
 UNTIL_THE_BASIS_CHANGES: Final = -1.0
+_PAUSES: Final = {
+    Outcome.GONE: CONFLICT_PAUSE * 50,
+    Outcome.DROPPED: REFUSED_PAUSE,
+    Outcome.REFUSED: REFUSED_PAUSE,
+}
+"""Seconds after an allocation that was not written; after other outcomes the group is planned again at once."""
 
 
 class AllocationStep:
@@ -71,7 +76,6 @@ class AllocationStep:
         self.gangs = GangController(
             context,
             self.placer,
-            on_allocated=self._on_allocated,
             excluded=self._excluded,
             starves_after=starves_after,
             beyond_quota=lambda: self.queue.beyond_quota,
@@ -160,39 +164,17 @@ class AllocationStep:
     def _write(self, group: Group, placement: GroupPlacement, *, at_once: bool) -> float | None:
         context = self._context
         for key in sorted(placement.allocations):
-            claim = context.claim(key)
-            if claim is None:
-                return None
-            written = context.settled(context.writer.allocate(claim, placement.allocations[key]))
-            pods = group.users(claim)
-            if not written.ok or written.obj is None:
-                return self._not_written(claim, pods, written)
+            written = context.allocate(
+                key, group, placement.allocations[key], level=placement.levels.get(key)
+            )
+            if written.obj is None or not written.ok:
+                return _PAUSES.get(written.outcome)
+            pods = group.users(written.obj)
+            self.placer.assume(written.obj, pods)
             if self._latency is not None and at_once:
-                self._latency.allocated(claim, pods)
-            self._on_allocated(written.obj, pods, placement.levels.get(key))
+                self._latency.allocated(written.obj, pods)
         self.reservations.forget(group.key)
         return None
-
-    def _on_allocated(self, claim: Object, pods: tuple[Object, ...], level: str | None) -> None:
-        """What follows from an allocation that was written."""
-        context = self._context
-        self.placer.assume(claim, pods)
-        context.feedback.remember(claim, pods, now=context.clock())
-        log.info("claim_allocated", claim=objects.key(claim), node=claims_of.node_of(claim))
-        context.events.allocated(claim, pods, level=level)
-
-    def _not_written(self, claim: Object, pods: tuple[Object, ...], written: Written) -> float | None:
-        outcome, message = written.outcome, written.message
-        log.info("allocation_not_written", claim=objects.key(claim), outcome=outcome.value, message=message)
-        if outcome is Outcome.GONE:
-            return CONFLICT_PAUSE * 50
-        if outcome is Outcome.DROPPED:
-            self._context.events.waiting(claim, pods, (reason_of(Cause.FEATURE_DISABLED, message),))
-        elif outcome is Outcome.REFUSED:
-            self._context.events.report(claim_events.write_refused(claim, pods, message=message))
-        else:
-            return None
-        return REFUSED_PAUSE
 
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""

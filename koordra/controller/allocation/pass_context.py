@@ -10,14 +10,16 @@ A pass goes by what has changed. Every FULL_PASS seconds one reads everything in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
+from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
+from koordra.controller.cache.groups import Group
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.event_recorder import EventDedup
@@ -90,6 +92,27 @@ class PassContext:
             self.wake(self.clock() + min(CONFLICT_PAUSE * 2.0**self._conflicts, LONGEST_CONFLICT_PAUSE))
         if written.obj is not None and written.obj.get("kind") == "ResourceClaim":
             self.cache.assume(written.obj)
+        return written
+
+    def allocate(
+        self, key: str, group: Group, allocation: Mapping[str, Any], *, level: str | None
+    ) -> Written:
+        """Write the allocation of one claim of the group, and report it or why it could not be written."""
+        claim = self.claim(key)
+        if claim is None:
+            return Written(Outcome.GONE)
+        pods, written = group.users(claim), self.settled(self.writer.allocate(claim, allocation))
+        outcome, message = written.outcome, written.message
+        if written.obj is not None and written.ok:
+            self.feedback.remember(written.obj, pods, now=self.clock())
+            log.info("claim_allocated", claim=key, node=claims_of.node_of(written.obj))
+            self.events.allocated(written.obj, pods, level=level)
+            return written
+        log.info("allocation_not_written", claim=key, outcome=outcome.value, message=message)
+        if outcome is Outcome.DROPPED:
+            self.events.waiting(claim, pods, (reason_of(Cause.FEATURE_DISABLED, message),))
+        elif outcome is Outcome.REFUSED:
+            self.events.report(claim_events.write_refused(claim, pods, message=message))
         return written
 
     def give_back(self, claim: Object, *, why: str) -> None:

@@ -9,10 +9,9 @@ ungate     pod by pod, each conditional on the pod's version, with the annotatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
@@ -20,16 +19,13 @@ from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, P
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.annotations import COMMITTED, HELD
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
-from koordra.controller.reporting import claim_events
-from koordra.controller.writes import Outcome, Written
+from koordra.controller.placer import Placer
+from koordra.controller.writes import Outcome
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced
 
 log = get_logger(__name__)
-
-OnAllocated = Callable[[Object, tuple[Object, ...], str | None], None]
-"""What follows from an allocation that was written: (claim, its pods, level)."""
 
 
 def allocate(
@@ -38,7 +34,7 @@ def allocate(
     groups: Mapping[str, Group],
     *,
     context: PassContext,
-    on_allocated: OnAllocated,
+    placer: Placer,
     config: Mapping[str, Object],
     undo: bool,
 ) -> bool:
@@ -50,42 +46,22 @@ def allocate(
     for placed in answer.members:
         group = groups[placed.key]
         for key in sorted(placed.allocations):
-            claim = context.claim(key)
-            written = claim and _allocate_one(claim, placed.allocations[key], config.get(key), context)
-            if not claim or not written or not written.ok or written.obj is None:
-                if claim and written:
-                    _tell_unwritten(claim, group.users(claim), written, context)
-                else:
-                    log.info("allocation_not_written", claim=key, outcome=Outcome.GONE.value)
-                if undo:
-                    _undo(gang, done, context)
+            allocation = _with_config(placed.allocations[key], config.get(key))
+            written = context.allocate(key, group, allocation, level=placed.levels.get(key))
+            if written.obj is None or not written.ok:
+                for claim in reversed(done) if undo else ():
+                    context.give_back(claim, why=f"another member of gang {gang.key} could not be written")
                 return False
             done.append(written.obj)
-            on_allocated(written.obj, group.users(written.obj), placed.levels.get(key))
+            placer.assume(written.obj, group.users(written.obj))
     return True
 
 
-def _undo(gang: Gang, done: list[Object], context: PassContext) -> None:
-    for claim in reversed(done):
-        context.give_back(claim, why=f"another member of gang {gang.key} could not be written")
-
-
-def _allocate_one(
-    claim: Object, allocation: Mapping[str, Any], more: Object | None, context: PassContext
-) -> Written:
-    if more is not None:
-        devices = allocation["devices"]
-        allocation = {**allocation, "devices": {**devices, "config": [*(devices.get("config") or ()), more]}}
-    return context.settled(context.writer.allocate(claim, allocation))
-
-
-def _tell_unwritten(claim: Object, pods: tuple[Object, ...], written: Written, context: PassContext) -> None:
-    outcome, message = written.outcome, written.message
-    log.info("allocation_not_written", claim=objects.key(claim), outcome=outcome.value, message=message)
-    if outcome is Outcome.DROPPED:
-        context.events.waiting(claim, pods, (reason_of(Cause.FEATURE_DISABLED, message),))
-    elif outcome is Outcome.REFUSED:
-        context.events.report(claim_events.write_refused(claim, pods, message=message))
+def _with_config(allocation: Mapping[str, Any], more: Object | None) -> Mapping[str, Any]:
+    if more is None:
+        return allocation
+    devices = allocation["devices"]
+    return {**allocation, "devices": {**devices, "config": [*(devices.get("config") or ()), more]}}
 
 
 def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> bool:

@@ -44,7 +44,6 @@ class GangController:
         context: PassContext,
         placer: Placer,
         *,
-        on_allocated: commit.OnAllocated,
         excluded: ExcludedFor,
         starves_after: float,
         beyond_quota: Callable[[], Mapping[str, str]] = dict,
@@ -56,9 +55,7 @@ class GangController:
         self._gang_index = GangIndex(context.cache, self.ungating)
         self._events = GangEvents(context)
         self.restarts = GangRestarts(context, self._events)
-        self._planner = GangPlanner(
-            context, placer, on_allocated, excluded, self._events, self.reservation, self._schedule
-        )
+        self._planner = GangPlanner(context, placer, excluded, self._events, self.reservation, self._schedule)
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}
         self._alone: dict[str, GangStatus] = {}

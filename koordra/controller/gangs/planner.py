@@ -59,7 +59,6 @@ class GangPlanner:
 
     context: PassContext
     placer: Placer
-    on_allocated: commit.OnAllocated
     excluded: ExcludedFor
     reporter: GangEvents
     reservation: GangReservation
@@ -142,7 +141,7 @@ class GangPlanner:
             answer,
             request.groups,
             context=self.context,
-            on_allocated=self.on_allocated,
+            placer=self.placer,
             config=gang_members(gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts),
             undo=not growing,
         )
