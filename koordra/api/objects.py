@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from koordra.api import names
+
 Object = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
 
@@ -80,6 +82,15 @@ def spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
 def status_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     found = obj.get("status")
     return found if isinstance(found, (dict, Mapping)) else {}
+
+
+def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
+    """Whether the object is meant for native nodes: its own word first, for a pod also its node selector's, then its namespace's."""
+    for found in (annotations_of(obj), labels_of(obj), spec_of(obj).get("nodeSelector")):
+        mode = found.get(names.MODE_LABEL) if isinstance(found, Mapping) else None
+        if mode in (names.MODE_NATIVE, names.MODE_JOINT):
+            return bool(mode == names.MODE_NATIVE)
+    return in_native
 
 
 def pod_is_finished(pod: Mapping[str, Any]) -> bool:

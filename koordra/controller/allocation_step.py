@@ -163,16 +163,13 @@ class AllocationStep:
 
     def _write(self, group: Group, placement: GroupPlacement, *, at_once: bool) -> float | None:
         context = self._context
+        latency = self._latency if at_once else None
         for key in sorted(placement.allocations):
-            written = context.allocate(
-                key, group, placement.allocations[key], level=placement.levels.get(key)
-            )
+            level = placement.levels.get(key)
+            written = context.allocate(key, group, placement.allocations[key], level=level, latency=latency)
             if written.obj is None or not written.ok:
                 return _PAUSES.get(written.outcome)
-            pods = group.users(written.obj)
-            self.placer.assume(written.obj, pods)
-            if self._latency is not None and at_once:
-                self._latency.allocated(written.obj, pods)
+            self.placer.assume(written.obj, group.users(written.obj))
         self.reservations.forget(group.key)
         return None
 

@@ -23,6 +23,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.event_recorder import EventDedup
+from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.writes import Outcome, Writer, Written
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
@@ -95,7 +96,13 @@ class PassContext:
         return written
 
     def allocate(
-        self, key: str, group: Group, allocation: Mapping[str, Any], *, level: str | None
+        self,
+        key: str,
+        group: Group,
+        allocation: Mapping[str, Any],
+        *,
+        level: str | None,
+        latency: LatencyBreakdown | None = None,
     ) -> Written:
         """Write the allocation of one claim of the group, and report it or why it could not be written."""
         claim = self.claim(key)
@@ -104,6 +111,8 @@ class PassContext:
         pods, written = group.users(claim), self.settled(self.writer.allocate(claim, allocation))
         outcome, message = written.outcome, written.message
         if written.obj is not None and written.ok:
+            if latency is not None:
+                latency.allocated(claim, pods)
             self.feedback.remember(written.obj, pods, now=self.clock())
             log.info("claim_allocated", claim=key, node=claims_of.node_of(written.obj))
             self.events.allocated(written.obj, pods, level=level)

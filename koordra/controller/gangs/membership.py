@@ -286,14 +286,9 @@ class GangIndex:
         return Member(pod, claims, let_go, self._ungating.in_doubt(pod))
 
     def _is_native(self, pod: Object) -> bool:
-        """Whether kube-scheduler allocates for the pod: its own word first, then its namespace's (the webhook's rule)."""
-        if pod_index.is_gated(pod):
-            return False
-        selector = objects.spec_of(pod).get("nodeSelector") or {}
-        for place in (objects.annotations_of(pod), objects.labels_of(pod), selector):
-            if place.get(names.MODE_LABEL) in (names.MODE_NATIVE, names.MODE_JOINT):
-                return bool(place[names.MODE_LABEL] == names.MODE_NATIVE)
-        return _mode_of(self._cache.namespaces.get(objects.namespace(pod))) == names.MODE_NATIVE
+        """Whether kube-scheduler allocates for the pod."""
+        mode = _mode_of(self._cache.namespaces.get(objects.namespace(pod)))
+        return not pod_index.is_gated(pod) and objects.is_native(pod, mode == names.MODE_NATIVE)
 
 
 def _mode_of(namespace: Object | None) -> str | None:

@@ -35,7 +35,7 @@ from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.translation import translated
 from koordra.controller.legacy.usage import ADMITTED, QuotaWatch, Usage, counted_part, tokens
-from koordra.controller.webhook.handlers import admitted, is_native
+from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput, InvalidManifest
@@ -69,7 +69,7 @@ class Admission:
             return Answer()
         notes = Notes(_called(pod))
         try:
-            answer = self._answer(pod, asked, in_native=is_native(pod, in_native), notes=notes)
+            answer = self._answer(pod, asked, in_native=objects.is_native(pod, in_native), notes=notes)
         except InvalidInput as error:
             self.count("", "refused")
             answer = Answer((error,))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
@@ -36,7 +36,11 @@ _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
 
 def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
-    if asked.operation != "CREATE" or asked.kind not in _CLAIMS or not is_native(asked.object, in_native):
+    if (
+        asked.operation != "CREATE"
+        or asked.kind not in _CLAIMS
+        or not objects.is_native(asked.object, in_native)
+    ):
         return Answer()
     changed, problems, warnings = native.translate(asked.object, lookups.classes())
     return Answer(problems, changed, warnings)
@@ -45,7 +49,7 @@ def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) ->
 def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
     if asked.operation != "CREATE" or asked.kind != "Pod":
         return Answer()
-    native_pod = is_native(asked.object, in_native)
+    native_pod = objects.is_native(asked.object, in_native)
     if not native_pod and (found := refusals(asked.object)):
         return Answer(found)
     return Answer(object=admitted(asked.object, lookups, native=native_pod))
@@ -60,7 +64,7 @@ def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answ
     if asked.kind in _CLAIMS:
         refused, overruled = claims.isolation_answers(obj, classes)
         found, warnings = [*found, *refused], [*warnings, *overruled]
-        if not found and is_native(obj, in_native):
+        if not found and objects.is_native(obj, in_native):
             found += native.translate(obj, classes).problems
     return Answer(tuple(found), warnings=tuple(warnings))
 
@@ -81,18 +85,6 @@ def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], Answer]]:
     return {
         path: partial(handler, lookups=lookups, in_native=native) for path, (handler, native) in PATHS.items()
     }
-
-
-def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
-    """Whether the object is meant for native nodes."""
-    places: list[Mapping[str, Any]] = [objects.annotations_of(obj), objects.labels_of(obj)]
-    if obj.get("kind") == "Pod" or "containers" in objects.spec_of(obj):
-        selector = objects.spec_of(obj).get("nodeSelector")
-        places += [selector] if isinstance(selector, Mapping) else []
-    for place in places:
-        if place.get(names.MODE_LABEL) in (names.MODE_NATIVE, names.MODE_JOINT):
-            return bool(place[names.MODE_LABEL] == names.MODE_NATIVE)
-    return in_native
 
 
 def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None = None) -> Object:
