@@ -15,11 +15,9 @@ by the node's own predicates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.node_backoff import NodeBackoff
@@ -131,7 +129,7 @@ class AllocationStep:
         """Where several things keep it off a node, the last one's words are told."""
         return {
             **self.gangs.reserved(group),
-            **self.reservations.excluded_nodes(group),
+            **self.reservations.excluded_nodes(group.key, group.urgency),
             **self._predicates.of(group),
             **self._node_backoff.excluded_nodes(group.pods, self._context.clock()),
             **self.conflicts.excluded(group),
@@ -149,7 +147,8 @@ class AllocationStep:
             log.error("allocator_defect", group=group.label, traceback=placement.defect)
         if placement.allocations:
             return self._write(group, placement, at_once=at_once)
-        unused = unused_claims(group, context.users())
+        inside = frozenset(map(objects.uid, group.pods))
+        unused = claims_of.unused(group.placed, inside, context.users())
         for claim in unused:
             context.give_back(claim, why="the pod's other claims cannot be placed beside it")
         for claim in group.pending:
@@ -157,7 +156,7 @@ class AllocationStep:
         if unused:
             context.wake(context.clock())
             return None
-        self.reservations.waits(group, now=now)
+        self.reservations.waits(group.key, now=now)
         again = placement.undecided or (self._preemption and not self._preempt(group, now))
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
 
@@ -175,7 +174,7 @@ class AllocationStep:
 
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
-        if self.reservations.node_of(group) is not None:
+        if self.reservations.holds(group.key):
             return True
         excluded = self._excluded(group)
         found = preemption_for(
@@ -215,16 +214,3 @@ def best_placement(group: Group, placer: Placer, excluded: Excluded) -> GroupPla
             if alone.allocations:
                 return alone
     return whole
-
-
-def unused_claims(group: Group, users: Mapping[str, Sequence[Object]]) -> tuple[Object, ...]:
-    """Allocated claims of the group, by key, that nobody uses and no pod outside the group waits for."""
-    inside = {objects.uid(pod) for pod in group.pods}
-    return tuple(
-        claim
-        for claim in group.placed
-        if claims_of.holds_koordra_devices(claim)
-        and not claims_of.reserved_for(claim)
-        and not claims_of.is_immediate(claim)
-        and {objects.uid(pod) for pod in users.get(objects.key(claim), ())} <= inside
-    )

@@ -126,6 +126,21 @@ def is_immediate(claim: Mapping[str, Any]) -> bool:
     return objects.annotations_of(claim).get(names.MODE_LABEL) == "Immediate"
 
 
+def unused(
+    claims: Iterable[Object], inside: frozenset[str], users: Mapping[str, Sequence[Object]]
+) -> tuple[Object, ...]:
+    """Those that have devices of koordra's, are reserved by nobody, and that only pods `inside` (by uid) wait for; by key, each once."""
+    found = {
+        objects.key(claim): claim
+        for claim in claims
+        if holds_koordra_devices(claim)
+        and not reserved_for(claim)
+        and not is_immediate(claim)
+        and inside.issuperset(objects.uid(pod) for pod in users.get(objects.key(claim), ()))
+    }
+    return tuple(found[key] for key in sorted(found))
+
+
 def consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
     """claim key -> the pods that use it and have not finished, in the order given."""
     found: dict[str, list[Object]] = {}

@@ -74,7 +74,7 @@ def dry_run_claims(
         return found
     reservations = Reservations(starves_after=starves_after)
     for group in nowhere:
-        reservations.waits(group, now=-_waited(group, now))
+        reservations.waits(group.key, now=-_waited(group, now))
     return _run(cluster, refused, reservations)[0]
 
 
@@ -95,7 +95,7 @@ def _run(
     nowhere: list[Group] = []
     for group in sorted(groups.values(), key=lambda group: group.urgency):
         excluded = {
-            **reservations.excluded_nodes(group),
+            **reservations.excluded_nodes(group.key, group.urgency),
             **predicates.of(group),
             **backoff.excluded_nodes(group.pods, 0.0),
             **conflicts.excluded(group),

@@ -1067,7 +1067,8 @@ class World:
     def is_held_back(self, answer: Any) -> bool:
         """A node may be kept free for somebody who comes first."""
         leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
-        kept = {entry.node for one in leading for entry in one.allocation.reservations._held.values()}
+        held = [entry for one in leading for entry in one.allocation.reservations._held.values()]
+        kept = {node for entry in held for node in entry.nodes}
         return bool(kept & set(answer.nodes.values()))
 
 

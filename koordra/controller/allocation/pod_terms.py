@@ -92,13 +92,14 @@ def volume_claim_names(pod: Object) -> list[str]:
     return found
 
 
-def reads_other_pods(pod: Mapping[str, Any]) -> bool:
+def reads_other_pods(pod: Object) -> bool:
+    """Whether it matters to the pod where other pods are, or their volumes."""
     spec = objects.spec_of(pod)
     affinity = spec.get("affinity") or {}
     return bool(
         affinity.get("podAffinity")
         or affinity.get("podAntiAffinity")
         or spec.get("topologySpreadConstraints")
-        or spec.get("volumes")
+        or volume_claim_names(pod)
         or host_ports(spec)
     )

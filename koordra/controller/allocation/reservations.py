@@ -14,11 +14,15 @@ Small claims fit into every gap, so a claim for a whole node might wait for ever
 So a group waits no longer than STARVES_AFTER, plus its turn among the starving, plus the longest remaining run on
 its node (as long as that ends within WINDOW). What is held back by a reservation says NodeUnsuitable and names
 the pod it is for. STARVES_AFTER counts anew after a change of leader.
+
+A gang needs much at the same time. One that waits for all of the least for STARVES_AFTER seconds gets the nodes where it would fit
+if koordra's claims on the least used nodes were gone, as few of those as will do; one for which an elastic gang is shrunk gets them at
+once. One gang at a time, the most urgent that starves: two that keep nodes from each other's room would only make both wait longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,17 +43,16 @@ FitsWhenEmpty = Callable[[Group, NodeInfo], bool]
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`until`: when it ends, whatever happens; `why`: why the node is kept free."""
+    """`until`: when it ends, whatever happens; `text`: why the nodes are kept free, for those that come later."""
 
-    node: str
+    nodes: frozenset[str]
     urgency: Urgency
-    pod: str
     until: float
-    why: str
+    text: str
 
 
 class Reservations:
-    """By group key. `starves_after` 0 turns reserving for the starving off. Times are monotonic seconds. `version`
+    """By the key of a group or gang. `starves_after` 0 turns reserving for the starving off. Times are monotonic seconds. `version`
     goes up whenever other nodes are kept free."""
 
     def __init__(self, *, starves_after: float = STARVES_AFTER) -> None:
@@ -60,41 +63,53 @@ class Reservations:
         self._next: float | None = None
         self.version = 0
 
-    def waits(self, group: Group, *, now: float) -> None:
-        if self._since.setdefault(group.key, now) == now and self._starves_after > 0:
-            self._review_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))
+    def waits(self, key: str, *, now: float) -> None:
+        if self._since.setdefault(key, now) == now and self._starves_after > 0:
+            self._review_at(max(now + self._starves_after, self._resting.get(key, 0.0)))
 
     def forget(self, key: str) -> None:
-        """The group has its place, or waits no more."""
+        """It has its place, or waits no more."""
         self._since.pop(key, None)
         self._resting.pop(key, None)
         if self._held.pop(key, None) is not None:
             self.version += 1
             self._review_at(0.0)
 
+    def rest(self, key: str, *, now: float) -> None:
+        """No node would help it for now."""
+        self._resting[key] = now + REST
+
+    def reserve(self, key: str, urgency: Urgency, nodes: Iterable[str], *, now: float, text: str) -> None:
+        self._held[key] = Reservation(frozenset(nodes) - {""}, urgency, now + WINDOW, text)
+        self.version += 1
+        self._review_at(now + WINDOW)
+
     def nominate(
         self, group: Group, node: str, *, now: float, why: str = "others were evicted there for"
     ) -> None:
-        self._held[group.key] = Reservation(
-            node, group.urgency, objects.key(group.pods[0]), now + WINDOW, why
-        )
-        self.version += 1
-        self._review_at(now + WINDOW)
+        text = f"the node is kept free: {why} pod {objects.key(group.pods[0])}, which comes first"
+        self.reserve(group.key, group.urgency, (node,), now=now, text=text)
+
+    def _end(self, keys: Iterable[str], now: float) -> None:
+        for key in keys:
+            del self._held[key]
+            self.version += 1
+            self.rest(key, now=now)
 
     def _review_at(self, moment: float) -> None:
         self._next = moment if self._next is None else min(self._next, moment)
 
-    def excluded_nodes(self, group: Group) -> dict[str, Reason]:
-        """The nodes that are kept free for groups before this one."""
-        found = {}
-        for key, entry in sorted(self._held.items()):
-            if key != group.key and entry.urgency < group.urgency:
-                text = f"the node is kept free: {entry.why} pod {entry.pod}, which comes first"
-                found[entry.node] = reason_of(Cause.NODE_UNSUITABLE, text, entry.node)
-        return found
+    def excluded_nodes(self, key: str, urgency: Urgency) -> dict[str, Reason]:
+        """The nodes that are kept free for others before this one."""
+        return {
+            node: reason_of(Cause.NODE_UNSUITABLE, held.text, node)
+            for other, held in sorted(self._held.items())
+            if other != key and held.urgency < urgency
+            for node in sorted(held.nodes)
+        }
 
-    def node_of(self, group: Group) -> str | None:
-        return self._held[group.key].node if group.key in self._held else None
+    def holds(self, key: str) -> bool:
+        return key in self._held
 
     def review(
         self,
@@ -107,25 +122,26 @@ class Reservations:
         """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
         next group starves or a reservation ends, None for never."""
         if (self._next is None or self._next > now) and all(
-            entry.node in nodes for entry in self._held.values()
+            held.nodes <= nodes.keys() for held in self._held.values()
         ):
             return self._next
-        for key, entry in list(self._held.items()):
-            if entry.until <= now or entry.node not in nodes:
-                del self._held[key]
-                self.version += 1
-                self._resting[key] = now + REST
+        is_over = (
+            key
+            for key, held in list(self._held.items())
+            if held.until <= now or not held.nodes <= nodes.keys()
+        )
+        self._end(is_over, now)
         most = max(1, len(nodes) // 10)
         starving = [groups[key] for key, at in self._starving_at().items() if at <= now and key in groups]
         for group in sorted(starving, key=lambda group: group.urgency):
             if len(self._held) < most and group.pods:
                 self._reserve(group, nodes, fits_when_empty, now)
-        moments = [*(entry.until for entry in self._held.values()), *self._starving_at().values()]
+        moments = [*(held.until for held in self._held.values()), *self._starving_at().values()]
         self._next = min((moment for moment in moments if moment > now), default=None)
         return self._next
 
     def _starving_at(self) -> dict[str, float]:
-        """From when on the groups starve for which no node is kept free."""
+        """From when on those starve for which no node is kept free."""
         if self._starves_after <= 0:
             return {}
         return {
@@ -137,13 +153,38 @@ class Reservations:
     def _reserve(
         self, group: Group, nodes: Mapping[str, NodeInfo], fits_when_empty: FitsWhenEmpty, now: float
     ) -> None:
-        taken = {entry.node for entry in self._held.values()}
+        taken = {node for held in self._held.values() for node in held.nodes}
         free = [info for name, info in nodes.items() if name not in taken and info.holders]
         for info in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
             if fits_when_empty(group, info):
                 self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
                 return
-        self._resting[group.key] = now + REST
+        self.rest(group.key, now=now)
+
+
+class GangReservation(Reservations):
+    """By gang key; at most one gang has nodes."""
+
+    def retain(self, keys: Iterable[str], *, now: float) -> None:
+        """Forget gangs that do not wait any more, and end what is over."""
+        for key in (self._since.keys() | self._resting.keys() | self._held.keys()) - set(keys):
+            self.forget(key)
+        self._end([key for key, held in self._held.items() if held.until <= now], now)
+
+    def starves(self, key: str, *, now: float) -> bool:
+        """Whether it is the gang's turn to get nodes."""
+        return not self._held and self._starving_at().get(key, now + 1.0) <= now
+
+    def keep_free(self, key: str, urgency: Urgency, nodes: Iterable[str], *, now: float) -> None:
+        """Instead of the nodes of any other gang."""
+        self._held.clear()
+        text = f"the node is kept free for gang {key}, which comes first and needs much at the same time"
+        self.reserve(key, urgency, nodes, now=now, text=text)
+
+    def next(self, now: float) -> float | None:
+        """When the next gang starves, or the reservation ends."""
+        moments = [held.until for held in self._held.values()] or self._starving_at().values()
+        return min((moment for moment in moments if moment > now), default=None)
 
 
 def _devices_in_use(info: NodeInfo) -> int:

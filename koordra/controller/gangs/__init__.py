@@ -9,7 +9,6 @@
     planner             a gang's turn: places are looked for and written, or it is told why it waits
     member_placement    places for the members: `koordra.placement.gang`, shown what the controller knows
     commit              the writes: allocations, then gates; what was written is taken back when one fails
-    reservation         nodes that are reserved for a gang that has waited too long
     eviction            members that are evicted for the gang, or for another one
     events, dry_run     what people read about it, what would happen next
 

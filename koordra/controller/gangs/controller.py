@@ -22,6 +22,7 @@ from koordra.api import objects
 from koordra.api.kinds import NODES
 from koordra.api.objects import Object
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.cache.groups import Group, Urgency
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
@@ -30,7 +31,6 @@ from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
-from koordra.controller.gangs.reservation import GangReservation
 from koordra.controller.placer import Placer
 
 _LAST: Final[Urgency] = (2**31, "", "")
@@ -255,7 +255,7 @@ class GangController:
         urgency."""
         if any(objects.uid(pod) in self._members for pod in group.pods):
             return {}
-        return self.reservation.excluded(group.urgency)
+        return self.reservation.excluded_nodes(group.key, group.urgency)
 
     # gates
 

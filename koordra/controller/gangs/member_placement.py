@@ -21,7 +21,7 @@ from koordra.allocator.reasons import ClaimRefused, Reason
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.pod_terms import host_ports
+from koordra.controller.allocation.pod_terms import reads_other_pods
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
@@ -122,7 +122,7 @@ def place_members(
 
 def is_obstructed(answer: placement.GangPlaced, request: PlacementRequest, placer: Placer) -> bool:
     """Whether a member has no place beside those before it, for reasons that lie between pods."""
-    if not any(_looks_at_others(pod) for group in request.groups.values() for pod in group.pods):
+    if not any(reads_other_pods(pod) for group in request.groups.values() for pod in group.pods):
         return False
     with placer.overlay():
         for placed in answer.members:
@@ -176,13 +176,6 @@ def _assume(group: Group, allocations: Mapping[str, Mapping[str, Any]], placer: 
         if allocation is not None:
             status = {**objects.status_of(claim), "allocation": allocation}
             placer.assume({**claim, "status": status}, group.pods)
-
-
-def _looks_at_others(pod: Mapping[str, Any]) -> bool:
-    spec = objects.spec_of(pod)
-    affinity = spec.get("affinity") or {}
-    between = affinity.get("podAffinity") or affinity.get("podAntiAffinity")
-    return bool(between or spec.get("topologySpreadConstraints") or host_ports(spec))
 
 
 def _devices_asked(claims: Sequence[ResourceClaim]) -> int:

@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.gangs.membership import Gang, Member
@@ -160,19 +159,8 @@ def takeable(
     gang: Gang, users: Mapping[str, Sequence[Object]], idle: frozenset[str] = frozenset()
 ) -> tuple[Object, ...]:
     """Allocated claims of members that are held, that nobody has reserved and nobody but them and the idle waits for."""
-    inside = {member.uid for member in gang.held} | idle
-    found: dict[str, Object] = {}
-    for member in gang.held:
-        for claim in member.ours:
-            key = objects.key(claim)
-            if (
-                claims_of.is_allocated(claim)
-                and not claims_of.reserved_for(claim)
-                and not claims_of.is_immediate(claim)
-                and {objects.uid(pod) for pod in users.get(key, ())} <= inside
-            ):
-                found[key] = claim
-    return tuple(found[key] for key in sorted(found))
+    inside = frozenset(member.uid for member in gang.held) | idle
+    return claims_of.unused((claim for member in gang.held for claim in member.ours), inside, users)
 
 
 def places(member: Member) -> set[str]:

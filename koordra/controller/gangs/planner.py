@@ -19,6 +19,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.pod_terms import reads_other_pods
+from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.events import GangEvents
@@ -31,7 +32,6 @@ from koordra.controller.gangs.member_placement import (
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus, Phase
-from koordra.controller.gangs.reservation import GangReservation
 from koordra.controller.placer import Placer
 from koordra.logs import get_logger
 from koordra.placement.gang import GangAnswer, GangPlaced, GangUndecided, GangUnplaced, gang_members
@@ -85,7 +85,7 @@ class GangPlanner:
         if not status.plan:
             self._considered.pop(key, None)
             return True
-        reserved = self.reservation.excluded(gang.urgency, gang.key)
+        reserved = self.reservation.excluded_nodes(gang.key, gang.urgency)
         request = request_for(
             gang, status, self.placer, excluded=lambda group: {**reserved, **self.excluded(group)}
         )
@@ -108,7 +108,7 @@ class GangPlanner:
         self.context.wake(until)
         self._tell_waiting(request, answer)
         if status.phase is Phase.WAITING:
-            self.reservation.waits(gang, now=now)
+            self.reservation.waits(gang.key, now=now)
             if not undecided:
                 self._shrink_others(request, gangs, now)
             self._reserve(request, now)
@@ -148,7 +148,7 @@ class GangPlanner:
         if not written:
             self.context.wake(self.context.clock() + 1.0)
             return
-        self.reservation.placed(gang)
+        self.reservation.forget(gang.key)
         self._shrunk.pop(gang.key, None)
         nodes = len({placed.node for placed in answer.members if placed.node})
         where = f"{events.number_of(len(answer.members), 'member')} on {events.number_of(nodes, 'node')}"
@@ -175,18 +175,20 @@ class GangPlanner:
 
     def _reserve(self, request: PlacementRequest, now: float) -> None:
         """Nodes for a gang that starves."""
-        if request.status.phase is not Phase.WAITING or not self.reservation.starves(request.gang, now=now):
+        gang = request.gang
+        if request.status.phase is not Phase.WAITING or not self.reservation.starves(gang.key, now=now):
             return
         nodes = sorted(self.placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
         number = max(1, len(request.asked.members) // 2)
         while True:
             answer = self._without(request, _all_on(nodes[:number], self.context.users()))
             if isinstance(answer, GangPlaced):
-                self.reservation.reserve(request.gang, {placed.node for placed in answer.members}, now=now)
-                log.info("nodes_reserved", gang=request.gang.key, nodes=len(answer.members))
+                found = {placed.node for placed in answer.members}
+                self.reservation.keep_free(gang.key, gang.urgency, found, now=now)
+                log.info("nodes_reserved", gang=gang.key, nodes=len(answer.members))
                 return
             if number >= len(nodes):
-                self.reservation.unschedulable(request.gang, now=now)
+                self.reservation.rest(gang.key, now=now)
                 return
             number *= 2
 
@@ -205,7 +207,7 @@ class GangPlanner:
             text = f"{len(members)} members above the least were evicted for gang {key}"
             self.reporter.report(replace(other, members=members), events.SHRUNK, text)
             commit.evict(members, context=self.context)
-        self.reservation.reserve(request.gang, nodes, now=now)
+        self.reservation.keep_free(key, request.gang.urgency, nodes, now=now)
 
 
 def _host(pod: Object) -> str:
