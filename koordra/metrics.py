@@ -64,11 +64,6 @@ class Metrics:
         """How a quantity is spread; seconds unless the name says otherwise."""
         return Histogram(name, meaning, labels, registry=self._registry, buckets=buckets)
 
-    def value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        """The present value of one sample (a counter's name with `_total`), or None; for tests and `debug dump`."""
-        found: float | None = self._registry.get_sample_value(name, labels or {})
-        return found
-
     def text(self) -> str:
         return generate_latest(self._registry).decode()
 

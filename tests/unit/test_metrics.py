@@ -9,6 +9,7 @@ import pytest
 
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics, parse_address, serve
+from tests.fakes.metric_samples import sample
 
 
 def read(port: int, path: str) -> tuple[int, str]:
@@ -36,7 +37,7 @@ def test_instruments_are_counted_and_served() -> None:
             serve(metrics, f"127.0.0.1:{server.port}")
     finally:
         server.close()
-    assert metrics.value("koordra_test_things_total", {"reason": "Tainted"}) == 3.0
+    assert sample(metrics, "koordra_test_things_total", {"reason": "Tainted"}) == 3.0
 
 
 def test_addresses() -> None:

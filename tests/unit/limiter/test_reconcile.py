@@ -21,6 +21,7 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import USUAL, C
 from koordra.metrics import Metrics
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
+from tests.fakes.metric_samples import sample
 from tests.unit.limiter.native_build import environment
 
 GIB = 1 << 30
@@ -124,8 +125,8 @@ def test_contexts_and_modules_are_counted_by_reconciliation(
     assert node.share.unseen == 300 * MIB
     assert node.share.used == held + 300 * MIB
     figures = {"claim": UID, "gpu": node.lists.uuid}
-    assert node.metrics.value("koordra_limiter_unseen_bytes", figures) == 300 * MIB
-    assert node.metrics.value("koordra_limiter_used_bytes", figures) == held + 300 * MIB
+    assert sample(node.metrics, "koordra_limiter_unseen_bytes", figures) == 300 * MIB
+    assert sample(node.metrics, "koordra_limiter_used_bytes", figures) == held + 300 * MIB
     asked = node.lists.asked
     node.reconciler.once()
     assert node.lists.asked == asked + 1, "nothing has changed, so one look is enough"
@@ -169,7 +170,7 @@ def test_while_nvml_does_not_answer_figures_stay(node: Node, tenant: subprocess.
     node.lists.broken = True
     node.reconciler.once()
     assert node.share.unseen == 300 * MIB
-    assert node.metrics.value("koordra_limiter_looks_total", {"result": "failed"}) == 1
+    assert sample(node.metrics, "koordra_limiter_looks_total", {"result": "failed"}) == 1
     node.lists.broken = False
     node.lists.used[tenant.pid] = None
     node.reconciler.once()
@@ -188,8 +189,8 @@ def test_who_computes_without_the_limiter_is_found_at_the_second_look(
         assert enforces(node.claims, UID) is True
         node.reconciler.once()
         assert enforces(node.claims, UID) is False
-        assert node.metrics.value("koordra_limiter_outside_processes") == 1
-        assert node.metrics.value("koordra_limiter_claims", {"state": "bypassed"}) == 1
+        assert sample(node.metrics, "koordra_limiter_outside_processes") == 1
+        assert sample(node.metrics, "koordra_limiter_claims", {"state": "bypassed"}) == 1
         stranger.kill()
     node.reconciler.once()
     assert enforces(node.claims, UID) is True
@@ -237,7 +238,7 @@ def test_a_process_of_nobody_is_no_claims(node: Node, tenant: subprocess.Popen[b
     node.lists.used = {tenant.pid: node.share.used, 1: 5 * GIB}
     node.reconciler.once()
     assert node.share.unseen == 0
-    assert node.metrics.value("koordra_limiter_foreign_bytes", {"gpu": node.lists.uuid}) == 5 * GIB
+    assert sample(node.metrics, "koordra_limiter_foreign_bytes", {"gpu": node.lists.uuid}) == 5 * GIB
 
 
 def test_a_context_is_learned_from_what_nvml_says_and_kept_for_the_next(
@@ -264,7 +265,7 @@ def test_a_change_of_the_handshake_is_told_once(node: Node, tenant: subprocess.P
     node.reconciler.once()
     assert node.changes == ["changed"] * 2
     assert enforces(node.claims, UID) is False
-    assert node.metrics.value("koordra_limiter_claims", {"state": "damaged"}) == 1
+    assert sample(node.metrics, "koordra_limiter_claims", {"state": "damaged"}) == 1
 
 
 def test_a_region_that_a_tenant_made_longer_is_cut_back(node: Node) -> None:
@@ -273,7 +274,7 @@ def test_a_region_that_a_tenant_made_longer_is_cut_back(node: Node) -> None:
         file.write(b"x" * 10_000_000)
     node.reconciler.once()
     assert usage.stat().st_size == layout.USAGE_BYTES
-    assert node.metrics.value("koordra_limiter_cut_back_total") == 1
+    assert sample(node.metrics, "koordra_limiter_cut_back_total") == 1
 
 
 def test_who_writes_over_the_ledger_is_counted_and_told(node: Node, tenant: subprocess.Popen[bytes]) -> None:
@@ -289,7 +290,7 @@ def test_who_writes_over_the_ledger_is_counted_and_told(node: Node, tenant: subp
     assert node.share.unseen == held
     node.reconciler.once()
     assert enforces(node.claims, UID) is False
-    assert node.metrics.value("koordra_limiter_outside_processes") == 1
+    assert sample(node.metrics, "koordra_limiter_outside_processes") == 1
 
 
 def test_a_look_says_whether_anything_has_happened(node: Node, tenant: subprocess.Popen[bytes]) -> None:

@@ -29,6 +29,7 @@ from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.transport.ttrpc import Call
 from koordra.topology.machine import DeviceNode
+from tests.fakes.metric_samples import sample
 from tests.unit.nri.node_state import (
     GPU0,
     NODE,
@@ -131,7 +132,7 @@ def test_a_card_and_a_nic_are_given_by_the_annotation(node: KoordinatorNode) -> 
     assert {GPU0.path, "/dev/nvidiactl", VERBS0.path, RDMA_CM.path} <= paths
     assert "/dev/nvidia1" not in paths
     assert [limit.type for limit in adjust.rlimits] == ["RLIMIT_MEMLOCK"]
-    assert node.metrics.value("koordra_nri_adjusted_total", {"devices": "granted"}) == 1
+    assert sample(node.metrics, "koordra_nri_adjusted_total", {"devices": "granted"}) == 1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_koordlets_own_hooks_are_taken_over_and_counted(node: KoordinatorNode) -
         f"-{VERBS0.path}",
         f"-{RDMA_CM.path}",
     }
-    assert node.metrics.value("koordra_nri_koordlet_hooks_total") == 1
+    assert sample(node.metrics, "koordra_nri_koordlet_hooks_total") == 1
 
 
 # -------------------------------------------------------------------------------------------------- policy

@@ -33,6 +33,7 @@ from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Running
 from koordra.nri.verify.drift import Drift, Expected, Finding, Interfaces, drift_of
 from koordra.nri.verify.verification import Verification
+from tests.fakes.metric_samples import sample
 from tests.unit.nri.hook.test_validator import Api, claim_object
 from tests.unit.nri.node_state import (
     MARKER,
@@ -118,12 +119,12 @@ def test_an_interface_that_is_taken_away_is_told_and_one_that_is_back_too(machin
     )
     assert "taken away or renamed" in message
     assert machine.told.found_kinds == ["InterfaceMissing"]
-    assert machine.metrics.value("koordra_nri_drift", {"kind": "InterfaceMissing"}) == 1
-    assert machine.metrics.value("koordra_nri_drift_found_total", {"kind": "InterfaceMissing"}) == 1
+    assert sample(machine.metrics, "koordra_nri_drift", {"kind": "InterfaceMissing"}) == 1
+    assert sample(machine.metrics, "koordra_nri_drift_found_total", {"kind": "InterfaceMissing"}) == 1
     machine.interfaces(DEV)
     assert machine.missing() == []
     assert machine.told.gone_kinds == ["InterfaceMissing"]
-    assert machine.metrics.value("koordra_nri_drift", {"kind": "InterfaceMissing"}) == 0
+    assert sample(machine.metrics, "koordra_nri_drift", {"kind": "InterfaceMissing"}) == 0
 
 
 def test_whose_pod_has_it_and_that_nobody_has_it_are_said(machine: Machine) -> None:

@@ -21,6 +21,7 @@ from koordra.nri.hook.oci import Container, DeviceRule, Mount
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
 from koordra.nri.verify.verification import Verification
+from tests.fakes.metric_samples import sample
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
     GPU0,
@@ -246,16 +247,16 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
     verification.sync()
     verification.sync()
     assert told.found_kinds == ["ForeignDevice"]
-    assert metrics.value("koordra_nri_drift", {"kind": "ForeignDevice"}) == 1
-    assert metrics.value("koordra_nri_drift_found_total", {"kind": "ForeignDevice"}) == 1
-    assert metrics.value("koordra_nri_verified_containers") == 3
+    assert sample(metrics, "koordra_nri_drift", {"kind": "ForeignDevice"}) == 1
+    assert sample(metrics, "koordra_nri_drift_found_total", {"kind": "ForeignDevice"}) == 1
+    assert sample(metrics, "koordra_nri_verified_containers") == 3
 
     (tmp_path / "node" / "bundles" / "bad" / "config.json").unlink()
     (tmp_path / "node" / "bundles" / "bad" / "init.pid").unlink()
     (tmp_path / "node" / "bundles" / "bad").rmdir()
     verification.sync()
     assert told.gone_kinds == ["ForeignDevice"]
-    assert metrics.value("koordra_nri_drift", {"kind": "ForeignDevice"}) == 0
+    assert sample(metrics, "koordra_nri_drift", {"kind": "ForeignDevice"}) == 0
 
 
 def test_the_ledger_forgets_what_the_runtime_no_longer_has(
