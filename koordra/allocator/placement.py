@@ -5,7 +5,7 @@ upwards and the first that fits is taken; relaxing costs more than anything else
 
 Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by device (`alike`): only the
 first of those is looked at. If that fitted, the others cost the same and come after it by name, so they need not be solved at all; if it
-did not, only the reasons are told anew, and those that are about all requests together once per canonical form (`symmetry.py`).
+did not, only the reasons are worked out anew, and those that are about all requests together once per canonical form (`symmetry.py`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Placement:
             if first is None:
                 return NodeAnswer(fits=True)
             if not isinstance(first, CostPair):
-                return NodeAnswer(reasons=lambda: self._told_again(name, state(), first))
+                return NodeAnswer(reasons=lambda: self._reasons_on(name, state(), first))
             if ceiling is not None and first >= ceiling:
                 return NodeAnswer(bound=first)
         kept, left = self._kept.pop(name, None), self.left
@@ -137,8 +137,8 @@ class Placement:
             )
         except ClaimRefused as error:
             position = next(index for index, claim in enumerate(self.asked) if claim.claim.key == error.claim)
-            told = [(position, replace(error.reason, node=name))]
-            return NodeAnswer(reasons=lambda: told, error=error)
+            reasons = [(position, replace(error.reason, node=name))]
+            return NodeAnswer(reasons=lambda: reasons, error=error)
         answer.short = answer.exhausted and left < self.budget
         if key is not None and not answer.exhausted and answer.error is None:
             self.answered[key] = (
@@ -146,7 +146,7 @@ class Placement:
             )
         return answer
 
-    def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[ClaimReason]:
+    def _reasons_on(self, name: str, state: NodeState, tried: _Tried) -> list[ClaimReason]:
         """The reasons of a node like one that did not fit."""
         form = (tuple(tried), state.honors_partitions, self._new_search(state, tried).start_form())
         return reasons_on_node(name, self.asked, state, joint_rules=tried, known=self.together, form=form)
@@ -197,12 +197,12 @@ class Placement:
         if exhausted:
             limit = "the search ran out of budget before it found or excluded a placement; it is repeated with more"
             reason = Reason(name, None, None, Cause.SEARCH_LIMIT.value, limit)
-            told = [(position, reason) for position in range(len(self.asked))]
-            return NodeAnswer(reasons=lambda: told, exhausted=True)
+            undecided = [(position, reason) for position in range(len(self.asked))]
+            return NodeAnswer(reasons=lambda: undecided, exhausted=True)
         if error is not None:
             raise error
         self.last_tried = tried
-        reasons = partial(self._told_again, name, state, tried)
+        reasons = partial(self._reasons_on, name, state, tried)
         invalid = next((pool for pool in state.pools if pool.trouble and not pool.incomplete), None)
         if invalid is None:
             return NodeAnswer(reasons=reasons)

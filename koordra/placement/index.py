@@ -176,7 +176,7 @@ class ClusterIndex:
             earlier = self.pods.placed.get(name)
             if earlier is None or not earlier.node:
                 claims = () if earlier is None else earlier.claims
-                self._come(name, PlacedPod(pod, node, self.pods.requests_of(pod), claims))
+                self._put_pod(name, PlacedPod(pod, node, self.pods.requests_of(pod), claims))
 
     def forget_assumed(self) -> None:
         """All claims are as their objects say."""
@@ -199,7 +199,7 @@ class ClusterIndex:
                         self._hold(key, None)
                 for key, placed in list(self.pods.placed.items()):
                     if objects.identity(placed.pod) in without:
-                        self._come(key, None)
+                        self._put_pod(key, None)
                 self.settle()
             yield
         finally:
@@ -282,12 +282,12 @@ class ClusterIndex:
                 said = map(pinned_node, filter(None, map(self.allocation, claims)))
                 node = next(filter(None, said), "")
             placed = PlacedPod(pod, node, self.pods.requests_of(pod), claims)
-        self._come(key, placed)
+        self._put_pod(key, placed)
 
-    def _come(self, key: str, placed: PlacedPod | None) -> None:
+    def _put_pod(self, key: str, placed: PlacedPod | None) -> None:
         before = self.pods.placed.get(key)
         if self._undo is not None:
-            self._undo.append(partial(self._come, key, before))
+            self._undo.append(partial(self._put_pod, key, before))
         self.pods.put(key, placed)
         self._stale.update(one.node for one in (before, placed) if one is not None and one.node)
 

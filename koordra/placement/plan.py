@@ -195,12 +195,12 @@ class _Planning:
         if failed is not None:
             return self._refuse(group, failed, reasons)
         table = self.result.undecided if exhausted else self.result.unsatisfiable
-        told = {
+        reasons_of = {
             claim.key: ordered_reasons(reason for owner, reason in reasons if owner == position)
             for position, claim in enumerate(group.claims)
         }
-        for key, own in told.items():
-            table[key] = own or _waiting_for(told)
+        for key, own in reasons_of.items():
+            table[key] = own or _waiting_for(reasons_of)
         return None
 
     def _excluded(self, group: Group) -> dict[str, Reason]:
@@ -306,7 +306,7 @@ class _Planning:
                 self.consumers.setdefault(key, set()).add(identity_of(pod))
 
 
-def _waiting_for(told: Mapping[str, Sequence[Reason]]) -> tuple[Reason, ...]:
+def _waiting_for(reasons_of: Mapping[str, Sequence[Reason]]) -> tuple[Reason, ...]:
     """For a claim that would fit by itself: which claims of its group it waits for, in their words."""
     return tuple(
         Reason(
@@ -316,6 +316,6 @@ def _waiting_for(told: Mapping[str, Sequence[Reason]]) -> tuple[Reason, ...]:
             own[0].reason,
             f"waits for ResourceClaim {key}, which belongs to it: {own[0].detail}",
         )
-        for key, own in told.items()
+        for key, own in reasons_of.items()
         if own
     )

@@ -172,8 +172,8 @@ class NodeKinds:
             excluded = [one.members[0].excluded.get(name) for one in self.classes]
             if any(excluded):
                 refused = tuple(
-                    (*told, reason) if reason is not None else told
-                    for told, reason in zip(refused, excluded, strict=True)
+                    (*reasons, reason) if reason is not None else reasons
+                    for reasons, reason in zip(refused, excluded, strict=True)
                 )
                 self.of[name] = self._kind(info, room, refused)
             self.refusals[name] = refused
@@ -184,7 +184,7 @@ class NodeKinds:
         if asking and not all(refusals):
             alone = any(one.reads_any_of(self.engine.index.known.identities) for one in asking)
             where = (info, info.generation) if alone else (info.devices, 0)
-        suits, fixed = tuple(not told for told in refusals), info.name in self.fixed
+        suits, fixed = tuple(not reasons for reasons in refusals), info.name in self.fixed
         return self.all.setdefault((where, room, suits, fixed), NodeKind(info, where, room, suits, fixed))
 
     def _room(self, node: Mapping[str, Any], load: Mapping[str, Decimal]) -> tuple[Decimal | None, ...]:

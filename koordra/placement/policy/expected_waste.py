@@ -73,8 +73,8 @@ class DeviceWaste(NamedTuple):
     share: int = 0
 
 
-class _Worth(NamedTuple):
-    """Of the devices of one switch group: minus what is worth keeping; usable GPU; all free GPU; unused GPUs."""
+class GroupValue(NamedTuple):
+    """Of the devices of one switch group: their value, negated; usable GPU; all free GPU; unused GPUs."""
 
     cost: int
     usable: int
@@ -88,18 +88,18 @@ class ExpectedWaste:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.holes: list[int] = table.hole.tolist()
-        self.cuts = MigCardValues(table.slices)
+        self.mig_values = MigCardValues(table.slices)
         self.cores, self.memory = StrandedCapacity(table.cores), StrandedCapacity(table.memory)
         self.nics = StrandedCapacity(table.nics)
         self.blocks = MultiGpuFragmentation(table.blocks)
-        self._worth = lru_cache(maxsize=_MOST_KEPT)(self._worth_of)
+        self._value = lru_cache(maxsize=_MOST_KEPT)(self._value_of)
         self.least_of_share = cache(self._least_of_share)
         self.least_of_place = cache(self._least_of_place)
 
     def on_node(self, state: NodeState) -> WasteOnNode:
         return WasteOnNode(self, state)
 
-    def worth(self, devices: NodeDevices, free: State, group: int) -> _Worth:
+    def value(self, devices: NodeDevices, free: State, group: int) -> GroupValue:
         """Of one switch group with so much free."""
         of = devices.groups[group]
         gpus = tuple([free.gpus[at] for at in of.gpus])
@@ -108,40 +108,40 @@ class ExpectedWaste:
         cards = (
             tuple([(layout, free.cuts[at]) for at in of.gpus if (layout := layouts[at])]) if layouts else ()
         )
-        return self._worth(gpus, nics, cards, joined=devices.kind.shape is not None)
+        return self._value(gpus, nics, cards, joined=devices.kind.shape is not None)
 
-    def _worth_of(
+    def _value_of(
         self, gpus: tuple[int, ...], nics: int, cards: tuple[tuple[Layout, int], ...], *, joined: bool
-    ) -> _Worth:
+    ) -> GroupValue:
         rest = _MICRO * sum(gpus)
         usable = rest - sum([self.holes[free] for free in gpus])
         for layout, code in cards:
-            rest += self.cuts.free(layout, code)
-            usable += self.cuts.usable(layout, code)
+            rest += self.mig_values.free(layout, code)
+            usable += self.mig_values.usable(layout, code)
         unused = gpus.count(WHOLE)
         intact = joined and unused == len(gpus) > 1
         cost = LONE * self.nics.one(usable, nics) - (HOLES - PACKING) * usable
         cost -= INTACT * WHOLE * _MICRO * intact + BLOCKS * self.blocks.value_of_one * unused
-        return _Worth(cost, usable, rest, unused)
+        return GroupValue(cost, usable, rest, unused)
 
     def between(self, devices: NodeDevices, before: State, after: State) -> DeviceWaste:
         """What it costs that no more than `after` is free."""
         cost = lost = broken = 0
         share = sum(before.gpus) - sum(after.gpus)
         for number in range(len(devices.groups)):
-            was, now = self.worth(devices, before, number), self.worth(devices, after, number)
+            was, now = self.value(devices, before, number), self.value(devices, after, number)
             if now is not was:
                 cost, lost = cost + now.cost - was.cost, lost + was.usable - now.usable
                 broken += was.unused - now.unused
         for layout, code, then in zip(devices.kind.layouts, before.cuts, after.cuts, strict=False):
             if layout is not None and code != then:
                 share += sum([layout.places[at].milli for at in positions(then & ~code)])
-                cost += CARD * self.cuts.usable(layout, then)
+                cost += CARD * self.mig_values.usable(layout, then)
         return DeviceWaste(cost, lost, broken, share)
 
     def of_node(self, devices: NodeDevices, state: State, waste: DeviceWaste, cpu: int, memory: int) -> int:
         """The whole cost in milli-GPU, for who takes so much of this node; comparable between nodes."""
-        groups = [self.worth(devices, state, number) for number in range(len(devices.groups))]
+        groups = [self.value(devices, state, number) for number in range(len(devices.groups))]
         usable, rest = sum([one.usable for one in groups]), sum([one.rest for one in groups])
         left, cpu, memory = usable - waste.lost, state.cpu - cpu, state.memory - memory
         cost = waste.cost + PACKING * usable - HOLES * _MICRO * waste.share
@@ -211,7 +211,7 @@ class ExpectedWaste:
                 return None
             return state._replace(gpus=_less(state.gpus, gpu, request.milli))
         layout = devices.kind.layouts[gpu] if devices.kind.layouts else None
-        taken = None if layout is None else self.cuts.best(layout, state.cuts[gpu], request.slices[0])
+        taken = None if layout is None else self.mig_values.best(layout, state.cuts[gpu], request.slices[0])
         return None if taken is None else state._replace(cuts=_less(state.cuts, gpu, -(1 << taken.place)))
 
     def _least_of_share(self, milli: int) -> int:
@@ -221,7 +221,7 @@ class ExpectedWaste:
 
     def _least_of_place(self, layout: Layout, place: int) -> int:
         """The same of a place of a card."""
-        usable = self.cuts.table(layout)
+        usable = self.mig_values.table(layout)
         after = enumerate(layout.states.after)
         return min([usable[at] - usable[then[place]] for at, then in after if place in then], default=0)
 

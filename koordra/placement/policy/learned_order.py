@@ -87,7 +87,7 @@ class LearnedOrder:
         self._memory = Decimal(0)
         self._profiles = NO_PROFILES
         self._published = -1
-        self._heard: set[str] = set()
+        self._counted_uids: set[str] = set()
         self._requests: dict[RequestClass, Request | None] = {}
         self._described: dict[RequestClass, bool] = {}
         """Whether counting says all that is asked for, and the claims leave the choice of devices to the default policy."""
@@ -206,7 +206,7 @@ class LearnedOrder:
         self._begun = True
         workload = Workload()
         for resolved, uids in resolved_groups:
-            self._heard.update(uids)
+            self._counted_uids.update(uids)
             request = self.request(resolved)
             if request is not None:
                 workload.add(request)
@@ -218,13 +218,13 @@ class LearnedOrder:
 
     def is_new(self, uids: frozenset[str]) -> bool:
         """Whether some of the claims were not counted yet."""
-        return self.measures and not uids <= self._heard
+        return self.measures and not uids <= self._counted_uids
 
     def observe(self, resolved: ResolvedGroup, uids: frozenset[str]) -> bool:
         """These claims wait; those that are new are counted. True when a table was made of it."""
         if not self.is_new(uids):
             return False
-        self._heard |= uids
+        self._counted_uids |= uids
         request = self.request(resolved)
         with self._only_a_preference("claims_not_counted"):
             table = None if request is None else self.online.observe(request)
@@ -240,8 +240,8 @@ class LearnedOrder:
 
     def retain(self, claims: Collection[Mapping[str, Any]]) -> None:
         """Claims that are not there any more need not be known."""
-        if len(self._heard) > 2 * len(claims) + 100:
-            self._heard &= set(map(objects.identity, claims))
+        if len(self._counted_uids) > 2 * len(claims) + 100:
+            self._counted_uids &= set(map(objects.identity, claims))
 
     def request(self, resolved: ResolvedGroup) -> Request | None:
         """The group as a request class; None where counting devices does not describe it."""

@@ -90,7 +90,7 @@ def test_a_real_card_has_few_states() -> None:
 
 
 def _usable(layout: Layout, mix: list[tuple[float, Slice]]) -> dict[int, float]:
-    """The formula of `cuts`, over what is taken, without states."""
+    """The formula of MigCardValues, over what is taken, without states."""
     reached = _reached(layout)
     serves = [
         (part, one.milli, {at for at, place in enumerate(layout.places) if place.profile in one.profiles})
@@ -128,18 +128,18 @@ def test_the_place_is_the_one_that_leaves_most_usable(layout: Layout, known: boo
     total, even = sum(one.part for one in asked), 1 / len(slices)
     parts = [0.9 * one.part / total + 0.1 * even for one in asked] if known else [even] * len(slices)
     worth = _usable(layout, list(zip(parts, slices.values(), strict=True)))
-    cuts = MigCardValues(asked if known else ())
+    mig_values = MigCardValues(asked if known else ())
     for taken in _reached(layout):
-        assert cuts.usable(layout, taken) == pytest.approx(1000 * worth[taken], abs=2)
+        assert mig_values.usable(layout, taken) == pytest.approx(1000 * worth[taken], abs=2)
         for profile, one in slices.items():
             fits = [at for at in _possible(layout, taken) if layout.places[at].profile == profile]
-            found = cuts.best(layout, taken, one)
+            found = mig_values.best(layout, taken, one)
             assert (found is None) == (not fits)
             if found is not None:
                 best = max(worth[taken | 1 << at] for at in fits)
                 assert found.place in fits
                 assert worth[taken | 1 << found.place] == pytest.approx(best, abs=0.002)
-                assert found.after == cuts.usable(layout, taken | 1 << found.place)
+                assert found.after == mig_values.usable(layout, taken | 1 << found.place)
 
 
 def test_a_table_keeps_the_mix_of_slices() -> None:
