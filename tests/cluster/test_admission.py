@@ -199,7 +199,10 @@ def test_only_the_controller_lifts_the_gate(
     client: KubeClient, developer: KubeClient, namespace: str
 ) -> None:
     gates = [{"name": names.JOINT_GATE}, {"name": "example.com/other"}]
-    developer.create(kinds.PODS, a_pod("gated", schedulingGates=gates), namespace=namespace)
+    # The claim is never there, so that the controller does not lift the gate in the middle of the test.
+    claims = [{"name": "gpu", "resourceClaimName": "missing"}]
+    pod = a_pod("gated", schedulingGates=gates, resourceClaims=claims)
+    developer.create(kinds.PODS, pod, namespace=namespace)
     without = {"spec": {"schedulingGates": gates[1:]}}
     with pytest.raises((Forbidden, Invalid), match="lifted by koordra's controller"):
         developer.patch(kinds.PODS, "gated", without, namespace=namespace)
