@@ -20,7 +20,7 @@ Load = dict[str, Decimal]
 
 
 @dataclass(slots=True, eq=False)
-class HeldClaim:
+class AllocatedClaim:
     """A claim with an allocation. `seen`: the version of the claim it was decided from, while it is assumed. `unread`: why the
     allocation cannot be read."""
 
@@ -40,40 +40,40 @@ class Allocations:
 
     def __init__(self, *, lenient: bool) -> None:
         self.taken = Usage()
-        self.held: dict[str, HeldClaim] = {}
+        self.allocated: dict[str, AllocatedClaim] = {}
         self._of_pool: dict[PoolID, dict[str, list[DeviceResult]]] = {}
         self._unread: dict[str, str] = {}
         self._lenient = lenient
 
-    def read(self, key: str, claim: Manifest) -> HeldClaim | None:
+    def read(self, key: str, claim: Manifest) -> AllocatedClaim | None:
         """What the claim holds by its object. Raises PlanError for an allocation that cannot be read."""
         raw = objects.status_of(claim).get("allocation")
         if raw is None:
             return None
-        known = self.held.get(key)
+        known = self.allocated.get(key)
         if known is not None and known.seen is None and not known.unread:
             before = objects.status_of(known.claim).get("allocation")
             if before is raw or before == raw:
-                return HeldClaim(claim, known.allocation)
+                return AllocatedClaim(claim, known.allocation)
         try:
             allocation = Allocation.of_claim(claim)
         except InvalidManifest as error:
             if not self._lenient:
                 raise PlanError(str(error)) from error
-            return HeldClaim(claim, _of_devices_named(raw), unread=str(error))
+            return AllocatedClaim(claim, _of_devices_named(raw), unread=str(error))
         assert allocation is not None
-        return HeldClaim(claim, allocation)
+        return AllocatedClaim(claim, allocation)
 
-    def put(self, key: str, held: HeldClaim | None) -> list[PoolID]:
-        """The claim holds this now, or nothing. Returns the pools of which that changes something."""
-        before = self.held.pop(key, None)
+    def put(self, key: str, allocated: AllocatedClaim | None) -> list[PoolID]:
+        """The claim has this allocation now, or none. Returns the pools of which that changes something."""
+        before = self.allocated.pop(key, None)
         self._unread.pop(key, None)
-        if held is not None:
-            self.held[key] = held
-            if held.unread:
-                self._unread[key] = held.unread
-        if before is not None and held is not None and before.by_pool == held.by_pool:
-            return [] if before.unread == held.unread else [*held.by_pool]
+        if allocated is not None:
+            self.allocated[key] = allocated
+            if allocated.unread:
+                self._unread[key] = allocated.unread
+        if before is not None and allocated is not None and before.by_pool == allocated.by_pool:
+            return [] if before.unread == allocated.unread else [*allocated.by_pool]
         for pool in before.by_pool if before is not None else ():
             # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
             of_pool = self._of_pool[pool]
@@ -83,14 +83,17 @@ class Allocations:
                 del self._of_pool[pool]
             for other in sorted(of_pool):
                 self.taken.add(of_pool[other], holder=other)
-        for pool, results in held.by_pool.items() if held is not None else ():
+        for pool, results in allocated.by_pool.items() if allocated is not None else ():
             self._of_pool.setdefault(pool, {})[key] = results
             self.taken.add(results, holder=key)
-        return [*(before.by_pool if before is not None else ()), *(held.by_pool if held is not None else ())]
+        return [
+            *(before.by_pool if before is not None else ()),
+            *(allocated.by_pool if allocated is not None else ()),
+        ]
 
-    def on(self, pools: Iterable[PoolID]) -> dict[str, HeldClaim]:
+    def on(self, pools: Iterable[PoolID]) -> dict[str, AllocatedClaim]:
         """The claims with devices of these pools, by key."""
-        return {key: self.held[key] for pool in pools for key in self._of_pool.get(pool, ())}
+        return {key: self.allocated[key] for pool in pools for key in self._of_pool.get(pool, ())}
 
     def unread(self, pools: Iterable[PoolID]) -> str:
         """Why an allocation of these pools cannot be read, empty where all can."""
@@ -102,7 +105,7 @@ class Allocations:
         found = Usage()
         for pool in pools:
             for key, results in sorted(self._of_pool.get(pool, {}).items()):
-                if objects.identity(self.held[key].claim) not in without:
+                if objects.identity(self.allocated[key].claim) not in without:
                     found.add(results, holder=key)
         return found
 

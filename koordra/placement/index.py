@@ -27,7 +27,15 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass
 from koordra.errors import InvalidManifest, PlanError
-from koordra.placement.holders import Allocations, HeldClaim, Load, Manifest, NodePods, PlacedPod, pinned_node
+from koordra.placement.holders import (
+    AllocatedClaim,
+    Allocations,
+    Load,
+    Manifest,
+    NodePods,
+    PlacedPod,
+    pinned_node,
+)
 from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
 from koordra.placement.request.groups import claim_keys
 
@@ -110,7 +118,7 @@ class ClusterIndex:
         self.class_version = 0
         """Goes up when a DeviceClass is another."""
         self.allocations = Allocations(lenient=lenient)
-        self.allocated: Mapping[str, HeldClaim] = self.allocations.held
+        self.allocated: Mapping[str, AllocatedClaim] = self.allocations.allocated
         self.taken = self.allocations.taken
         self.pods = NodePods()
         self.known = NodeClasses()
@@ -170,7 +178,7 @@ class ClusterIndex:
         self, claim: Manifest, allocation: Allocation, *, key: str, node: str, pods: Iterable[Manifest] = ()
     ) -> None:
         """The claim has this allocation, whatever its object says; the pods will come to the node."""
-        self._hold(key, HeldClaim(claim, allocation, self._seen[CLAIM].get(key, claim)))
+        self._put_claim(key, AllocatedClaim(claim, allocation, self._seen[CLAIM].get(key, claim)))
         for pod in pods:
             name = objects.key(pod)
             earlier = self.pods.placed.get(name)
@@ -186,7 +194,7 @@ class ClusterIndex:
     def forget(self, key: str) -> None:
         """The assumed allocation was not written: the claim is as its object says."""
         seen = self._seen[CLAIM].get(key)
-        self._hold(key, None if seen is None else self.allocations.read(key, seen))
+        self._put_claim(key, None if seen is None else self.allocations.read(key, seen))
 
     @contextmanager
     def overlay(self, without: frozenset[str] = frozenset()) -> Iterator[None]:
@@ -196,7 +204,7 @@ class ClusterIndex:
             if without:
                 for key, held in list(self.allocated.items()):
                     if objects.identity(held.claim) in without:
-                        self._hold(key, None)
+                        self._put_claim(key, None)
                 for key, placed in list(self.pods.placed.items()):
                     if objects.identity(placed.pod) in without:
                         self._put_pod(key, None)
@@ -256,17 +264,17 @@ class ClusterIndex:
     def _claim(self, key: str, new: Manifest | None, allocation: Allocation | None) -> None:
         known = self.allocated.get(key)
         if new is None:
-            self._hold(key, None)
+            self._put_claim(key, None)
         elif known is None or known.seen is not new:
             read = self.allocations.read
-            self._hold(key, read(key, new) if allocation is None else HeldClaim(new, allocation))
+            self._put_claim(key, read(key, new) if allocation is None else AllocatedClaim(new, allocation))
 
-    def _hold(self, key: str, held: HeldClaim | None) -> None:
+    def _put_claim(self, key: str, allocated: AllocatedClaim | None) -> None:
         """The claim has this allocation now, or none; its pods that are not bound go where it is."""
         before = self.allocated.get(key)
         if self._undo is not None:
-            self._undo.append(partial(self._hold, key, before))
-        for pool in self.allocations.put(key, held):
+            self._undo.append(partial(self._put_claim, key, before))
+        for pool in self.allocations.put(key, allocated):
             self._stale |= self._viewers.get(pool, set())
             if pool[1] in self.nodes:
                 self._stale.add(pool[1])
