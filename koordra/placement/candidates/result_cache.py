@@ -33,7 +33,8 @@ class DeviceAssignment(NamedTuple):
 
 class Result(NamedTuple):
     """`cost` None: nothing fits, or (`bound`) nothing that costs less than that. `generation` is the node's, for a result that
-    holds for one node; `epoch` that of the table by which devices were chosen."""
+    holds for one node; `epoch` that of the table by which devices were chosen, and by which
+    the bound was worked out."""
 
     cost: CostPair | None = None
     given: tuple[DeviceAssignment, ...] = ()
@@ -57,7 +58,8 @@ class ResultCache:
         found = self._known.get(where)
         if found is None or found.generation != generation:
             return None
-        if found.cost is not None and found.epoch != epoch:
+        fits_nowhere = found.cost is None and found.bound is None
+        if found.epoch != epoch and not fits_nowhere:
             return None
         if found.bound is not None and (ceiling is None or found.bound < ceiling):
             return None
@@ -83,7 +85,7 @@ def assignments_of(offer: Offer) -> tuple[DeviceAssignment, ...]:
 def result_of(answer: NodeAnswer, *, generation: int, epoch: int) -> Result:
     if answer.offer is not None:
         return Result(answer.offer.cost, assignments_of(answer.offer), generation=generation, epoch=epoch)
-    return Result(bound=answer.bound, undecided=answer.exhausted, generation=generation)
+    return Result(bound=answer.bound, undecided=answer.exhausted, generation=generation, epoch=epoch)
 
 
 def offer_of(result: Result, info: NodeInfo, asked: Sequence[ResolvedClaim]) -> Offer:

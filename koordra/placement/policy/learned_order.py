@@ -44,6 +44,9 @@ _ENOUGH: Final = 32
 
 _MOST_CLASSES: Final = 1024
 
+_USUAL: Final = Decimal(0)
+"""Memory of a GPU: what most nodes have."""
+
 _LAST: Final = 1 << 62
 """Of a node whose free amounts cannot be told."""
 
@@ -65,7 +68,7 @@ class Learned:
 class LearnedOrder:
     """Not thread-safe.
 
-    `epoch` goes up when the table is new; what was ordered by the old one has to be ordered anew. `failed` is told of errors that
+    `epoch` goes up when the table is new, or cards are cut otherwise than before; what was ordered by the old one has to be ordered anew. `failed` is told of errors that
     are not the cluster's: this is only a preference, and no defect of it may keep claims from being placed. Without it they are raised.
     """
 
@@ -88,7 +91,7 @@ class LearnedOrder:
         self._profiles = NO_PROFILES
         self._published = -1
         self._counted_uids: set[str] = set()
-        self._requests: dict[RequestClass, Request | None] = {}
+        self._requests: dict[tuple[RequestClass, Decimal], Request | None] = {}
         self._described: dict[RequestClass, bool] = {}
         """Whether counting says all that is asked for, and the claims leave the choice of devices to the default policy."""
         self._begun = known.workload.count > 0
@@ -121,7 +124,8 @@ class LearnedOrder:
 
     def least(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
         """What any placement of the group on the node costs the cluster at least."""
-        free, request = self.free(info), self.request(resolved)
+        free = self.free(info)
+        request = None if free is None else self.request(resolved, free[0].memory)
         if free is not None and request is not None:
             with self._only_a_preference("node_not_ranked", info.name):
                 return self.waste.least(*free, request) << _PACKING_BITS
@@ -188,8 +192,10 @@ class LearnedOrder:
         self._memory = min(memories, key=lambda size: (-memories[size], size)) if memories else Decimal(0)
         if {key for one in profiles.values() for key in one.known} != self._profiles.known:
             self._profiles = Profiles(sample for one in profiles.values() for sample in one.samples)
+            self.epoch += 1
         self.online.capacity = dict(sorted(gpus.items()))
         self._requests.clear()
+        self._described.clear()
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
@@ -243,9 +249,9 @@ class LearnedOrder:
         if len(self._counted_uids) > 2 * len(claims) + 100:
             self._counted_uids &= set(map(objects.identity, claims))
 
-    def request(self, resolved: ResolvedGroup) -> Request | None:
-        """The group as a request class; None where counting devices does not describe it."""
-        of = resolved.request_class
+    def request(self, resolved: ResolvedGroup, memory: Decimal = _USUAL) -> Request | None:
+        """The group as a request class, shares measured by GPUs of this memory; None where counting devices does not describe it."""
+        of = resolved.request_class, memory or self._memory
         if of not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
                 self._requests.clear()
@@ -253,16 +259,16 @@ class LearnedOrder:
             self._requests[of] = None
             default = effective_policy(())
             policy = effective_policy([claim.placement for claim in resolved.asked])
-            self._described[of] = counted(resolved.asked) and policy.device is default.device
+            self._described[of[0]] = counted(resolved.asked) and policy.device is default.device
             with self._only_a_preference("claims_not_counted"):
                 if policy.node is default.node:
-                    self._requests[of] = self._counted(resolved)
+                    self._requests[of] = self._counted(resolved, of[1])
         return self._requests[of]
 
-    def _counted(self, resolved: ResolvedGroup) -> Request | None:
+    def _counted(self, resolved: ResolvedGroup, memory: Decimal) -> Request | None:
         asked, pods = resolved.asked, resolved.group.pods
         shipped = self._models.shipped(asked, [info for info, _ in self._gpus])
-        found = request_of(shipped, pods, self._memory, self._profiles)
+        found = request_of(shipped, pods, memory, self._profiles)
         if found is None or not found.share:
             return found
         return found._replace(models=self._models.models(asked, pods, self._gpus))
