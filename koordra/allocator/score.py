@@ -102,9 +102,9 @@ class ClusterCost(Protocol):
         """Of the devices chosen so far; the first number is bounded by `least`, the others break ties."""
         ...
 
-    def least(self, device: int, parts: int) -> int:
-        """What the first number changes at least when a request gets so much of the device (in the units of `NodeState.parts`), whatever
-        else was chosen."""
+    def least(self, device: int, amounts: Mapping[str, int] | None) -> int:
+        """What the first number changes at least when a request gets these amounts of the device, all of it for None, whatever else was
+        chosen, but no other share of the device."""
         ...
 
 

@@ -169,7 +169,7 @@ class LowerBound:
             if waste is not None:
                 least = min(
                     [
-                        option.count * waste.least(device, self._part(device, amounts))
+                        option.count * waste.least(device, amounts)
                         for option in options
                         for device, amounts in option.takes.items()
                         if not option.admin

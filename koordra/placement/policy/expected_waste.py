@@ -32,7 +32,7 @@ Numbers are whole: U in thousandths of a milli-GPU, costs in thousandths of that
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -237,7 +237,7 @@ class WasteOnNode:
         self._waste, self._state = waste, state
         self._devices = devices_of_pools(tuple(state.pools))
         self._before = self._devices.state(0, state.taken, {})
-        self._parts = list(state.parts)
+        self._parts, self._used = list(state.parts), list(state.used)
 
     def __call__(self, search: PartialChoice) -> DeviceWaste:
         gpus, nics, cuts = list(self._before.gpus), list(self._before.nics), list(self._before.cuts)
@@ -261,7 +261,7 @@ class WasteOnNode:
         before = state.whole - self._parts[device]
         return most * before // state.whole - most * (state.whole - state.parts[device]) // state.whole
 
-    def least(self, device: int, parts: int) -> int:
+    def least(self, device: int, amounts: Mapping[str, int] | None) -> int:
         waste, place = self._waste, self._devices.places[device]
         if place is None or not place.is_gpu:
             return 0
@@ -270,9 +270,17 @@ class WasteOnNode:
             assert layout is not None
             lost = waste.least_of_place(layout, place.cut)
             return waste.least_cost(lost) - CARD * lost
-        taken = place.most * parts
+        taken = place.most * self._added(device, amounts)
         few, many = taken // self._state.whole, -(-taken // self._state.whole)
         return waste.least_cost(min(waste.least_of_share(few), waste.least_of_share(many)))
+
+    def _added(self, device: int, amounts: Mapping[str, int] | None) -> int:
+        """By how much the largest used part of any capacity grows: nobody may have used much of the others."""
+        if amounts is None:
+            return self._state.whole
+        used = self._used[device]
+        together = used | {name: used.get(name, 0) + amount for name, amount in amounts.items()}
+        return self._state.part(device, together) - self._parts[device]
 
 
 def _less(free: tuple[int, ...], at: int, amount: int) -> tuple[int, ...]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+from koordra.allocator.devices.capacity import Demand, nano
+from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan
 from koordra.placement.candidates.result_cache import Result, ResultCache
 from koordra.placement.node_class import DeviceState
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import Table
 from koordra.placement.request.groups import Group
+from koordra.quantity import parse
 from tests.unit.allocator import machines
 
 Object = dict[str, Any]
@@ -39,6 +44,22 @@ def test_a_share_is_measured_by_the_gpus_of_the_node_it_would_be_on() -> None:
     engine = engine_for(learned=Learned(Table(holes=holes, pods=100)))
     found = plan([*cluster, _allocated(held, *large), _share("new", "20Gi")], engine=engine)
     assert found.nodes == {"default/new": "z"}
+
+
+def test_the_bound_counts_only_what_a_share_adds_to_the_fuller_capacity() -> None:
+    """Half of the memory is in use and a tenth of the cores; half of the cores beside that is a tenth more of the GPU."""
+    gpu = machines.gpu(0, place=machines.place(0))
+    holder = machines.claim("held", machines.request("gpu", capacity={"memory": "40Gi", "cores": "10"}))
+    shown = [machines.node(), machines.slice_of([gpu])]
+    state = machines.state_of([*shown, _allocated(holder, *shown)])
+    waste = ExpectedWaste(Table(pods=1)).on_node(state)
+    amounts = {name: nano(parse(amount)) for name, amount in (("memory", "8Gi"), ("cores", "50"))}
+    least = waste.least(0, amounts)
+    state.parts[0] = state.whole * 6 // 10
+    one = SimpleNamespace(device=0, wanted=SimpleNamespace(spec=SimpleNamespace(admin_access=False)))
+    found = waste(cast(PartialChoice, SimpleNamespace(placed=[one], demand=Demand({}))))
+    assert found.share == 100
+    assert 0 < least <= found.cost
 
 
 def test_what_is_known_of_requests_is_forgotten_when_nodes_publish_anew() -> None:
