@@ -11,7 +11,7 @@ from koordra.allocator.features import Features
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
-from koordra.controller.allocation.pod_terms import host_ports, label_selector_matches
+from koordra.controller.allocation.pod_terms import host_ports, label_selector_matches, reads_other_pods
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
@@ -230,3 +230,12 @@ def test_suitable_nodes_of_a_converted_class_are_obeyed() -> None:
 )
 def test_label_selectors(expression: dict[str, Any], holds: bool) -> None:
     assert label_selector_matches({"matchExpressions": [expression]}, {"a": "1"}) is holds
+
+
+def test_only_volumes_of_persistent_volume_claims_look_at_other_pods() -> None:
+    token, scratch = {"name": "token", "projected": {}}, {"name": "scratch", "emptyDir": {}}
+    assert not reads_other_pods({"spec": {"volumes": [token, scratch]}})
+    assert reads_other_pods({"spec": {"volumes": [token, {"persistentVolumeClaim": {"claimName": "data"}}]}})
+    assert reads_other_pods(
+        {"spec": {"volumes": [{"name": "cache", "ephemeral": {"volumeClaimTemplate": {}}}]}}
+    )
