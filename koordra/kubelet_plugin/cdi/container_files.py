@@ -194,7 +194,7 @@ def _pci_class(device: MachineDevice) -> str:
 
 def cpu_mask(cpus: str) -> str:
     """The kernel's list form (`0-3,8`) as its mask form: words of eight hex digits, highest first."""
-    mask = f"{sum(1 << cpu for cpu in cpu_numbers(cpus)):x}"
+    mask = f"{sum(1 << cpu for cpu in {*cpu_numbers(cpus)}):x}"
     return ",".join(wrap(mask.zfill(-(-len(mask) // 8) * 8), 8))
 
 

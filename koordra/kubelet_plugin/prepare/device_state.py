@@ -167,7 +167,6 @@ class DeviceState:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
-
                 self._stop_unknown_isolation(ref)
                 self._files.remove(ref.uid)
                 with suppress(CheckpointError):

@@ -38,6 +38,7 @@ def claims_of(raw: Mapping[str, Any]) -> tuple[ClaimRecord, ...]:
         ("0", "00000001"),
         ("31-32", "00000001,80000000"),
         ("0-3,64-67", "0000000f,00000000,0000000f"),
+        ("0-3,2,1-1", "0000000f"),
     ],
 )
 def test_cpu_masks_are_the_kernels(cpus: str, mask: str) -> None:
