@@ -17,8 +17,8 @@ from benchmarks._plain_fgd import PlainFgd
 from benchmarks._results import data, table, write
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fleet import Fleet
+from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.replay import arrivals, cluster_of, policy_named, run, shuffled
@@ -94,7 +94,9 @@ def _openb(folder: Path, scale: int) -> dict[str, Any]:
     generator = np.random.default_rng(42)
     requests = arrivals(pods, cluster.capacity, generator=generator, scale=scale)
     learned = expected(workload, capacity_of(cluster.kinds, cluster.nodes))
-    fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), ExpectedWaste(cluster.kinds, learned))
+    fleet = Fleet(
+        cluster.kinds, shuffled(cluster.nodes, generator), FleetExpectedWaste(cluster.kinds, learned)
+    )
     done = run(fleet, requests, cluster.capacity, clock=time.thread_time_ns)
     return {
         "nodes": len(cluster.nodes),

@@ -17,7 +17,7 @@ from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.kubelet_plugin.status.dump import dump
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 
 
 @click.group("debug")
@@ -60,11 +60,11 @@ def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, ou
     else:
         data = connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data")
         learned = learned_of(data or {})
-        table = Table() if learned is None else learned.table
+        table = LearnedTable() if learned is None else learned.table
     click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _table_text(table))
 
 
-def _of_file(file: Path) -> Table:
+def _of_file(file: Path) -> LearnedTable:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -73,10 +73,10 @@ def _of_file(file: Path) -> Table:
         raise InvalidManifest(
             "is no table", object=str(file), remedy="give a file of koordra replay --save-table"
         )
-    return Table.from_document(document)
+    return LearnedTable.from_document(document)
 
 
-def _table_text(table: Table) -> str:
+def _table_text(table: LearnedTable) -> str:
     parts = [f"learned from {table.pods} pods"]
     holes = [
         (str(10 * step), f"{hole / 1000:.0f}", "#" * round(hole / 10_000), _verdict(10 * step, hole))

@@ -21,7 +21,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation import dlrm, plot, report
 from koordra.simulation.learning import replayed
 from koordra.simulation.machine_cluster import MachineCluster
@@ -129,10 +129,10 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     _show(reports, options)
 
 
-def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Table | None:
+def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> LearnedTable | None:
     """What koordra knows before the first pod."""
     if options["table"] is not None:
-        return Table.from_document(json.loads("\n".join(_lines(options["table"]))))
+        return LearnedTable.from_document(json.loads("\n".join(_lines(options["table"]))))
     if options["start"] == "unknown":
         return None
     with progress("learning the workload") as show:

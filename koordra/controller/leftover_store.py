@@ -18,7 +18,7 @@ from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 
 log = get_logger(__name__)
 
@@ -82,7 +82,7 @@ def learned_of(data: dict[str, Any]) -> Learned | None:
     if not data.get(TABLE):
         return None
     workload = _read(data.get(WORKLOAD) or "[]", list)
-    return Learned(Table.from_document(_read(data[TABLE], dict)), Workload.from_document(workload))
+    return Learned(LearnedTable.from_document(_read(data[TABLE], dict)), Workload.from_document(workload))
 
 
 def _read(text: str, wanted: type) -> Any:

@@ -15,9 +15,9 @@ import numpy as np
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import STEP, STEPS, Table
-from koordra.simulation.expected_waste import ExpectedWaste
+from koordra.placement.policy.workload_table import STEP, STEPS, LearnedTable
 from koordra.simulation.fleet import Fleet
+from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
 
 _VOTES = 5
 _Votes = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -41,7 +41,7 @@ def replayed(
     streams: int = 4,
     generators: Callable[[int], np.random.Generator],
     progress: Callable[[int, int], None] = lambda _done, _of: None,
-) -> Table:
+) -> LearnedTable:
     """The table by replaying on empty `nodes`. `generators(i)` makes the i-th stream's randomness; `progress` is
     called with the number of streams done and of all."""
     table = expected(workload, capacity_of(kinds, nodes))
@@ -52,7 +52,7 @@ def replayed(
         sums, visits = _VOTES * first, np.full(len(first), float(_VOTES))
         for number, stream in enumerate(drawn):
             progress(round_number * streams + number, rounds * streams)
-            policy = ExpectedWaste(kinds, replace(table, holes=tuple(int(value) for value in hole)))
+            policy = FleetExpectedWaste(kinds, replace(table, holes=tuple(int(value) for value in hole)))
             _vote(Fleet(kinds, nodes, policy), stream, sums, visits)
         hole = 0.5 * hole + 0.5 * sums / visits
         if round_number >= rounds // 2:

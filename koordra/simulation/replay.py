@@ -20,11 +20,11 @@ from koordra.errors import PlanError
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.baseline_policies import SCORES, BaselinePolicy, place_randomly
-from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fgd import Fgd, Target, fragmented
 from koordra.simulation.fleet import Fleet, Placement, Policy
+from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import TraceNode, TracePod
 
@@ -178,13 +178,15 @@ def decision_us(decisions: Sequence[int]) -> dict[str, float | None]:
     return {"p50": p50, "p99": p99, "max": most}
 
 
-def policy_named(name: str, kinds: Sequence[Kind], workload: Workload, table: Table | None = None) -> Policy:
+def policy_named(
+    name: str, kinds: Sequence[Kind], workload: Workload, table: LearnedTable | None = None
+) -> Policy:
     """A fresh policy; `table` is what `koordra` knows. Raises PlanError for an unknown name."""
     if name in SCORES:
         return BaselinePolicy(name, SCORES[name])
     if name not in NAMES:
         raise PlanError(f"{name!r} is not a policy; policies are {', '.join(NAMES)}")
-    return Fgd(Target(workload.popular(), kinds)) if name == "fgd" else ExpectedWaste(kinds, table)
+    return Fgd(Target(workload.popular(), kinds)) if name == "fgd" else FleetExpectedWaste(kinds, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class Experiment:
     cluster: Cluster
     pods: Sequence[TracePod]
     workload: Workload
-    table: Table | None = None
+    table: LearnedTable | None = None
     unknown: bool = False
     tune_ratio: float = 1.3
     scale: int = 1
@@ -219,7 +221,7 @@ class Experiment:
         def place(request: Request) -> Placement | None:
             if name == "random":
                 return place_randomly(fleet, request, generator)
-            if self.unknown and isinstance(policy, ExpectedWaste):
+            if self.unknown and isinstance(policy, FleetExpectedWaste):
                 table = online.observe(request)
                 if table is not None:
                     policy.learn(table)

@@ -20,8 +20,8 @@ import pytest
 from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online
-from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fleet import Fleet, Placement
+from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.replay import policy_named
 from tests.long import mostly_long
@@ -76,7 +76,7 @@ def test_a_long_life_leaves_no_drift(chapter: int) -> None:
     for turn in range(DECISIONS):
         request = _request(generator, wild=wild)
         table = online.observe(request)
-        if table is not None and isinstance(policy, ExpectedWaste):
+        if table is not None and isinstance(policy, FleetExpectedWaste):
             policy.learn(table)
             fleet.policy_changed()
         placement = fleet.place(request)

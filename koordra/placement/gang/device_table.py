@@ -59,7 +59,7 @@ class Free(NamedTuple):
 
 
 @dataclass(slots=True)
-class Table:
+class MemberDeviceSets:
     """Bit n is the device at position `devices[n]` of the node. `state`: the node as if nobody used its devices.
 
     `gpus`       the cards (those that count as spare)
@@ -111,7 +111,7 @@ def table_of(
     state: NodeState,
     *,
     policy: PlacementPolicy,
-) -> Table | None:
+) -> MemberDeviceSets | None:
     """The table of a node for members that ask this. `state`: the node as if nobody used its devices."""
     whole = _taken_whole(asked, state)
     if whole is None or state.demanded_of(asked) is not None:
@@ -142,7 +142,7 @@ def table_of(
     tables = [machine.table(one) for one in sets]
     if any(one.cost.max(initial=0) >= ALTERNATIVE // 2 for one in tables):
         return None  # nobody could tell it from a step down in a list
-    return Table(
+    return MemberDeviceSets(
         state=state,
         devices=devices,
         gpus=sum(bit[at] for at in gpus if state.devices[at].plain.get(names.ATTR_TYPE) == names.TYPE_GPU),

@@ -26,7 +26,7 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement
 from koordra.allocator.search.solution import Placed
 from koordra.placement.decide import Engine
-from koordra.placement.gang.device_table import Free, Table, table_of
+from koordra.placement.gang.device_table import Free, MemberDeviceSets, table_of
 from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of, rail_of
 from koordra.placement.gang.node_search import NodeSearch, together
@@ -194,7 +194,7 @@ def _fit(
     return replace(fit_of([(asks, members)], offers, taken=engine.index.taken), spare=spare.bit_count())
 
 
-def _counted(table: Table, free: Free) -> Numbers:
+def _counted(table: MemberDeviceSets, free: Free) -> Numbers:
     numbers: list[tuple[int, int]] = []
     for number in range(1, len(table.sets)):
         best = table.best(number, free)
@@ -210,7 +210,9 @@ def _counted(table: Table, free: Free) -> Numbers:
     return Numbers(tuple(numbers), complete=not table.preferred)
 
 
-def _table(engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedGroup) -> Table | None:
+def _table(
+    engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedGroup
+) -> MemberDeviceSets | None:
     info, where = kind.info, kind.where
     devices = info.devices
     if where is None or devices.node_class is None or engine.policy is None:
@@ -223,11 +225,11 @@ def _table(engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedG
         ).policy
         state = NodeState(info.pools, Usage(), engine.features, honors_partitions=devices.honors_partitions)
         tables[key] = policy and table_of(member.asked, member.siblings, state, policy=policy)
-    found: Table | None = tables[key]
+    found: MemberDeviceSets | None = tables[key]
     return found
 
 
-def _free(engine: Engine, info: NodeInfo, table: Table, rails: Rails | None) -> Free | None:
+def _free(engine: Engine, info: NodeInfo, table: MemberDeviceSets, rails: Rails | None) -> Free | None:
     """None where a device is in use and yet whole."""
     taken = engine.index.taken
     bit = {device: 1 << at for at, device in enumerate(table.devices)}

@@ -1,7 +1,7 @@
 """The policy `koordra`: expected waste. A request goes where what it makes unusable is least.
 
 Of a node: g_i free thousandths of GPU i, R their sum (of a card that is cut what can still be given out of it), C free cores, M free
-memory. A learned table (`workload_table.Table`) knows
+memory. A learned table (`workload_table.LearnedTable`) knows
 
     H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned from the workload;
                             of a card that is cut into slices (MIG) it depends on what is taken of it, place by place (`mig_placement`)
@@ -42,7 +42,7 @@ from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_
 from koordra.placement.free_amounts.state import WHOLE, Request, State
 from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import MigCardValues
-from koordra.placement.policy.workload_table import MILLION, Block, Demand, Table
+from koordra.placement.policy.workload_table import MILLION, Block, Demand, LearnedTable
 from koordra.topology.machine_shape import positions
 
 HOLES: Final = 1000
@@ -85,7 +85,7 @@ class GroupValue(NamedTuple):
 class ExpectedWaste:
     """The terms, by one table."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: LearnedTable) -> None:
         self.table = table
         self.holes: list[int] = table.hole.tolist()
         self.mig_values = MigCardValues(table.slices)

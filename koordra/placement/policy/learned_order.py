@@ -36,7 +36,7 @@ from koordra.placement.policy.expected_waste import DeviceWaste, ExpectedWaste
 from koordra.placement.policy.request_models import RequestModels
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _ENOUGH: Final = 32
@@ -61,7 +61,7 @@ Failed = Callable[[str, str], None]
 class Learned:
     """What outlives a process."""
 
-    table: Table = field(default_factory=Table)
+    table: LearnedTable = field(default_factory=LearnedTable)
     workload: Workload = field(default_factory=Workload)
 
 
@@ -97,7 +97,7 @@ class LearnedOrder:
         self._begun = known.workload.count > 0
 
     @property
-    def table(self) -> Table:
+    def table(self) -> LearnedTable:
         return self.waste.table
 
     @property
@@ -239,7 +239,7 @@ class LearnedOrder:
                 return True
         return False
 
-    def know(self, table: Table) -> None:
+    def know(self, table: LearnedTable) -> None:
         """Use this table from now on."""
         self.waste = ExpectedWaste(table)
         self.epoch += 1

@@ -23,8 +23,8 @@ from koordra.placement.policy.workload_table import (
     STEPS,
     Block,
     Demand,
+    LearnedTable,
     SliceDemand,
-    Table,
 )
 
 _ROUNDS_AT_ONCE = 30
@@ -36,9 +36,9 @@ _HORIZON = 1 << 15
 _Holes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-def expected(workload: Workload, capacity: Mapping[str, int]) -> Table:
+def expected(workload: Workload, capacity: Mapping[str, int]) -> LearnedTable:
     """The table at once. `capacity` is GPUs by model."""
-    return Table(
+    return LearnedTable(
         holes=_recursion(workload),
         cores=_demands(workload, lambda request: request.cpu),
         memory=_demands(workload, lambda request: request.memory),
@@ -56,7 +56,7 @@ def _recursion(workload: Workload) -> tuple[int, ...]:
     for request, count in workload.with_gpus():
         shares[-(-request.milli // STEP)] += count
     if not shares.any():
-        return Table().holes
+        return LearnedTable().holes
     shares /= shares.sum()
     steps = np.arange(STEPS + 1)
     smaller = steps[:, None] - steps
@@ -152,7 +152,7 @@ class Online:
         self.workload = Workload(horizon=_HORIZON)
         self._arrived, self._next = 0, _FIRST_LOOK
 
-    def observe(self, request: Request) -> Table | None:
+    def observe(self, request: Request) -> LearnedTable | None:
         """Count the request; a table that was made anew, where it is time for one."""
         self.workload.add(request)
         self._arrived += 1

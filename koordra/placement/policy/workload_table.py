@@ -59,7 +59,7 @@ class SliceDemand(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class LearnedTable:
     """What was learned; the default is what is assumed before anything was: no hole is lost, nothing is short."""
 
     holes: tuple[int, ...] = (0,) * (STEPS + 1)
@@ -94,7 +94,7 @@ class Table:
         }
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Table:
+    def from_document(cls, document: Mapping[str, Any]) -> LearnedTable:
         """Raises InvalidManifest for a document that is not such a table."""
         if document.get("apiVersion") != VERSION:
             raise InvalidManifest(

@@ -20,7 +20,7 @@ from koordra.errors import InvalidManifest, NotFound
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from tests.fakes.joint_cluster import gpu_slice, node
 from tests.unit.controller.test_placer import Book, of_kind
 
@@ -48,9 +48,11 @@ class Learning(Book):
         self.pods = [one for one in self.pods if objects.name(one) != name]
 
 
-def hole_of(free: int) -> Table:
+def hole_of(free: int) -> LearnedTable:
     """A GPU with this much free (in thousandths) stays as it is; everything else gets filled."""
-    return Table(holes=tuple(10_000 * step if 10 * step == free else 0 for step in range(101)), pods=100)
+    return LearnedTable(
+        holes=tuple(10_000 * step if 10 * step == free else 0 for step in range(101)), pods=100
+    )
 
 
 def two_cards(learned: Learned | None) -> Learning:
@@ -82,7 +84,7 @@ def test_the_learned_table_decides_where_the_claim_is_equally_well_served() -> N
 
 def test_it_learns_from_the_claims_that_arrive() -> None:
     book = Learning(nodes=4, gpus=2)
-    assert book.placer.order.learned.table == Table()
+    assert book.placer.order.learned.table == LearnedTable()
     for number in range(40):
         book.place(f"c{number}", memory=f"{GPU * 60 // 100}Gi", cpu="100m")
         if number % 3 == 2:
@@ -358,4 +360,4 @@ def test_the_clusters_table_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "learned from 100 pods" in told.output
     assert "practically lost" in told.output
     plain = CliRunner().invoke(leftover_table, ["-n", "home", "-o", "json"], catch_exceptions=False)
-    assert Table.from_document(json.loads(plain.output)) == hole_of(190)
+    assert LearnedTable.from_document(json.loads(plain.output)) == hole_of(190)

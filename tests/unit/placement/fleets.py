@@ -13,7 +13,7 @@ from koordra.placement.free_amounts.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.fleet import Fleet
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
@@ -76,5 +76,5 @@ def stream(count: int, *, seed: int = 1) -> list[Request]:
     return made
 
 
-def table(requests: list[Request]) -> Table:
+def table(requests: list[Request]) -> LearnedTable:
     return expected(Workload.of(requests), {"T4": 8, "G2": 32, "V100": 16})

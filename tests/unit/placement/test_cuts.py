@@ -16,7 +16,7 @@ from koordra.placement.mig.layout import Layout, Place, layout_of
 from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import SliceDemand, Table
+from koordra.placement.policy.workload_table import LearnedTable, SliceDemand
 from tests.unit.placement.fleets import mig_layout
 
 
@@ -156,7 +156,7 @@ def test_a_table_keeps_the_mix_of_slices() -> None:
         SliceDemand(small.profiles, small.milli, 800_000),
         SliceDemand(large.profiles, large.milli, 200_000),
     )
-    assert Table.from_document(table.to_document()) == table
+    assert LearnedTable.from_document(table.to_document()) == table
     assert Workload.from_document(workload.to_document()).counts == workload.counts
 
 
@@ -164,18 +164,18 @@ def test_documents_of_earlier_versions_are_read() -> None:
     table = expected(Workload([(Request(1000, 1024, 1, 500), 20)]), {"H100": 8})
     document = table.to_document()
     del document["slices"]
-    assert Table.from_document(document) == table
+    assert LearnedTable.from_document(document) == table
     rows = [[20, 1000, 1024, 1, 500, ["H100"], 0, 0, -1]]
     assert Workload.from_document(rows).counts == {Request(1000, 1024, 1, 500, ("H100",)): 20}
     for broken in ([[*rows[0], 7]], [[*rows[0], [], []]], [[*rows[0], [["1g"]]]]):
         with pytest.raises(InvalidManifest):
             Workload.from_document(broken)
     with pytest.raises(InvalidManifest):
-        Table.from_document({**document, "slices": [["1g", 3]]})
+        LearnedTable.from_document({**document, "slices": [["1g", 3]]})
 
 
 def test_the_mix_of_slices_is_shown(tmp_path: Path) -> None:
-    table = Table(slices=(SliceDemand(("3g.40gb", "4g.40gb"), 460, 250_000),), pods=40)
+    table = LearnedTable(slices=(SliceDemand(("3g.40gb", "4g.40gb"), 460, 250_000),), pods=40)
     file = tmp_path / "table.json"
     file.write_text(json.dumps(table.to_document()))
     shown = CliRunner().invoke(leftover_table, [str(file)])

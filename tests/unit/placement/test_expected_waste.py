@@ -11,9 +11,9 @@ from koordra.placement.free_amounts.state import Choice, Request, State, after
 from koordra.placement.policy.expected_waste import StrandedCapacity
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
-from koordra.placement.policy.workload_table import Demand, Table
-from koordra.simulation.expected_waste import ExpectedWaste
+from koordra.placement.policy.workload_table import Demand, LearnedTable
 from koordra.simulation.fleet import INFEASIBLE, Fleet
+from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
 from tests.unit.placement import fleets
 
 
@@ -30,7 +30,7 @@ def _lacking(demands: tuple[Demand, ...], usable: Fraction, free: int) -> Fracti
     )
 
 
-def _worth(table: Table, state: State) -> tuple[Fraction, Fraction]:
+def _worth(table: LearnedTable, state: State) -> tuple[Fraction, Fraction]:
     """What of the cost depends on the state alone (thousandths of GPU), and U."""
     holes = sum((Fraction(int(table.hole[free]), 1000) for free in state.gpus), Fraction(0))
     rest, model = sum(state.gpus), fleets.KINDS[state.kind].model
@@ -60,7 +60,7 @@ def test_the_key_is_the_formula() -> None:
     assert table.cores
     assert table.memory
     assert table.reserved
-    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.KINDS, table))
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), FleetExpectedWaste(fleets.KINDS, table))
     compared = 0
     for request in requests:
         for node, state in enumerate(fleet.nodes):
@@ -80,14 +80,14 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
     """810 goes where it leaves nothing, and 650 where 350 stays rather than 190, if 350 is what gets filled."""
     holes = [0] * 101
     holes[19], holes[35] = 190_000, 30_000
-    table = Table(holes=tuple(holes))
+    table = LearnedTable(holes=tuple(holes))
     state = State(0, 24_000, 128_000, (1000, 840))
-    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(fleets.KINDS, table))
+    fleet = Fleet(fleets.KINDS, [state], FleetExpectedWaste(fleets.KINDS, table))
     placement = fleet.find(Request(1000, 0, 1, 650))
     assert placement is not None
     assert placement.gpus == (0,)
     holes[19], holes[35] = 0, 300_000
-    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(fleets.KINDS, Table(holes=tuple(holes))))
+    fleet = Fleet(fleets.KINDS, [state], FleetExpectedWaste(fleets.KINDS, LearnedTable(holes=tuple(holes))))
     placement = fleet.find(Request(1000, 0, 1, 650))
     assert placement is not None
     assert placement.gpus == (1,)
@@ -95,7 +95,7 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
 
 def test_before_it_learned_it_is_best_fit() -> None:
     states = [State(1, 96_000, 512_000, (1000,) * 8), State(1, 96_000, 512_000, (1000, 500) + (0,) * 6)]
-    fleet = Fleet(fleets.KINDS, states, ExpectedWaste(fleets.KINDS))
+    fleet = Fleet(fleets.KINDS, states, FleetExpectedWaste(fleets.KINDS))
     placement = fleet.find(Request(1000, 1024, 1, 500))
     assert placement is not None
     assert (placement.node, placement.gpus) == (1, (1,))
@@ -103,7 +103,7 @@ def test_before_it_learned_it_is_best_fit() -> None:
 
 def test_it_learns_from_what_arrives() -> None:
     requests = fleets.stream(200)
-    policy = ExpectedWaste(fleets.KINDS)
+    policy = FleetExpectedWaste(fleets.KINDS)
     fleet = Fleet(fleets.KINDS, fleets.nodes(60), policy)
     online = Online({"T4": 40, "G2": 160, "V100": 80})
     changes = 0
@@ -122,7 +122,7 @@ def test_it_learns_from_what_arrives() -> None:
 
 def test_the_table_survives_writing_and_reading() -> None:
     table = fleets.table(fleets.stream(100))
-    assert Table.from_document(table.to_document()) == table
+    assert LearnedTable.from_document(table.to_document()) == table
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_table_survives_writing_and_reading() -> None:
 )
 def test_a_table_that_is_none_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidManifest, match=words):
-        Table.from_document({**Table().to_document(), **change})
+        LearnedTable.from_document({**LearnedTable().to_document(), **change})
 
 
 def test_old_arrivals_are_forgotten() -> None:
@@ -166,7 +166,7 @@ def test_lacking_is_its_sum() -> None:
 
 def test_infeasible_is_worse_than_any_cost() -> None:
     requests = fleets.stream(50)
-    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.KINDS, fleets.table(requests)))
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), FleetExpectedWaste(fleets.KINDS, fleets.table(requests)))
     for request in requests:
         fleet.place(request)
     keys = [key for request in requests for key in fleet.keys(request).tolist() if key < INFEASIBLE]

@@ -13,7 +13,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.free_amounts.state import State
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload_table import Demand, Table
+from koordra.placement.policy.workload_table import Demand, LearnedTable
 from koordra.quantity import parse
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import MachineShape, pair_level
@@ -28,7 +28,7 @@ MACHINES = ("dgx-a100", "hgx-h100", "pcie-a100x8-2nic", "two-switches-one-root",
 class Machine:
     """One node, of which so much is free."""
 
-    def __init__(self, name: str, table: Table) -> None:
+    def __init__(self, name: str, table: LearnedTable) -> None:
         self.shape: MachineShape = shape_of_machine(catalogue.machine(name))
         self.published = build_slices(
             catalogue.machine(name), node_name="node-1", node_uid="u", mode="joint", generation=1
@@ -82,7 +82,10 @@ def _random_state(shape: MachineShape, generator: np.random.Generator) -> State:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_best_level_of_the_node_is_taken(name: str) -> None:
-    machine, generator = Machine(name, Table(nics=(Demand(50, 500_000),), pods=100)), np.random.default_rng(3)
+    machine, generator = (
+        Machine(name, LearnedTable(nics=(Demand(50, 500_000),), pods=100)),
+        np.random.default_rng(3),
+    )
     for _ in range(12):
         state = _random_state(machine.shape, generator)
         for milli, percent in ((1000, 100), (1000, 25), (400, 50)):
@@ -106,7 +109,7 @@ def test_the_best_level_of_the_node_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_several_devices_are_as_near_as_any_that_are_free(name: str) -> None:
-    machine, generator = Machine(name, Table(pods=100)), np.random.default_rng(4)
+    machine, generator = Machine(name, LearnedTable(pods=100)), np.random.default_rng(4)
     for _ in range(8):
         state = _random_state(machine.shape, generator)
         for gpus, nics in ((2, 1), (2, 2), (4, 2)):
@@ -144,7 +147,7 @@ def _steps(shape: MachineShape, gpus: Sequence[int], nics: Sequence[int]) -> int
 
 def test_gpus_without_a_nic_go_to_who_wants_none() -> None:
     """On two switches, one of which has no NIC left, a request without NIC takes the GPU there."""
-    machine = Machine("hgx-h100", Table(nics=(Demand(100, 1_000_000),), pods=100))
+    machine = Machine("hgx-h100", LearnedTable(nics=(Demand(100, 1_000_000),), pods=100))
     shape = machine.shape
     nics = tuple(
         0 if pair_level(shape, 1, 1 << at) in {Level.PIX, Level.PXB} else 100 for at in range(shape.nics)

@@ -16,7 +16,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.free_amounts.state import Request, Slice
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.topology.machine import Machine
 from koordra.topology.presets.mig import mig_profiles
 from tests.long import mostly_long
@@ -145,7 +145,7 @@ def test_the_mix_that_was_learned_decides_the_place() -> None:
     """Where nothing is known a small slice goes to the end of the card; where that end is what everybody wants, it does not."""
     wide = Workload([(Request(1, 1, 0, 0, slices=(Slice(("1g.10gb",), 195),)), 100)])
     chosen = []
-    for table in (Table(), expected(wide, {"A100": 8})):
+    for table in (LearnedTable(), expected(wide, {"A100": 8})):
         clusters = MigClusters(["all cut"], table)
         clusters.add_slices("c", Asked(_named("1g.5gb")))
         planned, _ = clusters.by_plan("c")

@@ -23,7 +23,7 @@ from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.learned_order import Learned as Known
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from tests.fakes.groups import groups_of
 from tests.long import mostly_long
 from tests.machines import catalogue
@@ -65,7 +65,7 @@ JOINT = [
 class Clusters:
     """The same cluster, twice."""
 
-    def __init__(self, machines: list[str], table: Table) -> None:
+    def __init__(self, machines: list[str], table: LearnedTable) -> None:
         self.nodes: list[Object] = []
         self.slices: list[Object] = []
         for number, machine in enumerate(machines):

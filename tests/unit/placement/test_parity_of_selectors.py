@@ -15,7 +15,7 @@ import pytest
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.openb import read_pods
 from tests.long import mostly_long
 from tests.unit.placement import mixed
@@ -28,7 +28,7 @@ MACHINES = ["dgx-a100", "hgx-h100", "v100x8-sxm2", "t4x4-1nic"]
 class MixedClusters(Clusters):
     """Every third node is in one zone; the last one of each machine is set aside. `models` rename the cards, machine by machine."""
 
-    def __init__(self, machines: list[str], table: Table, *, models: tuple[str, ...] = ()) -> None:
+    def __init__(self, machines: list[str], table: LearnedTable, *, models: tuple[str, ...] = ()) -> None:
         self.renamed, self.count = models, len(machines)
         super().__init__(machines, table)
 

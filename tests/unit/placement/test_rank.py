@@ -15,7 +15,7 @@ from koordra.placement import engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload_table import Demand, Table
+from koordra.placement.policy.workload_table import Demand, LearnedTable
 from koordra.placement.request.groups import Group
 from koordra.topology import presets
 
@@ -148,7 +148,7 @@ def test_a_bound_hides_no_node(cluster: list[Object], monkeypatch: pytest.Monkey
 
 def test_what_a_node_would_waste_follows_its_state(cluster: list[Object]) -> None:
     """Nodes in one state cost the same; one whose cores are gone costs less to take GPUs of; a node that goes changes no other."""
-    stranded = Table(pods=1, cores=(Demand(8000, 1_000_000),))
+    stranded = LearnedTable(pods=1, cores=(Demand(8000, 1_000_000),))
     engine = engine_for(learned=Learned(stranded))
     pod = {
         "kind": "Pod",

@@ -8,8 +8,8 @@ from koordra.errors import PlanError
 from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.simulation import fleet as fleet_module
-from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fleet import INFEASIBLE, Fleet, Placement
+from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
 from koordra.simulation.replay import NAMES, policy_named
 from tests.unit.placement import fleets
 
@@ -89,10 +89,10 @@ def test_rows_that_are_forgotten_change_no_decision(monkeypatch: pytest.MonkeyPa
     """Neither those of too many classes, nor those that are behind by too many moves."""
     requests = [request for seed in range(4) for request in fleets.stream(100, seed=seed)]
     table = fleets.table(requests)
-    plain = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.KINDS, table))
+    plain = Fleet(fleets.KINDS, fleets.nodes(), FleetExpectedWaste(fleets.KINDS, table))
     placed = [plain.place(request) for request in requests]
     monkeypatch.setattr(fleet_module, "_KEPT_BYTES", 16 * 8 * 12)
-    tight = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.KINDS, table))
+    tight = Fleet(fleets.KINDS, fleets.nodes(), FleetExpectedWaste(fleets.KINDS, table))
     assert [tight.place(request) for request in requests] == placed
     assert len(tight._rows) <= 16
     for placement in placed * 60:

@@ -15,23 +15,23 @@ import numpy as np
 from koordra.allocator.score import DEFAULT_POLICY
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request
 from koordra.placement.policy import expected_waste as terms
-from koordra.placement.policy.workload_table import MILLION, Table
+from koordra.placement.policy.workload_table import MILLION, LearnedTable
 from koordra.simulation.fleet import INFEASIBLE, Fleet, Ints
 
 _LEFT_BITS: Final = 10
 _MICRO: Final = 1000
 
 
-class ExpectedWaste:
+class FleetExpectedWaste:
     """See the module; before anything was learned the cost is U/100, which is best fit."""
 
     name = DEFAULT_POLICY
 
-    def __init__(self, kinds: Sequence[Kind], table: Table | None = None) -> None:
+    def __init__(self, kinds: Sequence[Kind], table: LearnedTable | None = None) -> None:
         self._kinds = kinds
-        self.learn(table or Table())
+        self.learn(table or LearnedTable())
 
-    def learn(self, table: Table) -> None:
+    def learn(self, table: LearnedTable) -> None:
         """The fleet is to be told (`Fleet.policy_changed`)."""
         self.table = table
         self._hole = table.hole
