@@ -175,12 +175,12 @@ class Inventory:
             self.unreadable.setdefault(pool, {})[name] = str(error)
             self._named.setdefault(name, []).append((pool, ""))
             return
-        pool, node = (entry.driver, entry.pool), "" if entry.shared_counters else entry.selection.node_name
+        pool, node = (entry.driver, entry.pool), entry.selection.node_name
         self._named.setdefault(name, []).append((pool, node))
         self.by_pool.setdefault(pool, []).append(entry)
-        # Without the gate these are counted for completeness, but never relevant for a node.
-        if gates.PARTITIONABLE_DEVICES in self.features or not (
-            entry.per_device_selection or entry.shared_counters
+        # Without the gate, per-device selection is counted for completeness, but never relevant for a node; nor are counters alone.
+        if not entry.shared_counters and (
+            gates.PARTITIONABLE_DEVICES in self.features or not entry.per_device_selection
         ):
             self.by_node.setdefault(node, []).append(entry)
 
@@ -209,17 +209,16 @@ class Inventory:
             return known[1]
         relevant: dict[PoolID, list[ResourceSlice]] = {}
         for entry in (*anywhere, *self.by_node.get(name, ())):
-            if not concerns(entry, node):
-                continue
-            pool = (entry.driver, entry.pool)
-            kept = relevant.get(pool)
-            if kept is None or entry.generation > kept[0].generation:
-                relevant[pool] = [entry]
-            elif entry.generation == kept[0].generation:
-                kept.append(entry)
+            if concerns(entry, node):
+                relevant.setdefault((entry.driver, entry.pool), []).append(entry)
         rules = [self.rules[name] for name in sorted(self.rules)]
         found = []
-        for pool, kept in sorted(relevant.items()):
+        for pool, entries in sorted(relevant.items()):
+            if gates.PARTITIONABLE_DEVICES in self.features:
+                # Counters matter wherever devices of their pool do, and nowhere else: other nodes' pools stay out.
+                entries += [entry for entry in self.by_pool[pool] if entry.shared_counters]
+            newest = max(entry.generation for entry in entries)
+            kept = [entry for entry in entries if entry.generation == newest]
             if texts := self.unreadable.get(pool):
                 found.append(Pool(pool, trouble=texts[min(texts)]))
             elif built := pool_of(pool, kept, self.by_pool[pool], node, features=self.features, rules=rules):

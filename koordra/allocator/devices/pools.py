@@ -1,7 +1,7 @@
 """Pools: what a node sees of a driver's devices, gathered from ResourceSlices (source: dra.md 1.4 and upstream's pool gathering).
 
 - A slice counts for a node when its node name, selector or `allNodes` says so, when one of its devices does
-  (`perDeviceNodeSelection`), or when it holds shared counters.
+  (`perDeviceNodeSelection`); one of shared counters when another slice of its pool does.
 - Of a pool only the highest generation counts. When the slices for the node are not the whole pool, all slices of the
   pool are consulted: a newer generation elsewhere makes the node's slices obsolete (the pool is not there), fewer slices than
   `resourceSliceCount` make the pool incomplete (no device of it may be allocated).
@@ -151,8 +151,6 @@ def _offered(
 
 def concerns(entry: ResourceSlice, node: Mapping[str, Any]) -> bool:
     """Whether the slice says anything about the node."""
-    if entry.shared_counters:
-        return True
     if entry.per_device_selection:
         return any(_selected(device.selection, node) for device in entry.devices)
     return _selected(entry.selection, node)

@@ -10,7 +10,18 @@ import pytest
 
 from koordra.allocator import Inventory
 from koordra.placement import PlanError, engine_for, plan, read_inventory
-from tests.unit.allocator.machines import claim, device_classes, gpu, machine, place, request, slice_of
+from tests.unit.allocator.machines import (
+    claim,
+    counters_of,
+    cut_card,
+    device_classes,
+    gpu,
+    machine,
+    node,
+    place,
+    request,
+    slice_of,
+)
 
 Dict = dict[str, Any]
 
@@ -131,3 +142,23 @@ def test_what_an_inventory_is_not_about_is_refused() -> None:
     with pytest.raises(PlanError, match="DeviceTaintRule rule"):
         inventory.put({"kind": "DeviceTaintRule", "metadata": {"name": "rule"}, "spec": {"taint": 1}})
     assert list(inventory.rules) == ["rule"]
+
+
+def cut(name: str) -> list[Dict]:
+    """A node with a card in MIG mode: devices in one slice of its pool, counters in the other."""
+    devices, counters = cut_card(0, (("3g.40gb", 0, 4, 3),), slices=8, compute=7, place=place(0))
+    found = [node(name), slice_of(devices, name=name), counters_of([counters], name=name)]
+    for entry in found[1:]:
+        entry["spec"]["pool"]["resourceSliceCount"] = 2
+    return found
+
+
+def test_counters_of_another_nodes_pool_leave_a_node_alone() -> None:
+    engine = engine_for()
+    plan([*device_classes(), *cut("n1"), *cut("n2"), claim("a", request("gpu"))], engine=engine)
+    nodes = engine.index.nodes
+    assert {name: [pool.id[1] for pool in info.pools] for name, info in nodes.items()} == {
+        "n1": ["n1"],
+        "n2": ["n2"],
+    }
+    assert nodes["n1"].state is nodes["n2"].state, "nodes that publish the same share what is found out"
