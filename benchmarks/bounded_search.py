@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.search.search import Search
+from koordra.allocator.search.solution import CostPair
 from koordra.placement import Plan, plan
 from tests.unit.allocator import machines
 
@@ -92,7 +93,7 @@ def milliseconds(run: Callable[[], Plan]) -> tuple[float, Plan]:
 
 
 def main() -> None:
-    with patch.object(Search, "least", lambda *_: 0):
+    with patch.object(Search, "least", lambda *_: CostPair()):
         plain, _, first = asked(4)
     bounded, _, second = asked(4)
     costs = [-found.scores["default/pairs"] for found in (first, second)]
