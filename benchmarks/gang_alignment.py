@@ -269,7 +269,7 @@ class Koordra:
         machine = cluster.machine
         self.jobs += 1
         for node in range(NODES):
-            self._write_policies(cluster, node)
+            self._hold(cluster, node)
         gang = Gang(
             "job",
             [_member(f"job-{self.jobs}-{index}", index, gpus, nics) for index in range(members)],
@@ -294,7 +294,7 @@ class Koordra:
             )
         return seats
 
-    def _tell(self, cluster: Cluster, node: int) -> None:
+    def _hold(self, cluster: Cluster, node: int) -> None:
         """What is in use on the node."""
         machine, name = cluster.machine, _name(node)
         held = [machine.gpus[at] for at in range(len(machine.gpus)) if at not in cluster.gpus[node]]

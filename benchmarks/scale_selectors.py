@@ -23,6 +23,7 @@ from benchmarks.scale_dra import cluster_of
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement
 from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.search.solution import CostPair
 from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan
@@ -154,7 +155,7 @@ def _knowing(known: bool) -> Iterator[None]:
     """Without bounds every state of a node that its pods may use is searched."""
     least = CostBound.least
     if not known:
-        CostBound.least = lambda _self, _info, _taken: 0  # type: ignore[method-assign]
+        CostBound.least = lambda _self, _info, _taken: CostPair()  # type: ignore[method-assign]
     try:
         yield
     finally:
