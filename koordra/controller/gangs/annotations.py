@@ -252,8 +252,10 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     timeout = said.seconds(GANG_TIMEOUT)
     if timeout is None:
         seconds = _positive(spec.get("scheduleTimeoutSeconds"))
-        waiting = _seconds(said.text(_KOORDINATOR + "waiting-time") or "") or TIMEOUT
-        timeout = waiting if seconds is None else min(float(seconds), LONGEST_TIMEOUT)
+        if seconds is not None:
+            timeout = min(float(seconds), LONGEST_TIMEOUT)
+        else:
+            timeout = _seconds(said.text(_KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()

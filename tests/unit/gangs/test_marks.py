@@ -188,3 +188,20 @@ def test_who_is_held() -> None:
     assert must_be_held(theirs, has_ours=False, has_unknown=True)
     assert not must_be_held(theirs, has_ours=False, has_unknown=False)
     assert not must_be_held(pod(), has_ours=True, has_unknown=True)
+
+
+@pytest.mark.parametrize(("spec", "timeout"), [({"scheduleTimeoutSeconds": 300}, 300.0), ({}, None)])
+def test_members_may_disagree_about_a_time_that_their_group_says(spec: Object, timeout: float | None) -> None:
+    members = [
+        pod(
+            labels={"scheduling.x-k8s.io/pod-group": "train"},
+            annotations={"gang.scheduling.koordinator.sh/waiting-time": waiting},
+        )
+        for waiting in ("30s", "60s")
+    ]
+    ref = gang_of(members[0])
+    assert ref is not None
+    terms = terms_of(ref, members, group("scheduling.x-k8s.io/v1alpha1", minMember=4, **spec))
+    assert terms is not None
+    assert bool(terms.problems) == (timeout is None)
+    assert timeout is None or terms.timeout == timeout
