@@ -14,7 +14,7 @@ from koordra.placement.candidates.result_cache import Result, ResultCache
 from koordra.placement.node_class import DeviceState
 from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import LearnedTable
 from koordra.placement.request.groups import Group
 from koordra.quantity import parse
 from tests.unit.allocator import machines
@@ -41,7 +41,7 @@ def test_a_share_is_measured_by_the_gpus_of_the_node_it_would_be_on() -> None:
     large, held = _node("z", "80Gi"), _share("held", "20Gi")
     cluster = [*machines.device_classes(), *_node("a", "40Gi"), *_node("b", "40Gi"), *large]
     holes = tuple({25: 250_000, 75: 100_000}.get(step, 0) for step in range(101))
-    engine = engine_for(learned=Learned(Table(holes=holes, pods=100)))
+    engine = engine_for(learned=Learned(LearnedTable(holes=holes, pods=100)))
     found = plan([*cluster, _allocated(held, *large), _share("new", "20Gi")], engine=engine)
     assert found.nodes == {"default/new": "z"}
 
@@ -52,7 +52,7 @@ def test_the_bound_counts_only_what_a_share_adds_to_the_fuller_capacity() -> Non
     holder = machines.claim("held", machines.request("gpu", capacity={"memory": "40Gi", "cores": "10"}))
     shown = [machines.node(), machines.slice_of([gpu])]
     state = machines.state_of([*shown, _allocated(holder, *shown)])
-    waste = ExpectedWaste(Table(pods=1)).on_node(state)
+    waste = ExpectedWaste(LearnedTable(pods=1)).on_node(state)
     amounts = {name: nano(parse(amount)) for name, amount in (("memory", "8Gi"), ("cores", "50"))}
     least = waste.least(0, amounts)
     state.parts[0] = state.whole * 6 // 10
@@ -64,7 +64,7 @@ def test_the_bound_counts_only_what_a_share_adds_to_the_fuller_capacity() -> Non
 
 def test_what_is_known_of_requests_is_forgotten_when_nodes_publish_anew() -> None:
     """So that request classes that nobody asks any more are not kept for ever."""
-    engine = engine_for(learned=Learned(Table(pods=100)))
+    engine = engine_for(learned=Learned(LearnedTable(pods=100)))
     for turn in range(5):
         node, pool = _node("a", "80Gi")
         node["metadata"]["labels"]["turn"] = str(turn)
@@ -90,7 +90,7 @@ def test_nodes_are_ordered_anew_when_cards_are_cut_otherwise() -> None:
     devices, counters = machines.cut_card(
         0, [("1g.10gb", 0, 1, 1), ("1g.10gb", 1, 1, 1)], slices=2, compute=2, place=machines.place(0)
     )
-    engine = engine_for(learned=Learned(Table(pods=100)))
+    engine = engine_for(learned=Learned(LearnedTable(pods=100)))
     whole = [*machines.device_classes(), *_node("a", "80Gi")]
     plan(whole, engine=engine)
     before = engine.order.epoch
