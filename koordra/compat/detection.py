@@ -181,7 +181,7 @@ def warn_of_resources(view: PodView) -> None:
 
 
 def warn_of_annotations(view: PodView) -> None:
-    like = [key for key in view.annotations if key.startswith(_LIKE_ANNOTATIONS)]
+    like = [key for key in view.annotations if key.startswith(LIKE_ANNOTATIONS)]
     known = {*_names(Place.ANNOTATION), *written_by_schedulers(like)} if like else set()
     for key in like:
         if key not in known:
@@ -193,7 +193,7 @@ def warn_of_annotations(view: PodView) -> None:
 _VENDORS: Final = tuple(prefix for prefix, _ in VENDORS)
 _ASKING: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
 _LIKE_RESOURCES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
-_LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
+LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
 _PUBLISHERS: Final = tuple(publisher for dialect in DIALECTS for publisher in dialect.publishers)
 
 

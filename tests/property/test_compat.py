@@ -24,7 +24,7 @@ from koordra.compat.dialects import DIALECTS
 from koordra.compat.dialects import elastic_gpu as elastic
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.settings import in_a_cluster
-from koordra.controller.legacy.translation import translated
+from koordra.controller.legacy.translation import Translation, Translations, translated
 from koordra.errors import InvalidInput
 from koordra.quantity import to_int
 from koordra_devcluster.apiserver.fields.schema import Decoder
@@ -582,3 +582,23 @@ def test_pods_of_a_workload_share_a_template_and_keep_their_own(
             assert entry["volumeMounts"] == [{"name": f"token-{number}", "mountPath": "/t"}]
             assert entry["ports"] == [{"containerPort": 80 + number}]
     assert outcomes[0] == outcomes[1]
+
+
+def all_of(work: Callable[[Notes], Translation]) -> tuple[object, ...]:
+    notes = Notes("Pod team/p")
+    try:
+        return *work(notes), notes.found
+    except InvalidInput as error:
+        return str(error), notes.found
+
+
+@given(any_pods(), st.integers(0, 3), st.integers(4, 9))
+def test_what_is_remembered_is_what_would_be_worked_out(manifest: Dict, first: int, second: int) -> None:
+    translations = Translations(SETTINGS)
+    for number in (first, second, first):
+        sent = dressed(manifest, number)
+        before = copy.deepcopy(sent)
+        remembered = all_of(lambda notes, sent=sent: translations.of(sent, notes))  # type: ignore[misc]
+        worked_out = all_of(lambda notes, sent=sent: translated(sent, SETTINGS, notes, classes=None))  # type: ignore[misc]
+        assert remembered == worked_out
+        assert sent == before

@@ -33,7 +33,7 @@ from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
-from koordra.controller.legacy.translation import translated
+from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import ADMITTED, QuotaWatch, Usage, counted_part, tokens
 from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import Lookups
@@ -59,6 +59,7 @@ class Admission:
     templates: Templates
     usage: Usage
     quotas: Callable[[str], list[Object]]
+    translations: Translations
     count: Callable[[str, str], None] = lambda dialect, outcome: None
 
     def __call__(self, asked: AdmissionRequest, in_native: bool) -> Answer:
@@ -82,9 +83,8 @@ class Admission:
         hidden = elastic_pods.without_annotations(bound.pod)
         found = Rewritten(hidden)
         if has_dialect(hidden, self.settings) and not (in_native and self._is_extended(hidden)):
-            found, problems = translated(
-                hidden, self.settings, notes, classes=self.lookups.classes() if in_native else None
-            )
+            classes = self.lookups.classes() if in_native else None
+            found, problems = self.translations.of(hidden, notes, classes=classes)
             if problems:
                 return Answer(problems)
         if found.template is not None:
@@ -203,6 +203,7 @@ class LegacyWebhook:
             ),
             usage,
             self._quotas.of,
+            Translations(settings.compat),
             count=lambda dialect, outcome: pods.labels(dialect, outcome).inc(),
         )
 

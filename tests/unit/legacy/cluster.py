@@ -13,6 +13,7 @@ from koordra.compat.settings import Settings
 from koordra.controller.legacy.admission import Admission
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.templates import Templates
+from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import Usage
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import ApiUnreachable, Conflict, NotFound
@@ -71,6 +72,7 @@ class Cluster:
             self.templates,
             self.usage,
             lambda namespace: [quota for quota in self.quotas if objects.namespace(quota) == namespace],
+            Translations(self.settings),
             count=lambda *what: self.counted.append(what),
         )
 
