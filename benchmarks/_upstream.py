@@ -19,10 +19,12 @@ from decimal import Decimal
 from typing import Any
 
 from koordra.allocator.devices.inventory import PublishedDevice
+from koordra.allocator.features import Features
 from koordra.api.claims import Alternative, DeviceClass
 from koordra.cel.selectors import DeviceFacts, _outcome, _program, _values_read
 from koordra.errors import SelectorError
-from koordra.placement.manifests import index_of
+from koordra.placement.index import ClusterIndex
+from koordra.placement.manifests import Manifests
 
 
 def evaluated(expression: str, device: DeviceFacts) -> bool:
@@ -53,7 +55,9 @@ class Plain:
     def __init__(
         self, manifests: Sequence[Mapping[str, Any]], *, most: int | None = None, features: Sequence[str] = ()
     ) -> None:
-        index, given = index_of(manifests, features=features or None)
+        index, given = ClusterIndex(Features.of(features or None)), Manifests.of(manifests)
+        given.fill(index)
+        index.settle()
         node = next(iter(index.nodes.values()))
         self.classes = index.classes
         self.devices = [device for pool in node.pools for device in pool.devices]

@@ -38,7 +38,7 @@ from benchmarks import _results
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
+from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.metrics import PARTS, LatencyBreakdown
 from koordra.controller.run import collect_seldom
@@ -48,6 +48,7 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
 from koordra.topology import presets
+from tests.fakes.cluster import Cluster
 from tests.fakes.model_api import ModelApi
 
 NODES_NUMBER = 500

@@ -18,8 +18,7 @@ from benchmarks._results import data, table, write
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation import dlrm
 from koordra.simulation.machine_cluster import MachineCluster
 from tests.machines import catalogue

@@ -15,11 +15,9 @@ import numpy as np
 
 from benchmarks._plain_fgd import PlainFgd
 from benchmarks._results import data, table, write
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.fleet import Fleet
-from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
-from koordra.simulation.learning import capacity_of
+from koordra.simulation.learning import FleetExpectedWaste, capacity_of
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.replay import arrivals, cluster_of, policy_named, run, shuffled
 

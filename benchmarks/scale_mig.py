@@ -25,17 +25,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement import read_inventory
-from koordra.placement.free_amounts.node_devices import node_devices
+from koordra.placement.free_amounts.node_devices import devices_of_pools
 from koordra.placement.free_amounts.state import Request, Slice
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.machine_cluster import MachineCluster, Placement
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
+from tests.machines.placements import with_every_placement
 
 NODES = 20
 SEEDS = tuple(range(1001, 1011))
@@ -57,13 +57,12 @@ def published() -> list[dict[str, Any]]:
     profiles = mig_profiles({"mig_profiles": CARD})
     gpus = tuple(replace(gpu, mig_enabled=True, mig_profiles=profiles) for gpu in machine.gpus)
     return build_slices(
-        replace(machine, gpus=gpus),
+        with_every_placement(replace(machine, gpus=gpus)),
         node_name="n",
         node_uid="n",
         mode="joint",
         generation=1,
-        mig=True,
-        mig_placements=True,
+        offering=replace(WITHOUT_POLICY, mig=True),
     )
 
 
@@ -141,7 +140,7 @@ class Koordra:
 
 
 def measure(nodes: int, seeds: tuple[int, ...]) -> dict[str, Any]:
-    kind = node_devices("n", {"metadata": {"name": "n"}}, read_inventory(published())).kind
+    kind = devices_of_pools(read_inventory(published()).pools({"metadata": {"name": "n"}})).kind
     layout = kind.layouts[0]
     assert layout is not None
     sizes = [

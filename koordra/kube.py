@@ -25,9 +25,9 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from koordra.api import kinds
+from koordra.api import kinds, objects
 from koordra.api.kinds import RESOURCE_GROUP, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.errors import (
     ApiError,
     ApiUnreachable,
@@ -53,6 +53,10 @@ _ERRORS: Final[Mapping[int, type[ApiError]]] = {
     409: Conflict,
     410: Gone,
 }
+
+
+Query = Mapping[str, str] | None
+"""Parameters of a URL; those that are empty are left out."""
 
 
 class KubeClient:
@@ -87,7 +91,7 @@ class KubeClient:
         found: dict[str, str] = {}
         for version in kinds.SERVED:
             with suppress(NotFound, Forbidden):
-                answer = self._send("GET", f"/apis/{RESOURCE_GROUP}/{version}")
+                answer = self._answer("GET", f"/apis/{RESOURCE_GROUP}/{version}")
                 for resource in answer.get("resources") or ():
                     found.setdefault(str(resource.get("name")), version)
         self._served = found
@@ -98,7 +102,7 @@ class KubeClient:
         return replace(kind, version=version) if version else kind
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
-        return kinds.to_v1(self._send("GET", self._as_served(kind).path(namespace=namespace, name=name)))
+        return self._send("GET", kind, name, namespace=namespace)
 
     def list(
         self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
@@ -108,14 +112,13 @@ class KubeClient:
         query = {"limit": "500", "fieldSelector": field_selector, "labelSelector": label_selector}
         served = self._as_served(kind)
         while True:
-            page = self._send("GET", served.path(namespace=namespace), query=query)
+            page = self._answer("GET", served.path(namespace=namespace), query)
             for item in page.get("items") or ():
                 item.setdefault("apiVersion", served.api_version)
                 item.setdefault("kind", kind.kind)
                 items.append(kinds.to_v1(item))
-            following = (page.get("metadata") or {}).get("continue")
-            if not following:
-                return items, str((page.get("metadata") or {}).get("resourceVersion", ""))
+            if not (following := objects.metadata(page).get("continue")):
+                return items, objects.resource_version(page)
             query["continue"] = following
 
     def create(
@@ -133,18 +136,17 @@ class KubeClient:
         With `name` and `subresource` the body goes to a subresource (`pods/<name>/binding`). `strict` has the server refuse unknown
         and duplicate fields, as kubectl does for what people write.
         """
-        place = namespace or (body.get("metadata") or {}).get("namespace") or "default"
-        served = self._as_served(kind)
-        path = served.path(namespace=place if kind.namespaced else None, name=name, subresource=subresource)
+        place = (namespace or objects.namespace(body)) if kind.namespaced else None
         query = {"fieldValidation": "Strict"} if strict else None
-        return self._answer("POST", path, served, body=body, query=query)
+        return self._send(
+            "POST", kind, name, namespace=place, subresource=subresource, body=body, query=query
+        )
 
     def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
         """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries one."""
-        place, name = body["metadata"].get("namespace"), body["metadata"]["name"]
-        served = self._as_served(kind)
-        return self._answer(
-            "PUT", served.path(namespace=place, name=name, subresource=subresource), served, body=body
+        place = body["metadata"].get("namespace")
+        return self._send(
+            "PUT", kind, body["metadata"]["name"], namespace=place, subresource=subresource, body=body
         )
 
     def patch(
@@ -158,8 +160,8 @@ class KubeClient:
         content_type: str = MERGE_PATCH,
     ) -> Object:
         """Merge patch by default; put a resourceVersion into the patch to make it conditional. Bytes are sent as they are."""
-        path = self._as_served(kind).path(namespace=namespace, name=name, subresource=subresource)
-        return kinds.to_v1(self._send("PATCH", path, body=body, content_type=content_type))
+        where = {"namespace": namespace, "subresource": subresource}
+        return self._send("PATCH", kind, name, body=body, content_type=content_type, **where)
 
     def delete(
         self,
@@ -176,23 +178,18 @@ class KubeClient:
 
         `propagation`: what becomes of the objects it owns: Background (the default), Foreground or Orphan.
         """
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {"uid": uid or None, "resourceVersion": resource_version or None}
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {name: value for name, value in preconditions.items() if value} or None,
+            "preconditions": objects.without_none(preconditions) or None,
             "gracePeriodSeconds": grace_period,
             "propagationPolicy": propagation,
         }
-        body = {name: value for name, value in options.items() if value is not None}
-        self._send("DELETE", self._as_served(kind).path(namespace=namespace, name=name), body=body)
+        self._send("DELETE", kind, name, namespace=namespace, body=objects.without_none(options))
 
     def watch(
-        self,
-        kind: Kind,
-        *,
-        resource_version: str,
-        field_selector: str = "",
+        self, kind: Kind, *, resource_version: str, field_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
         """(event type, object) from `resource_version` on, until the server ends the stream after WATCH_SECONDS.
 
@@ -202,7 +199,7 @@ class KubeClient:
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
         served = self._as_served(kind)
-        response = self._open("GET", served.path(), query=query, read_timeout=WATCH_SECONDS + 15.0)
+        response = self._open("GET", served.path(), query, read_timeout=WATCH_SECONDS + 15.0)
         try:
             for line in _lines(response):
                 event = _decode(line)
@@ -219,26 +216,28 @@ class KubeClient:
             response.release_conn()
 
     def version(self) -> str:
-        return str(self._send("GET", "/version").get("gitVersion", ""))
-
-    def _answer(
-        self, method: str, path: str, served: Kind, *, body: Object, query: Mapping[str, str] | None = None
-    ) -> Object:
-        """Send a whole object in the version that is served."""
-        if served.group == RESOURCE_GROUP and body.get("apiVersion", "").startswith(RESOURCE_GROUP):
-            body = kinds.from_v1(body, served.version)
-        return kinds.to_v1(self._send(method, path, query=query, body=body))
+        return str(self._answer("GET", "/version").get("gitVersion", ""))
 
     def _send(
         self,
         method: str,
-        path: str,
+        kind: Kind,
+        name: str | None,
         *,
-        query: Mapping[str, str] | None = None,
+        namespace: str | None,
+        subresource: str | None = None,
         body: Any = None,
-        content_type: str = "application/json",
+        **more: Any,
     ) -> Object:
-        response = self._open(method, path, query=query, body=body, content_type=content_type)
+        """A request about one object. Whole objects travel in the version that is served."""
+        served = self._as_served(kind)
+        if isinstance(body, dict) and objects.group_of(body) == served.group == RESOURCE_GROUP:
+            body = kinds.from_v1(body, served.version)
+        path = served.path(namespace=namespace, name=name, subresource=subresource)
+        return kinds.to_v1(self._answer(method, path, body=body, **more))
+
+    def _answer(self, method: str, path: str, query: Query = None, **more: Any) -> Object:
+        response = self._open(method, path, query, **more)
         try:
             return _decode(response.read())
         except (HTTPError, OSError) as error:
@@ -250,8 +249,8 @@ class KubeClient:
         self,
         method: str,
         path: str,
+        query: Query = None,
         *,
-        query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "application/json",
         read_timeout: float | None = None,
@@ -335,7 +334,7 @@ def _decode_status(data: bytes) -> Object:
         return {"message": data[:300].decode(errors="replace").strip()}
 
 
-def _status_error(code: int, status: Mapping[str, Any]) -> ApiError:
+def _status_error(code: int, status: Fields) -> ApiError:
     # The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages end in logs.
     message = _VALUE.sub(r"\1{...}", str(status.get("message") or "the API server gave no message"))
     return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import TypeVar
 
 from koordra.api.kinds import Kind
@@ -21,6 +22,7 @@ from koordra.api.objects import Object, key, name, resource_version
 from koordra.errors import ApiError, ApiUnreachable, Gone
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.process import spawn
 
 log = get_logger(__name__)
 
@@ -56,6 +58,21 @@ def retried(
     return None
 
 
+def negotiate(client: KubeClient, stop: threading.Event) -> None:
+    """Which versions of resource.k8s.io the server has; asked until it answers."""
+    try:
+        served = retried(
+            client.negotiate,
+            stop=stop,
+            report=lambda error: log.warning(
+                "api_server_unreachable", server=client.server, error=str(error)
+            ),
+        )
+        log.info("api_versions_negotiated", **(served or {}))
+    except ApiError as error:
+        log.warning("api_versions_unknown", error=str(error), assumed="v1")
+
+
 class WatchCache:
     """The objects of one kind, kept current by a thread of its own (`run`). `trim` takes from each object what is to be
     kept of it, its name and resourceVersion at least."""
@@ -79,6 +96,9 @@ class WatchCache:
         self._order: list[str] | None = None
         self._version = ""
         self._synced = threading.Event()
+
+    def start(self, stop: threading.Event) -> threading.Thread:
+        return spawn(partial(self.run, stop), name=f"watch-{self.kind.plural}")
 
     def wait_synced(self, timeout: float | None = None) -> bool:
         """True once the first list is in, and the listener has been told of all of it."""
@@ -119,10 +139,8 @@ class WatchCache:
         self._version = version
         for object_key, obj in fresh.items():
             before = old.get(object_key)
-            if before is None:
-                self._on_change("ADDED", obj)
-            elif resource_version(before) != resource_version(obj):
-                self._on_change("MODIFIED", obj)
+            if before is None or resource_version(before) != resource_version(obj):
+                self._on_change("ADDED" if before is None else "MODIFIED", obj)
         for object_key in old.keys() - fresh.keys():
             self._on_change("DELETED", old[object_key])
         self._synced.set()
@@ -150,3 +168,15 @@ class WatchCache:
 
     def _key(self, obj: Object) -> str:
         return key(obj) if self.kind.namespaced else name(obj)
+
+
+def start_watches(caches: Collection[WatchCache], stop: threading.Event) -> bool:
+    """Each in a thread of its own, until `stop`. Whether all were listed before that."""
+    for cache in caches:
+        cache.start(stop)
+    for cache in caches:
+        while not cache.wait_synced(0.2):
+            if stop.is_set():
+                log.warning("initial_list_incomplete", kind=str(cache.kind))
+                return False
+    return True

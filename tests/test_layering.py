@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "logs": BASE,
     "metrics": BASE,
     "kube": {"api", *BASE},
-    "watch": {"kube", "logs", "api", *BASE},
+    "watch": {"kube", "logs", "process", "api", *BASE},
     "_proto": set(),
     **{
         tier: {

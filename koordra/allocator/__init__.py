@@ -14,10 +14,3 @@ Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `ko
     explain/           why a claim fits on no node; reasons: the words
     predicates         what kube-scheduler would refuse about a node; features: the gates
 """
-
-from koordra.allocator.devices.gpu_nic_distance import worst_level
-from koordra.allocator.devices.inventory import Inventory
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason
-from koordra.allocator.score import DEFAULT_POLICY, POLICIES
-
-__all__ = ["DEFAULT_POLICY", "POLICIES", "Cause", "ClaimRefused", "Inventory", "Reason", "worst_level"]

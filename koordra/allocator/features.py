@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from koordra.errors import PlanError
@@ -42,14 +41,8 @@ _FAMILY: Final = ("DRA", "DynamicResourceAllocation")
 _ALIKE: Final = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(frozenset[str]):
     """The gates that are on, by upstream's names."""
-
-    on: frozenset[str] = DEFAULT_ON
-
-    def __contains__(self, gate: str) -> bool:
-        return gate in self.on
 
     @classmethod
     def of(cls, features: str | Iterable[str] | None) -> Features:
@@ -59,7 +52,7 @@ class Features:
         is not would make claims wait for no visible reason.
         """
         if features is None:
-            return cls()
+            return cls(DEFAULT_ON)
         names = [features] if isinstance(features, str) or not isinstance(features, Iterable) else [*features]
         if any(not isinstance(name, str) for name in names):
             raise PlanError(
@@ -71,4 +64,4 @@ class Features:
             if alike or not name.startswith(_FAMILY) or not name.isalnum():
                 hint = f"did you mean {alike[0]}?" if alike else f"write names like {CONSUMABLE_CAPACITY}"
                 raise PlanError(f"{name!r} is not a feature gate of DRA; {hint}")
-        return cls(frozenset(on))
+        return cls(on)

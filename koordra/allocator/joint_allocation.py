@@ -23,11 +23,13 @@ solution is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice
+from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing, Scope
 from koordra.topology.levels import scope_key
@@ -40,35 +42,40 @@ Member = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One JointAllocation at one relaxation level. `scope` None is the level past Node, where nothing is asked any more."""
+    """One JointAllocation at one relaxation level, about the requests that are its `members`."""
 
     members: frozenset[Member]
-    scope: Scope | None
+    scope: Scope
     pairing: Pairing
 
 
 @dataclass(slots=True)
 class ScopeTracker:
-    """Counts of different devices per class for one rule; changed by `add` and put back by `remove`. `shares`: of each device."""
+    """Counts of different devices per class for one rule; changed by `add` and put back by `remove`. `shares`: of each device.
+
+    Every step of a search counts here. What a Counter does in Python (a missing key, `del`) is `get` and `pop` of a dict."""
 
     rule: Rule
-    gpus: dict[str, int] = field(default_factory=dict)
-    nics: dict[str, int] = field(default_factory=dict)
+    gpus: Counter[str] = field(default_factory=Counter)
+    nics: Counter[str] = field(default_factory=Counter)
     lacking: int = 0
-    shares: dict[PublishedDevice, int] = field(default_factory=dict)
+    shares: Counter[PublishedDevice] = field(default_factory=Counter)
     _keys: dict[PublishedDevice, str | None] = field(default_factory=dict)
 
     def allows(self, offered: PublishedDevice, *, nics_to_come: int) -> bool:
         """Whether the device may be added, with that many NICs still to come after it."""
-        key, kind = self.key(offered), offered.kind
+        key = self.key(offered)
         if self.rule.pairing is Pairing.TOGETHER:
             classes = self.gpus.keys() | self.nics.keys()
             return key is not None and (not classes or key in classes)
+        is_gpu = offered.kind == GPU
         if offered in self.shares:
             return self.lacking <= nics_to_come
-        if kind != GPU:
-            return self.lacking - self._relief(key) <= nics_to_come
-        return key is not None and self.lacking + self._burden(key) <= nics_to_come
+        if key is None:
+            return not is_gpu and self.lacking <= nics_to_come
+        gpus, nics = self.gpus.get(key, 0), self.nics.get(key, 0)
+        more = self._short(gpus + is_gpu, nics + (not is_gpu)) - self._short(gpus, nics)
+        return self.lacking + more <= nics_to_come
 
     def complete(self) -> bool:
         """Whether the rule holds with what is there; being together is seen to device by device."""
@@ -79,47 +86,52 @@ class ScopeTracker:
         if self.rule.pairing is Pairing.TOGETHER:
             return
         for key, gpus in self.gpus.items():
-            needed = gpus if self.rule.pairing is Pairing.PER_DEVICE else min(gpus, 1)
-            if needed > self.nics.get(key, 0):
-                yield key, needed - self.nics.get(key, 0)
+            if short := self._short(gpus, self.nics[key]):
+                yield key, short
 
-    def spare(self) -> int:
-        """How many NICs are there for GPUs that are still to come."""
-        return sum(max(0, count - self.gpus.get(key, 0)) for key, count in self.nics.items())
+    def spare(self, further: Sequence[PublishedDevice]) -> int:
+        """How many NICs, with these `further` ones, are there for GPUs that are still to come."""
+        nics = self.nics
+        if further:
+            nics = nics + Counter(self.key(nic) or "" for nic in further if nic not in self.shares)
+        return sum(max(0, count - self.gpus.get(key, 0)) for key, count in nics.items())
 
     def add(self, offered: PublishedDevice) -> None:
         shares = self.shares.get(offered, 0)
         self.shares[offered] = shares + 1
-        if shares:
-            return
-        key, kind = self.key(offered) or "", offered.kind
-        if kind == GPU:
-            self.lacking += self._burden(key)
-            self.gpus[key] = self.gpus.get(key, 0) + 1
-        else:
-            self.lacking -= self._relief(key)
-            self.nics[key] = self.nics.get(key, 0) + 1
+        if not shares:
+            self._count(offered, 1)
 
     def remove(self, offered: PublishedDevice) -> None:
         self.shares[offered] -= 1
-        if self.shares[offered]:
-            return
-        del self.shares[offered]
+        if not self.shares[offered]:
+            self.shares.pop(offered)
+            self._count(offered, -1)
+
+    def _count(self, offered: PublishedDevice, more: int) -> None:
         key = self.key(offered) or ""
-        table = self.gpus if offered.kind == GPU else self.nics
-        table[key] -= 1
-        if not table[key]:
-            del table[key]
-        if table is self.gpus:
-            self.lacking -= self._burden(key)
+        gpus, nics = self.gpus.get(key, 0), self.nics.get(key, 0)
+        self.lacking -= self._short(gpus, nics)
+        if offered.kind == GPU:
+            table, count = self.gpus, gpus + more
+            self.lacking += self._short(count, nics)
         else:
-            self.lacking += self._relief(key)
+            table, count = self.nics, nics + more
+            self.lacking += self._short(gpus, count)
+        if count:
+            table[key] = count
+        else:
+            table.pop(key)
+
+    def _short(self, gpus: int, nics: int) -> int:
+        """How many NICs a class lacks that has so many GPUs and NICs."""
+        needed = gpus if self.rule.pairing is Pairing.PER_DEVICE else min(gpus, 1)
+        return needed - nics if needed > nics else 0
 
     def key(self, offered: PublishedDevice) -> str | None:
         """The device's class, looked up once."""
         if offered not in self._keys:
-            assert self.rule.scope is not None
-            self._keys[offered] = scope_key(offered.plain, self.rule.scope.value)
+            self._keys[offered] = scope_key(offered.plain, self.rule.scope)
         return self._keys[offered]
 
     def standing(self, offered: PublishedDevice) -> int:
@@ -136,22 +148,6 @@ class ScopeTracker:
             case _:
                 return int(gpus + nics > 0) if self.gpus or self.nics else 2
 
-    def _burden(self, key: str) -> int:
-        """How many more GPUs lack a NIC once one more GPU is in the class."""
-        gpus, nics = self.gpus.get(key, 0), self.nics.get(key, 0)
-        if self.rule.pairing is Pairing.PER_DEVICE:
-            return int(gpus >= nics)
-        return int(gpus == 0 and nics == 0)
-
-    def _relief(self, key: str | None) -> int:
-        """How many GPUs stop lacking a NIC once one more NIC is in the class."""
-        if key is None:
-            return 0
-        gpus, nics = self.gpus.get(key, 0), self.nics.get(key, 0)
-        if self.rule.pairing is Pairing.PER_DEVICE:
-            return int(gpus > nics)
-        return int(gpus > 0 and nics == 0)
-
 
 def relaxation_levels(joint: JointAllocation) -> tuple[Scope | None, ...]:
     """The scopes to try, narrow to wide; a Required scope is the only one."""
@@ -160,37 +156,52 @@ def relaxation_levels(joint: JointAllocation) -> tuple[Scope | None, ...]:
     return (*_SCOPES[_SCOPES.index(joint.scope) :], None)
 
 
-def members_of(
-    claims: Sequence[ResolvedClaim], kinds: Mapping[Member, set[str]], siblings: Sequence[frozenset[int]]
-) -> list[tuple[JointAllocation, frozenset[Member]]]:
-    """Every JointAllocation of the group with the requests it is about.
+def rules_of(
+    claims: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: NodeState
+) -> list[list[Rule | None]]:
+    """Every JointAllocation of the group as its rules at each relaxation level; None for the level at which nothing is asked any more.
 
-    `kinds` tells what each request can get on this node: GPUs, NICs or both. `siblings` tells for each claim which claims
-    a pod uses together with it; a claim that only has GPUs, or only NICs, pairs with those.
+    `siblings` tells for each claim which claims a pod uses together with it: a claim that only has GPUs here, or only NICs, pairs with
+    those. With one kind of device there is nothing to pair.
     """
-    found = []
+    if not any(claim.joints for claim in claims):
+        return []
+    kinds = _kinds(claims, state)
+    found: list[list[Rule | None]] = []
     for position, claim in enumerate(claims):
         for joint, covered in zip(claim.joints, claim.joint_requests, strict=True):
             members = frozenset((position, index) for index in covered)
-            have = _kinds_among(members, kinds)
+            have = {kind for member in members for kind in kinds[member]}
             if len(have) == 1 and len(covered) == len(claim.requests):
-                lacking = {GPU, NIC} - have
-                members |= {
+                paired = {
                     member
-                    for member, kind in kinds.items()
-                    if member[0] in siblings[position] and kind == lacking
+                    for member, own in kinds.items()
+                    if member[0] in siblings[position] and own == {GPU, NIC} - have
                 }
-            found.append((joint, members))
+                members, have = members | paired, {GPU, NIC} if paired else have
+            pairing = joint.pairing if have == {GPU, NIC} else Pairing.TOGETHER
+            found.append(
+                [
+                    None if scope is None else Rule(members, scope, pairing)
+                    for scope in relaxation_levels(joint)
+                ]
+            )
     return found
 
 
-def rule_for(
-    joint: JointAllocation, members: frozenset[Member], scope: Scope | None, kinds: Mapping[Member, set[str]]
-) -> Rule:
-    """The rule at one relaxation level; with one kind of device there is nothing to pair."""
-    both = _kinds_among(members, kinds) == {GPU, NIC}
-    return Rule(members, scope, joint.pairing if both else Pairing.TOGETHER)
-
-
-def _kinds_among(members: Iterable[Member], kinds: Mapping[Member, set[str]]) -> set[str]:
-    return {kind for member in members for kind in kinds.get(member, ()) if kind}
+def _kinds(claims: Sequence[ResolvedClaim], state: NodeState) -> dict[Member, set[str]]:
+    """What each request can get on this node: GPUs, NICs or both."""
+    found = {
+        (at, index): set[str]() for at, claim in enumerate(claims) for index in range(len(claim.requests))
+    }
+    of_kind: dict[object, set[str]] = {}
+    for claim in claims:
+        for wanted in claim.alternatives:
+            if wanted.kind not in of_kind:
+                of_kind[wanted.kind] = {
+                    offered.kind
+                    for device, offered in enumerate(state.devices)
+                    if offered.kind in (GPU, NIC) and state.verdict(wanted, device).demand is not None
+                }
+            found[wanted.claim, wanted.request] |= of_kind[wanted.kind]
+    return found

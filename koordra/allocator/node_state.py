@@ -8,77 +8,64 @@ common multiple of what is published.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from math import lcm
-from typing import Final
+from typing import NamedTuple
 
 from koordra.allocator import constraints as rules
 from koordra.allocator import features as gates
-from koordra.allocator.devices.capacity import Demand, in_units, nano
+from koordra.allocator.devices.capacity import Demand, in_units, measures, nano
 from koordra.allocator.devices.eligibility import Verdict, admitted, selected
-from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage, available_counters
-from koordra.allocator.devices.nvlink_fabric import (
-    NO_FABRIC,
-    Fabric,
-    PartitionTracker,
-    demanded_of,
-    fabric_of,
-)
+from koordra.allocator.devices.inventory import UNUSED, Pool, PublishedDevice, Usage, available_counters
+from koordra.allocator.devices.nvlink_fabric import Fabric, PartitionTracker, cards_of, fabric_of
+from koordra.allocator.devices.pools import kept_with_pools
 from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.api import names
 
 Verdicts = dict[tuple[object, int], Verdict]
 """By kind of request and position of the device."""
 
 
-@dataclass(slots=True)
 class NodeState:
     """The devices of one node in search order, and what is taken of them by earlier allocations.
 
-    `honors_partitions`: the node's whole cards are given out as partitions of its NVLink fabric only.
+    `honors_partitions`: the node's whole cards are given out as partitions of its NVLink fabric only. `verdicts`: those that are
+    known of the node's class; what is found is added.
     """
 
-    pools: Sequence[Pool]
-    taken: Usage
-    features: Features
-    honors_partitions: bool = False
-    fabric: Fabric = NO_FABRIC
-    devices: list[PublishedDevice] = field(default_factory=list)
-    pool_of: list[int] = field(default_factory=list)
-    shared: list[bool] = field(default_factory=list)
-    busy: list[bool] = field(default_factory=list)
-    capacity: list[Mapping[str, int]] = field(default_factory=list)
-    used: list[dict[str, int]] = field(default_factory=list)
-    parts: list[int] = field(default_factory=list)
-    whole: int = 1
-    holders: list[int] = field(default_factory=list)
-    counters: list[dict[tuple[str, str], int]] = field(default_factory=list)
-    verdicts: Verdicts = field(default_factory=dict)
-    _left_out: dict[tuple[object, int], Verdict | None] = field(default_factory=dict)
-    _values: dict[tuple[str, int], rules.Values] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        sharing = gates.CONSUMABLE_CAPACITY in self.features
-        for index, pool in enumerate(self.pools):
-            left = available_counters(pool, self.taken)
-            self.counters.append({name: nano(amount) for name, amount in left.items()})
-            published = _capacities(pool)
-            self.capacity += published.of_devices
-            self.whole = lcm(self.whole, published.multiple)
-            for offered in pool.devices:
-                shared = sharing and offered.device.allow_multiple_allocations
-                shares = self.taken.shares.get(offered.id, 0)
-                self.devices.append(offered)
-                self.pool_of.append(index)
-                self.shared.append(shared)
-                self.busy.append(offered.id in self.taken.dedicated or (shares > 0 and not shared))
-                consumed = self.taken.consumed.get(offered.id)
-                self.used.append({name: nano(a) for name, a in consumed.items()} if consumed else {})
-                self.holders.append(shares)
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        taken: Usage,
+        features: Features,
+        *,
+        honors_partitions: bool = False,
+        verdicts: Verdicts | None = None,
+    ) -> None:
+        self.pools, self.taken, self.features = pools, taken, features
+        self.honors_partitions = honors_partitions
+        self.verdicts: Verdicts = {} if verdicts is None else verdicts
+        self.devices, self.pool_of, self.capacity, self.whole, self.fabric = _published(pools)
+        sharing = gates.CONSUMABLE_CAPACITY in features
+        self.shared = [sharing and one.device.allow_multiple_allocations for one in self.devices]
+        in_use = [
+            found.get(one.id, UNUSED)
+            for pool in pools
+            for found in [taken.of_pool.get(pool.id, {})]
+            for one in pool.devices
+        ]
+        self.busy = [
+            bool(use.holder) or (use.shares > 0 and not shared)
+            for use, shared in zip(in_use, self.shared, strict=True)
+        ]
+        self.used = [{name: nano(amount) for name, amount in use.consumed.items()} for use in in_use]
+        self.holders = [use.shares for use in in_use]
         self.parts = [self.part(device, used) if used else 0 for device, used in enumerate(self.used)]
-        self.fabric = fabric_of(self.devices)
+        self.counters = [
+            {name: nano(amount) for name, amount in available_counters(pool, taken).items()} for pool in pools
+        ]
+        self._left_out: dict[tuple[object, int], Verdict | None] = {}
+        self._values: dict[tuple[str, int], rules.Values] = {}
 
     def verdict(self, wanted: RequestAlternative, device: int) -> Verdict:
         """The static verdict, judged once per kind of request and device."""
@@ -95,7 +82,10 @@ class NodeState:
 
     def demanded_of(self, claims: Sequence[ResolvedClaim]) -> PartitionTracker | None:
         """Whose cards have to be partitions here, by the node's word or the claim's; nothing is held yet."""
-        return demanded_of(claims, self.devices, self.fabric, by_node=self.honors_partitions)
+        by_node = self.honors_partitions and bool(self.fabric.partitions)
+        demanding = frozenset(at for at, claim in enumerate(claims) if by_node or claim.demands_partition)
+        cards = frozenset(self.fabric.cards or cards_of(self.devices))
+        return PartitionTracker(self.fabric, demanding, cards) if demanding else None
 
     def values(self, attribute: str, device: int) -> rules.Values:
         """The device's values of an attribute that a constraint is about, read once."""
@@ -108,9 +98,9 @@ class NodeState:
         return found
 
     def demand(self, wanted: RequestAlternative, device: int) -> Demand | None:
-        """What the request takes of a device that was judged before and can serve it."""
-        found = self.verdicts.get((wanted.kind, device))
-        return found.demand if found is not None else None
+        """What the request takes of the device, if that can serve it; None if not."""
+        found = self.verdict(wanted, device)
+        return found.demand if found.cause is None else None
 
     def has_room(self, device: int, demand: Demand) -> bool:
         """Whether the device's capacities hold what is used and the demand."""
@@ -131,7 +121,7 @@ class NodeState:
             (
                 amount * self.whole // self.capacity[device][name]
                 for name, amount in amounts.items()
-                if name.rpartition("/")[2] != names.CAPACITY_SLOTS and self.capacity[device].get(name, 0) > 0
+                if measures(name) and self.capacity[device].get(name, 0) > 0
             ),
             default=0,
         )
@@ -139,6 +129,10 @@ class NodeState:
     def counters_left(self, device: int, counter: tuple[str, str]) -> Decimal:
         """What is left of a counter that the device takes of, as people write it."""
         return in_units(self.counters[self.pool_of[device]].get(counter, 0))
+
+    def consumes(self, device: int) -> dict[tuple[str, str], int]:
+        """What the device takes of its pool's counters, by counter set and name."""
+        return {name: nano(amount) for name, amount in self.devices[device].device.counters.items()}
 
     def counters_for(self, device: int) -> dict[tuple[str, str], int] | None:
         """What the device would take of the pool's counters, None when they do not suffice; a share pays only once."""
@@ -149,37 +143,29 @@ class NodeState:
         # Nothing is taken from a set that is overdrawn, even if the device does not use the counter in question.
         if any(amount < 0 for (set_name, _), amount in left.items() if set_name in consumes):
             return None
-        taken = {
-            (set_name, counter): nano(amount)
-            for set_name, counters in consumes.items()
-            for counter, amount in counters.items()
-        }
+        taken = self.consumes(device)
         return None if any(left[name] < amount for name, amount in taken.items()) else taken
 
 
-_READ: Final = "capacities"
+class _Published(NamedTuple):
+    """What a node's pools publish, in whole numbers: the same whatever is in use. `whole` is the least common multiple of the
+    capacities that measure devices."""
+
+    devices: list[PublishedDevice]
+    pool_of: list[int]
+    capacity: list[Mapping[str, int]]
+    whole: int
+    fabric: Fabric
 
 
-@dataclass(frozen=True, slots=True)
-class _Capacities:
-    """A pool's capacities as whole numbers, and the least common multiple of those that measure its devices."""
-
-    of_devices: tuple[Mapping[str, int], ...]
-    multiple: int
-
-
-def _capacities(pool: Pool) -> _Capacities:
-    found: _Capacities | None = pool.read.get(_READ)
-    if found is None:
-        of_devices = tuple(
-            {name: nano(entry.value) for name, entry in offered.device.capacity.items()}
-            for offered in pool.devices
-        )
-        measuring = {
-            amount
-            for amounts in of_devices
-            for name, amount in amounts.items()
-            if amount > 0 and name.rpartition("/")[2] != names.CAPACITY_SLOTS
-        }
-        found = pool.read[_READ] = _Capacities(of_devices, lcm(*measuring))
-    return found
+@kept_with_pools
+def _published(pools: Sequence[Pool]) -> _Published:
+    devices = [offered for pool in pools for offered in pool.devices]
+    capacity: list[Mapping[str, int]] = [
+        {name: nano(entry.value) for name, entry in offered.device.capacity.items()} for offered in devices
+    ]
+    measuring = {
+        amount for amounts in capacity for name, amount in amounts.items() if amount > 0 and measures(name)
+    }
+    pool_of = [number for number, pool in enumerate(pools) for _ in pool.devices]
+    return _Published(devices, pool_of, capacity, lcm(*measuring), fabric_of(devices))

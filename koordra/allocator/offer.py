@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,13 +46,12 @@ class Offer:
         mine = [placed for placed in self.placed if placed.wanted.claim == position]
         # First fit keeps upstream's order; otherwise devices of a request come in the node's order.
         mine.sort(key=lambda placed: (placed.wanted.request, placed.device if pin_to_node else 0))
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         results = []
         for placed in mine:
             label = placed.wanted.label
-            index = counts.get(label, 0)
-            counts[label] = index + 1
-            results.append(self._result(claim, placed, index))
+            results.append(self._result(claim, placed, counts[label]))
+            counts[label] += 1
         chosen = list(dict.fromkeys(placed.wanted for placed in mine))
         return Allocation(
             results=tuple(results),

@@ -10,20 +10,27 @@ k8s.io/component-helpers nodeaffinity; pod requests as in KEP 753 (restartable i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.reasons import figure
 from koordra.api import objects
+from koordra.api.objects import Fields
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
 
+Amounts = Mapping[str, Decimal]
+"""By resource, or by capacity."""
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
-def selector_matches(selector: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+def selector_matches(selector: Fields, node: Fields) -> bool:
     """A core/v1 NodeSelector: any term; a term is all of its expressions and fields; an empty term matches nothing.
 
     So does one that cannot be read.
@@ -31,7 +38,7 @@ def selector_matches(selector: Mapping[str, Any], node: Mapping[str, Any]) -> bo
     return any(_term_matches(term, node) for term in _mappings(selector.get("nodeSelectorTerms")) or ())
 
 
-def _mappings(value: object) -> Sequence[Mapping[str, Any]] | None:
+def _mappings(value: object) -> Sequence[Fields] | None:
     """A list of objects; None where it is something else."""
     if value is None:
         return ()
@@ -40,7 +47,7 @@ def _mappings(value: object) -> Sequence[Mapping[str, Any]] | None:
     return value
 
 
-def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+def _term_matches(term: Fields, node: Fields) -> bool:
     expressions, fields = _mappings(term.get("matchExpressions")), _mappings(term.get("matchFields"))
     if expressions is None or fields is None or not (expressions or fields):
         return False
@@ -48,7 +55,7 @@ def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     return all(requirement_matches(entry, values) for entries, values in known for entry in entries)
 
 
-def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def requirement_matches(requirement: Fields, labels: Mapping[str, str]) -> bool:
     value = labels.get(str(requirement.get("key")))
     values: Sequence[str] = requirement.get("values") or ()
     if not isinstance(values, list | tuple):
@@ -71,27 +78,27 @@ def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str
     return False
 
 
-def requests_of(pod: Mapping[str, Any]) -> dict[str, Decimal]:
+def requests_of(pod: Fields) -> dict[str, Decimal]:
     """What the pod takes of a node: containers plus sidecars, or the largest init container, plus overhead, plus itself."""
     spec = objects.spec_of(pod)
     starting: dict[str, Decimal] = {}
     sidecars: dict[str, Decimal] = {}
     for container in spec.get("initContainers") or ():
-        asked = _sum(sidecars, _requests(container))
+        asked = total_of((sidecars, _requests(container)))
         starting = _larger(starting, asked)
         if container.get("restartPolicy") == "Always":
             sidecars = asked
-    running = reduce(_sum, map(_requests, spec.get("containers") or ()), sidecars)
+    running = total_of((sidecars, *map(_requests, spec.get("containers") or ())))
     total = _larger(running, starting) | _requests(spec)
-    return _sum(total, _amounts(spec.get("overhead"))) | {"pods": Decimal(1)}
+    return total_of((total, readable_amounts(spec.get("overhead")))) | {"pods": Decimal(1)}
 
 
-def _requests(holder: Mapping[str, Any]) -> dict[str, Decimal]:
+def _requests(holder: Fields) -> dict[str, Decimal]:
     resources = holder.get("resources") or {}
-    return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
+    return readable_amounts(resources.get("limits")) | readable_amounts(resources.get("requests"))
 
 
-def _amounts(raw: Mapping[str, Any] | None) -> dict[str, Decimal]:
+def readable_amounts(raw: Fields | None) -> dict[str, Decimal]:
     found = {}
     for name, value in (raw or {}).items():
         try:
@@ -102,22 +109,56 @@ def _amounts(raw: Mapping[str, Any] | None) -> dict[str, Decimal]:
     return found
 
 
-def _sum(left: Mapping[str, Decimal], right: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    return {name: left.get(name, Decimal(0)) + right.get(name, Decimal(0)) for name in {**left, **right}}
+def total_of(many: Iterable[Amounts]) -> dict[str, Decimal]:
+    """Amounts by name, added up."""
+    total: dict[str, Decimal] = {}
+    for amounts in many:
+        for name, amount in amounts.items():
+            total[name] = total.get(name, Decimal(0)) + amount
+    return total
 
 
-def _larger(left: Mapping[str, Decimal], right: Mapping[str, Decimal]) -> dict[str, Decimal]:
+def _larger(left: Amounts, right: Amounts) -> dict[str, Decimal]:
     return {name: max(left.get(name, Decimal(0)), right.get(name, Decimal(0))) for name in {**left, **right}}
 
 
-def unsuitable(
-    node: Mapping[str, Any], pod: Mapping[str, Any], *, taken: Mapping[str, Decimal]
-) -> tuple[str, ...]:
+def _required(spec: Fields) -> Fields | None:
+    """The node affinity that is required of a pod."""
+    affinity = spec.get("affinity")
+    of_nodes = affinity.get("nodeAffinity") if isinstance(affinity, Mapping) else None
+    found = of_nodes.get(REQUIRED) if isinstance(of_nodes, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+def node_constraints_text(pod: Fields) -> str:
+    """All that the pod says about nodes, as a text that is equal for equal words; empty for most pods."""
+    spec = objects.spec_of(pod)
+    constraints = [spec.get("nodeName"), spec.get("nodeSelector"), spec.get("tolerations"), _required(spec)]
+    return _ENCODER.encode(constraints) if any(constraints) else ""
+
+
+def chooses_nodes(pod: Fields) -> bool:
+    """Whether the pod speaks of names or labels of nodes."""
+    spec = objects.spec_of(pod)
+    return bool(spec.get("nodeName") or spec.get("nodeSelector") or _required(spec))
+
+
+def labels_read(pods: Iterable[Fields]) -> frozenset[str]:
+    """Labels of nodes that decide, without the one that is every node's own."""
+    found: set[str] = set()
+    for spec in map(objects.spec_of, pods):
+        found |= set(map(str, spec.get("nodeSelector") or ()))
+        for term in _mappings((_required(spec) or {}).get("nodeSelectorTerms")) or ():
+            found |= {str(one.get("key")) for one in _mappings(term.get("matchExpressions")) or ()}
+    return frozenset(found - {HOSTNAME})
+
+
+def unsuitable(node: Fields, pod: Fields, *, taken: Amounts) -> tuple[str, ...]:
     """Every clause by which the scheduler would refuse the node for the pod. `taken` is what other pods ask there."""
     return tuple(_refusals(node, pod, taken))
 
 
-def _refusals(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[str, Decimal]) -> Iterable[str]:
+def _refusals(node: Fields, pod: Fields, taken: Amounts) -> Iterable[str]:
     spec, node_spec = objects.spec_of(pod), objects.spec_of(node)
     wanted = spec.get("nodeName")
     if wanted and wanted != objects.name(node):
@@ -127,28 +168,38 @@ def _refusals(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[st
         {"key": _UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}, tolerations
     ):
         yield "spec.unschedulable: the node is cordoned"
-    for taint in node_spec.get("taints") or ():
-        if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerated(taint, tolerations):
-            value = f"={taint['value']}" if taint.get("value") else ""
-            yield f"taint {taint.get('key')}{value}:{taint.get('effect')} is not tolerated by the pod"
+    yield from untolerated_taints(node, spec)
     for condition in objects.status_of(node).get("conditions") or ():
         if condition.get("type") == "Ready" and condition.get("status") != "True":
             yield f"condition Ready is {condition.get('status')}, required True"
-    labels = objects.labels_of(node)
-    for key, value in sorted((spec.get("nodeSelector") or {}).items()):
-        if labels.get(key) != value:
-            yield f"nodeSelector {key}: required {value}, node has {labels.get(key, 'no such label')}"
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is not None and not selector_matches(required, node):
-        yield f"required node affinity: no term of {_terms_text(required)} matches"
+    yield from unmet_affinity(node, spec)
     if not wanted:
         yield from _lacking(node, pod, taken)
 
 
-def _lacking(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[str, Decimal]) -> Iterable[str]:
+def untolerated_taints(node: Fields, spec: Fields) -> Iterable[str]:
+    """Of a pod with this spec."""
+    for taint in objects.spec_of(node).get("taints") or ():
+        is_effective = taint.get("effect") in ("NoSchedule", "NoExecute")
+        if is_effective and not tolerated(taint, spec.get("tolerations") or ()):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            yield f"taint {taint.get('key')}{value}:{taint.get('effect')} is not tolerated by the pod"
+
+
+def unmet_affinity(node: Fields, spec: Fields) -> Iterable[str]:
+    """What a pod with this spec demands of the labels of its node."""
+    labels = objects.labels_of(node)
+    for key, value in sorted((spec.get("nodeSelector") or {}).items()):
+        if labels.get(key) != value:
+            yield f"nodeSelector {key}: required {value}, node has {labels.get(key, 'no such label')}"
+    required = _required(spec)
+    if required is not None and not selector_matches(required, node):
+        yield f"required node affinity: no term of {_terms_text(required)} matches"
+
+
+def _lacking(node: Fields, pod: Fields, taken: Amounts) -> Iterable[str]:
     """A node that reports nothing allocatable (a bare manifest) is not judged by it."""
-    allocatable = _amounts(objects.status_of(node).get("allocatable"))
+    allocatable = readable_amounts(objects.status_of(node).get("allocatable"))
     if not allocatable:
         return
     for name, asked in sorted(requests_of(pod).items()):
@@ -158,7 +209,7 @@ def _lacking(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[str
             yield f"{name}: requested {figure(asked)}, free {figure(max(free, Decimal(0)))} of {figure(total)}"
 
 
-def tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+def tolerated(taint: Fields, tolerations: Iterable[Fields]) -> bool:
     return any(
         toleration.get("effect") in (None, "", taint.get("effect"))
         and toleration.get("key") in (None, "", taint.get("key"))
@@ -173,7 +224,7 @@ def tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]
     )
 
 
-def _terms_text(selector: Mapping[str, Any]) -> str:
+def _terms_text(selector: Fields) -> str:
     terms = [
         " and ".join(
             f"{entry.get('key')} {entry.get('operator')} {','.join(map(str, entry.get('values') or ()))}".strip()

@@ -39,6 +39,7 @@ as tie-break under Binpack and Spread of the device policy.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -64,7 +65,7 @@ DEFAULT_POLICY: Final = "koordra"
 _DEFAULT: Final = PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE)
 _POLICIES: Final[Mapping[str, PlacementPolicy | None]] = {
     DEFAULT_POLICY: _DEFAULT,
-    "FragmentationAware": PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE),
+    "FragmentationAware": _DEFAULT,
     "TopologyAware": PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.TOPOLOGY_AWARE),
     "Binpack": PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.BINPACK),
     "Spread": PlacementPolicy(NodePolicy.SPREAD, DevicePolicy.SPREAD),
@@ -109,25 +110,21 @@ class ClusterCost(Protocol):
 
 
 class Cost:
-    """The objective of one node under one policy: `cost(search)` of a complete choice, `bound` of a partial one."""
+    """The objective of one node under one policy, both halves of which are said: `cost(search)` of a complete choice, `bound` of a
+    partial one."""
 
     def __init__(self, state: NodeState, policy: PlacementPolicy, waste: ClusterCost | None = None) -> None:
         self.state, self.waste = state, waste
         self._gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
         groups = [(weight, _grouped(state, self._gpus, attribute)) for attribute, weight in COMPACT]
-        cards = [
-            device
-            for device in self._gpus
-            if state.devices[device].plain.get(names.ATTR_TYPE) != names.TYPE_MIG
-        ]
+        cards = [device for device in self._gpus if state.devices[device].type != names.TYPE_MIG]
         free = {device for device in cards if not state.busy[device] and not state.holders[device]}
         self.whole: WholeGroups = [one for one in whole_groups(groups, state.fabric, cards) if one[1] <= free]
         """Groups of cards that are whole as long as nothing is chosen."""
         self._heaviest = max(
             (sum(weight for weight, members in self.whole if card in members) for card in cards), default=0
         )
-        effective = effective_policy((), policy)
-        self.node, self.device = effective.node, effective.device
+        self.node, self.device = policy.node, policy.device
         self._aware = self.device is DevicePolicy.TOPOLOGY_AWARE
         self.selection = SelectionTerms(
             lambda gpu, nic: level_between(state.devices[gpu].plain, state.devices[nic].plain),
@@ -282,12 +279,11 @@ class Cost:
 
 def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
     """GPUs by the value that they have."""
-    found: dict[object, set[int]] = {}
+    found = defaultdict[object, set[int]](set)
     for device in gpus:
-        value = state.devices[device].plain.get(attribute)
-        if value is not None:
-            found.setdefault(value, set()).add(device)
-    return [frozenset(members) for members in found.values()]
+        found[state.devices[device].plain.get(attribute)].add(device)
+    found.pop(None, None)
+    return list(map(frozenset, found.values()))
 
 
 def _thousandths(part: int, whole: int) -> int:

@@ -6,6 +6,7 @@ Kept apart from the rest of the score since sets of devices of a machine are jud
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Final
 
 from koordra.allocator.devices.gpu_nic_distance import least_sum
@@ -19,7 +20,8 @@ UNLINKED: Final = 10
 COMPACTNESS: Final = 10**4
 
 COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
-"""Attribute and weight of compactness."""
+"""Attribute and weight of compactness: what devices should have in common. Another such attribute is a line here; symmetry and
+bounds read it."""
 
 _WHOLE: Final = (((names.ATTR_PCIE_SWITCH, names.STANDARD_PCIE_ROOT), 4), ((names.ATTR_NUMA_NODE,), 1))
 """Attributes of COMPACT of which the first that a GPU has names its group, and the weight of a broken group."""
@@ -44,26 +46,18 @@ class SelectionTerms:
         self, level: Callable[[int, int], Level], fabric: Fabric, groups: Groups, *, aware: bool = True
     ) -> None:
         self.fabric, self.groups = fabric, groups
-        self._level = level
-        self._nearness = NEARNESS if aware else 1
-        self._nvlink = NVLINK if aware else 1
-        self._compactness = COMPACTNESS if aware else 1
-        self._steps: dict[tuple[int, int], int] = {}
+        weights = (NEARNESS, NVLINK, COMPACTNESS) if aware else (1, 1, 1)
+        self._nearness, self._nvlink, self._compactness = weights
+        steps = self.steps = cache(lambda gpu, nic: max(0, level(gpu, nic).value) // 10)
+        """Of a GPU and a NIC: PIX 1, PXB 2, PHB 3, NODE 4, SYS 5."""
+        self._nearest_of = cache(lambda gpu, nics: min([steps(gpu, nic) for nic in nics]))
         self._pairings: dict[tuple[object, ...], int] = {}
         self._together: dict[frozenset[int], int] = {}
         self._least_of_sets: dict[tuple[object, ...], int] = {}
-        self._nearest: dict[tuple[int, frozenset[int]], int] = {}
 
     def cost(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
         """All of them, for different GPUs and NICs."""
         return self.nearness(gpus, nics) + self.together(gpus)
-
-    def steps(self, gpu: int, nic: int) -> int:
-        """PIX 1, PXB 2, PHB 3, NODE 4, SYS 5."""
-        found = self._steps.get((gpu, nic))
-        if found is None:
-            found = self._steps[gpu, nic] = max(0, self._level(gpu, nic).value) // 10
-        return found
 
     def nearness(self, gpus: Sequence[int], nics: Sequence[int], *, every: bool = False) -> int:
         """Steps of the best pairing. `every`: of each GPU to its nearest NIC."""
@@ -72,8 +66,7 @@ class SelectionTerms:
         key = (tuple(sorted(gpus)), tuple(sorted(nics)), every)
         found = self._pairings.get(key)
         if found is None:
-            known = self._steps
-            rows = [[known.get((gpu, nic)) or self.steps(gpu, nic) for nic in nics] for gpu in gpus]
+            rows = [[self.steps(gpu, nic) for nic in nics] for gpu in gpus]
             found = sum(map(min, rows)) if every else least_sum(rows)
             self._pairings[key] = found
         return found * self._nearness
@@ -88,12 +81,6 @@ class SelectionTerms:
                 [self._nearest_of(gpu, nics) for gpu in further if gpu not in gpus], default=0
             )
         return least * self._nearness
-
-    def _nearest_of(self, gpu: int, nics: frozenset[int]) -> int:
-        found = self._nearest.get((gpu, nics))
-        if found is None:
-            found = self._nearest[gpu, nics] = min([self.steps(gpu, nic) for nic in nics])
-        return found
 
     def together(self, gpus: Iterable[int]) -> int:
         """NVLink and compactness."""

@@ -4,6 +4,7 @@
 `kinds`            the API resources koordra talks about, with their paths; the versions of resource.k8s.io, and the way to v1
 `objects`          small accessors over plain Kubernetes dicts (name, key, uid, owner)
 `field_types`      the types of fields as tables, for manifests that no API server has checked
+`tables`           tables by key that do not grow for ever
 `reader`           typed fields of an object, with errors that name object, field and remedy
 `devices`          ResourceSlice, and what it holds: Device, Attribute, Capacity, RequestPolicy, Taint, counters
 `claims`           ResourceClaim requests, constraints, tolerations, configuration; DeviceClass

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.devices import DeviceID
+from koordra.api.objects import Fields, Object
 from koordra.api.reader import Reader
 
 FROM_CLASS: Final = "FromClass"
@@ -25,11 +26,11 @@ class DeviceResult:
     consumed: Mapping[str, Decimal] = field(default_factory=dict, hash=False)
     consumed_spelled: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
     admin_access: bool | None = None
-    tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    tolerations: tuple[Fields, ...] = field(default=(), hash=False)
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         """The API's form; fields that say nothing are left out, as the API server does."""
         rest = {
             "adminAccess": self.admin_access,
@@ -48,7 +49,7 @@ class DeviceResult:
             "driver": self.device.driver,
             "pool": self.device.pool,
             "device": self.device.device,
-            **{name: value for name, value in rest.items() if value is not None},
+            **objects.without_none(rest),
         }
 
     @classmethod
@@ -56,7 +57,7 @@ class DeviceResult:
         """One entry of `devices.results`. Raises InvalidManifest."""
         return cls(
             request=read.text("request"),
-            device=DeviceID(read.text("driver"), read.text("pool"), read.text("device", required=True)),
+            device=DeviceID(read.text("driver"), read.text("pool"), read.required("device")),
             share_id=read.text("shareID") or None,
             consumed=read.amounts("consumedCapacity"),
             consumed_spelled={
@@ -66,27 +67,46 @@ class DeviceResult:
         )
 
 
+def pinned_node(selector: Fields | None) -> str:
+    """The one node that a NodeSelector names through `metadata.name In [node]`; empty where it pins to none that way."""
+    pinned = {
+        str(name)
+        for term in (selector or {}).get("nodeSelectorTerms") or ()
+        for field in term.get("matchFields") or ()
+        if field.get("key") == "metadata.name" and field.get("operator") == "In"
+        for name in field.get("values") or ()
+    }
+    return pinned.pop() if len(pinned) == 1 else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """`config` entries are complete API entries (source, requests, opaque); `node_selector` None means every node."""
 
     results: tuple[DeviceResult, ...] = ()
-    config: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
-    node_selector: Mapping[str, Any] | None = field(default=None, hash=False)
+    config: tuple[Fields, ...] = field(default=(), hash=False)
+    node_selector: Fields | None = field(default=None, hash=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def node(self) -> str:
+        """The one that it is pinned to, empty for none."""
+        return pinned_node(self.node_selector)
+
+    def to_dict(self) -> Object:
         """An AllocationResult without its timestamp, which is the writer's."""
         parts = {
             "results": [result.to_dict() for result in self.results],
             "config": [dict(entry) for entry in self.config],
         }
-        found: dict[str, Any] = {"devices": {name: entries for name, entries in parts.items() if entries}}
-        if self.node_selector is not None:
-            found["nodeSelector"] = dict(self.node_selector)
-        return found
+        return objects.without_none(
+            {
+                "devices": {name: entries for name, entries in parts.items() if entries},
+                "nodeSelector": None if self.node_selector is None else dict(self.node_selector),
+            }
+        )
 
     @classmethod
-    def of_claim(cls, claim: Mapping[str, Any]) -> Allocation | None:
+    def of_claim(cls, claim: Fields) -> Allocation | None:
         """The allocation in a claim's status, None for a claim that has none. Raises InvalidManifest."""
         found = objects.status_of(claim).get("allocation")
         if found is None:
@@ -96,5 +116,5 @@ class Allocation:
         return cls(
             results=tuple(DeviceResult.read(each) for each in devices.each("results")),
             config=tuple(devices.sequence("config")),
-            node_selector=None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data,
+            node_selector=selector.data if (selector := read.optional("nodeSelector")) else None,
         )

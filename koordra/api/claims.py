@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
+from koordra.api.objects import Fields
 from koordra.api.reader import Reader
+from koordra.api.tables import BoundedCache
 
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
@@ -31,7 +33,7 @@ class Toleration:
     operator: str
     value: str
     effect: str
-    raw: Mapping[str, Any] = field(compare=False, hash=False, default_factory=dict)
+    raw: Fields = field(compare=False, hash=False, default_factory=dict)
 
     def tolerates(self, taint: Taint) -> bool:
         """Source of the rule: k8s.io/dynamic-resource-allocation resourceclaim.ToleratesTaint."""
@@ -90,7 +92,7 @@ class Configuration:
     """One entry of `config`, at `where`; `raw` is the entry without `requests`, copied into the allocation unchanged."""
 
     requests: tuple[str, ...]
-    raw: Mapping[str, Any] = field(hash=False)
+    raw: Fields = field(hash=False)
     driver: str = ""
     parameters: Any = field(default=None, hash=False)
     where: str = ""
@@ -103,7 +105,7 @@ class DeviceClass:
     config: tuple[Configuration, ...] = ()
 
     @classmethod
-    def from_dict(cls, obj: Mapping[str, Any]) -> DeviceClass:
+    def from_dict(cls, obj: Fields) -> DeviceClass:
         """Raises InvalidManifest naming class and field."""
         read = Reader.of(obj).inner("spec")
         return cls(name=objects.name(obj), selectors=_selectors(read), config=_config(read))
@@ -134,7 +136,7 @@ class ResourceClaim:
         return f"ResourceClaim {self.key}"
 
     @classmethod
-    def from_dict(cls, obj: Mapping[str, Any]) -> ResourceClaim:
+    def from_dict(cls, obj: Fields) -> ResourceClaim:
         """Raises InvalidManifest naming claim and field."""
         spec = Reader(obj, object=f"ResourceClaim {objects.key(obj)}").inner("spec")
         devices = spec.inner("devices")
@@ -142,8 +144,6 @@ class ResourceClaim:
         found = _kept.get(content)
         if found is None:
             found = _asked(devices)
-            if len(_kept) >= _MOST_KEPT:
-                _kept.clear()
             if content:
                 _kept[content] = found
         requests, constraints, config = found
@@ -165,8 +165,7 @@ class ResourceClaim:
 
 
 _Asked = tuple[tuple[DeviceRequest, ...], tuple[Constraint, ...], tuple[Configuration, ...]]
-_MOST_KEPT: Final = 1 << 10
-_kept: dict[bytes, _Asked] = {}
+_kept: Final = BoundedCache[bytes, _Asked](1 << 10)
 
 
 def _asked(devices: Reader) -> _Asked:
@@ -181,24 +180,20 @@ def _asked(devices: Reader) -> _Asked:
 
 
 def _request(read: Reader) -> DeviceRequest:
-    name = read.text("name", required=True)
+    name = read.required("name")
     if read.sequence("firstAvailable"):
         if read.data.get("exactly") is not None:
             raise read.wrong("has both exactly and firstAvailable", "keep one of them")
         return DeviceRequest(
             name,
-            tuple(
-                _alternative(each, each.text("name", required=True)) for each in read.each("firstAvailable")
-            ),
+            tuple(_alternative(each, each.required("name")) for each in read.each("firstAvailable")),
             prioritized=True,
         )
-    return DeviceRequest(
-        name, (_alternative(read if read.data.get("exactly") is None else read.inner("exactly"), name),)
-    )
+    return DeviceRequest(name, (_alternative(read.optional("exactly") or read, name),))
 
 
 def _alternative(read: Reader, name: str) -> Alternative:
-    capacity = None if read.data.get("capacity") is None else read.inner("capacity")
+    capacity = read.optional("capacity")
     return Alternative(
         name=name,
         device_class=read.text("deviceClassName"),
@@ -245,7 +240,7 @@ def _config(read: Reader) -> tuple[Configuration, ...]:
     return tuple(
         Configuration(
             requests=each.texts("requests"),
-            raw={key: value for key, value in each.data.items() if key != "requests"},
+            raw=objects.without(each.data, "requests"),
             driver=each.inner("opaque").text("driver"),
             parameters=each.inner("opaque").data.get("parameters"),
             where=each.field,

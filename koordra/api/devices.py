@@ -16,7 +16,9 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
+from koordra.api.objects import Fields
 from koordra.api.reader import Reader
+from koordra.api.tables import BoundedCache
 
 SCALARS: Final = {"int": int, "bool": bool, "string": str, "version": str}
 LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
@@ -86,6 +88,11 @@ class Taint:
     value: str = ""
     effect: str = NO_SCHEDULE
 
+    @property
+    def keeps_out(self) -> bool:
+        """Whether it keeps requests away that do not tolerate it."""
+        return self.effect in (NO_SCHEDULE, NO_EXECUTE)
+
     def __str__(self) -> str:
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
@@ -96,7 +103,7 @@ class NodeSelection:
 
     node_name: str = ""
     all_nodes: bool = False
-    selector: Mapping[str, Any] | None = field(default=None, hash=False)
+    selector: Fields | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,9 +121,17 @@ class Device:
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple_allocations: bool = False
 
+    @property
+    def counters(self) -> dict[tuple[str, str], Decimal]:
+        """What the device takes of its pool's counters, by set and counter."""
+        return {
+            (name, counter): amount
+            for name, counters in self.consumes_counters.items()
+            for counter, amount in counters.items()
+        }
 
-_MOST_KEPT: Final = 1 << 12
-_kept: dict[bytes, Device] = {}
+
+_kept: Final = BoundedCache[bytes, Device](1 << 12)
 """Devices by what was read: machines of one type publish the same."""
 
 
@@ -126,17 +141,15 @@ def read_device(read: Reader) -> Device:
     found = _kept.get(content)
     if found is None:
         found = _device(read)
-        if len(_kept) >= _MOST_KEPT:
-            _kept.clear()
         if content:
             _kept[content] = found
     return found
 
 
 def _device(read: Reader) -> Device:
-    name = read.text("name", required=True)
+    name = read.required("name")
     if "basic" in read.data:  # where v1beta1 keeps the body
-        read = Reader({**read.data, **read.inner("basic").data}, object=read.object, field=read.field)
+        read = read.over({**read.data, **read.inner("basic").data})
     return Device(
         name=name,
         attributes={key: read_attribute(each) for key, each in read.entries("attributes")},
@@ -170,11 +183,8 @@ def read_attribute(read: Reader) -> Attribute:
 
 
 def read_capacity(read: Reader) -> Capacity:
-    return Capacity(
-        value=read.amount("value"),
-        spelled=str(read.data.get("value")),
-        policy=None if read.data.get("requestPolicy") is None else _policy(read.inner("requestPolicy")),
-    )
+    policy = read.optional("requestPolicy")
+    return Capacity(read.amount("value"), str(read.data.get("value")), _policy(policy) if policy else None)
 
 
 def _policy(read: Reader) -> RequestPolicy:
@@ -186,8 +196,8 @@ def _policy(read: Reader) -> RequestPolicy:
         value: read.quantity(value, at=f"validValues[{index}]")
         for index, value in enumerate(read.sequence("validValues"))
     }
-    spelled = {name: bounds.data.get(name) for name in ("min", "max", "step")}
-    spelled["default"] = read.data.get("default")
+    spelled = {"default": read.data.get("default"), **bounds.data}
+    spelled |= {str(amount): value for value, amount in valid.items()}
     return RequestPolicy(
         default=read.amount_or_none("default"),
         valid_values=tuple(valid.values()),
@@ -195,15 +205,12 @@ def _policy(read: Reader) -> RequestPolicy:
         maximum=bounds.amount_or_none("max"),
         step=step,
         has_range=read.data.get("validRange") is not None,
-        spelled={
-            **{name: str(value) for name, value in spelled.items() if value is not None},
-            **{str(amount): str(value) for value, amount in valid.items()},
-        },
+        spelled={name: str(value) for name, value in spelled.items() if value is not None},
     )
 
 
 def read_taint(read: Reader) -> Taint:
-    return Taint(read.text("key", required=True), read.text("value"), read.text("effect", required=True))
+    return Taint(read.required("key"), read.text("value"), read.required("effect"))
 
 
 def read_counters(read: Reader) -> dict[str, Decimal]:
@@ -214,7 +221,7 @@ def read_selection(read: Reader) -> NodeSelection:
     return NodeSelection(
         read.text("nodeName"),
         read.flag("allNodes"),
-        None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data,
+        selector.data if (selector := read.optional("nodeSelector")) else None,
     )
 
 
@@ -234,21 +241,21 @@ class ResourceSlice:
     duplicate_counter_sets: tuple[str, ...] = ()
 
     @classmethod
-    def from_dict(cls, obj: Mapping[str, Any]) -> ResourceSlice:
+    def from_dict(cls, obj: Fields) -> ResourceSlice:
         """Raises InvalidManifest naming slice and field."""
         read = Reader.of(obj).inner("spec")
         pool = read.inner("pool")
         sets: dict[str, Mapping[str, Decimal]] = {}
         twice: list[str] = []
         for each in read.each("sharedCounters"):
-            name = each.text("name", required=True)
+            name = each.required("name")
             if name in sets:
                 twice.append(name)
             sets[name] = read_counters(each)
         return cls(
             name=objects.name(obj),
             driver=read.text("driver"),
-            pool=pool.text("name", required=True),
+            pool=pool.required("name"),
             generation=pool.whole("generation"),
             slice_count=pool.whole("resourceSliceCount", default=1),
             selection=read_selection(read),
@@ -269,7 +276,7 @@ class DeviceTaintRule:
     device: str = ""
 
     @classmethod
-    def from_dict(cls, obj: Mapping[str, Any]) -> DeviceTaintRule:
+    def from_dict(cls, obj: Fields) -> DeviceTaintRule:
         """Raises InvalidManifest naming rule and field."""
         read = Reader.of(obj).inner("spec")
         selector = read.inner("deviceSelector")

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,17 @@ class Kind:
     version: str
     plural: str
     kind: str
-    namespaced: bool
+    namespaced: bool = True
 
     @property
     def api_version(self) -> str:
         """`v1` or `resource.k8s.io/v1`: what manifests carry."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def type_meta(self) -> Object:
+        """The first two fields of an object of this kind."""
+        return {"apiVersion": self.api_version, "kind": self.kind}
 
     def path(
         self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
@@ -52,21 +57,19 @@ class Kind:
 
 NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES: Final = Kind("", "v1", "nodes", "Node", namespaced=False)
-PODS: Final = Kind("", "v1", "pods", "Pod", namespaced=True)
-EVENTS: Final = Kind("", "v1", "events", "Event", namespaced=True)
-RESOURCE_QUOTAS: Final = Kind("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
+PODS: Final = Kind("", "v1", "pods", "Pod")
+EVENTS: Final = Kind("", "v1", "events", "Event")
+RESOURCE_QUOTAS: Final = Kind("", "v1", "resourcequotas", "ResourceQuota")
 PERSISTENT_VOLUMES: Final = Kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
-PERSISTENT_VOLUME_CLAIMS: Final = Kind(
-    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
-)
-SERVICE_ACCOUNTS: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
-LEASES: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
+PERSISTENT_VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+SERVICE_ACCOUNTS: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount")
+LEASES: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 RESOURCE_GROUP: Final = "resource.k8s.io"
 RESOURCE_SLICES: Final = Kind(RESOURCE_GROUP, "v1", "resourceslices", "ResourceSlice", namespaced=False)
-RESOURCE_CLAIMS: Final = Kind(RESOURCE_GROUP, "v1", "resourceclaims", "ResourceClaim", namespaced=True)
+RESOURCE_CLAIMS: Final = Kind(RESOURCE_GROUP, "v1", "resourceclaims", "ResourceClaim")
 RESOURCE_CLAIM_TEMPLATES: Final = Kind(
-    RESOURCE_GROUP, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
+    RESOURCE_GROUP, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"
 )
 DEVICE_CLASSES: Final = Kind(RESOURCE_GROUP, "v1", "deviceclasses", "DeviceClass", namespaced=False)
 DEVICE_TAINT_RULES: Final = Kind(
@@ -116,7 +119,7 @@ def from_v1(obj: Object, version: str) -> Object:
     return _with_bodies(changed, request=_flat, device=_nested) if version == V1BETA1 else changed
 
 
-_Change = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+_Change = Callable[[Fields, str], Fields]
 
 
 def _with_bodies(obj: Object, *, request: _Change, device: _Change) -> Object:
@@ -132,7 +135,7 @@ def _with_bodies(obj: Object, *, request: _Change, device: _Change) -> Object:
     return obj
 
 
-def _claim_spec(spec: Mapping[str, Any], change: _Change) -> Mapping[str, Any]:
+def _claim_spec(spec: Fields, change: _Change) -> Fields:
     devices = spec.get("devices")
     if not isinstance(devices, Mapping) or not devices.get("requests"):
         return spec
@@ -140,17 +143,17 @@ def _claim_spec(spec: Mapping[str, Any], change: _Change) -> Mapping[str, Any]:
     return {**spec, "devices": {**devices, "requests": requests}}
 
 
-def _nested(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+def _nested(entry: Fields, field: str) -> Fields:
     """With the body of a request or device in a field beside its name; alternatives have no body."""
     if entry.get("firstAvailable") or field in entry:
         return entry
     return {
         "name": entry.get("name"),
-        field: {name: value for name, value in entry.items() if name not in ("name", "firstAvailable")},
+        field: without(entry, "name", "firstAvailable"),
     }
 
 
-def _flat(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+def _flat(entry: Fields, field: str) -> Fields:
     """With the body beside the name."""
     if not isinstance(entry.get(field), Mapping):
         return entry

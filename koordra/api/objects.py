@@ -14,77 +14,94 @@ from koordra.api import names
 Object = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
 
+Fields = Mapping[str, Any]
+"""An object, or an object within one, that is read and not changed."""
 
-def metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+
+def without(fields: Fields, *names: str) -> Object:
+    """A copy without some of the fields."""
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def without_none(fields: Fields) -> Object:
+    """A copy without the fields that are None: what says nothing is left out, as the API server does."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def metadata(obj: Fields) -> Fields:
     found = obj.get("metadata")
     return found if isinstance(found, (dict, Mapping)) else {}
 
 
-def name(obj: Mapping[str, Any]) -> str:
+def name(obj: Fields) -> str:
     return str(metadata(obj).get("name", ""))
 
 
-def namespace(obj: Mapping[str, Any]) -> str:
+def namespace(obj: Fields) -> str:
     """The namespace, `default` where a manifest leaves it out."""
     return str(metadata(obj).get("namespace") or "default")
 
 
-def uid(obj: Mapping[str, Any]) -> str:
+def uid(obj: Fields) -> str:
     return str(metadata(obj).get("uid", ""))
 
 
-def resource_version(obj: Mapping[str, Any]) -> str:
+def resource_version(obj: Fields) -> str:
     return str(metadata(obj).get("resourceVersion", ""))
 
 
-def key(obj: Mapping[str, Any]) -> str:
+def key(obj: Fields) -> str:
     """`namespace/name`: how namespaced objects are told apart in maps and messages."""
     found = metadata(obj)
     return f"{found.get('namespace') or 'default'}/{found.get('name', '')}"
 
 
-def identity(obj: Mapping[str, Any]) -> str:
+def identity(obj: Fields) -> str:
     """The object's uid; the key of a manifest that was never applied."""
     return uid(obj) or key(obj)
 
 
-def describe(obj: Mapping[str, Any]) -> str:
+def describe(obj: Fields) -> str:
     """`ResourceClaim team-a/train-0`: the object's name in messages."""
     kind = str(obj.get("kind") or "object")
     place, called = metadata(obj).get("namespace"), name(obj) or "without a name"
     return f"{kind} {place}/{called}" if place else f"{kind} {called}"
 
 
-def group_of(obj: Mapping[str, Any]) -> str:
+def group_of(obj: Fields) -> str:
     """`resource.k8s.io` of `resource.k8s.io/v1`; "" for the core group."""
     return str(obj.get("apiVersion") or "").rpartition("/")[0]
 
 
-def is_deleting(obj: Mapping[str, Any]) -> bool:
+def is_deleting(obj: Fields) -> bool:
     return metadata(obj).get("deletionTimestamp") is not None
 
 
-def annotations_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
+def annotations_of(obj: Fields) -> Mapping[str, str]:
     found = metadata(obj).get("annotations")
     return found if isinstance(found, (dict, Mapping)) else {}
 
 
-def labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
+def labels_of(obj: Fields) -> Mapping[str, str]:
     found = metadata(obj).get("labels")
     return found if isinstance(found, (dict, Mapping)) else {}
 
 
-def spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+def finalizers_of(obj: Fields) -> list[str]:
+    return [str(entry) for entry in metadata(obj).get("finalizers") or ()]
+
+
+def spec_of(obj: Fields) -> Fields:
     found = obj.get("spec")
     return found if isinstance(found, (dict, Mapping)) else {}
 
 
-def status_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+def status_of(obj: Fields) -> Fields:
     found = obj.get("status")
     return found if isinstance(found, (dict, Mapping)) else {}
 
 
-def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
+def is_native(obj: Fields, in_native: bool) -> bool:
     """Whether the object is meant for native nodes: its own word first, for a pod also its node selector's, then its namespace's."""
     for found in (annotations_of(obj), labels_of(obj), spec_of(obj).get("nodeSelector")):
         mode = found.get(names.MODE_LABEL) if isinstance(found, Mapping) else None
@@ -93,12 +110,12 @@ def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
     return in_native
 
 
-def pod_is_finished(pod: Mapping[str, Any]) -> bool:
+def pod_is_finished(pod: Fields) -> bool:
     """True once no container of the pod can run again (phase Succeeded or Failed)."""
     return status_of(pod).get("phase") in {"Succeeded", "Failed"}
 
 
-def pod_claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
+def pod_claim_names(pod: Fields) -> dict[str, str | None]:
     """pod.spec.resourceClaims entry name -> ResourceClaim name; None while a template's claim does not exist yet.
 
     Template claims are found through pod.status.resourceClaimStatuses, as the kubelet and the scheduler do; an entry

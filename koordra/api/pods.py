@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 
 Path = tuple[str | int, ...]
 CONTAINER_LISTS: Final = ("initContainers", "containers")
@@ -74,7 +74,7 @@ def spelled(path: Path) -> str:
     return f"{text}." if text else ""
 
 
-def containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def containers(pod: Fields) -> Iterator[Fields]:
     """Init containers, then the others."""
     spec = pod.get("spec")
     for group in CONTAINER_LISTS:
@@ -83,7 +83,7 @@ def containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from (raw for raw in listed if isinstance(raw, (dict, Mapping)))
 
 
-def with_containers(spec: Mapping[str, Any], change: Callable[[Object], Object]) -> Object:
+def with_containers(spec: Fields, change: Callable[[Object], Object]) -> Object:
     changed = {
         group: [change(raw) if isinstance(raw, dict) else raw for raw in spec[group]]
         for group in CONTAINER_LISTS
@@ -92,13 +92,13 @@ def with_containers(spec: Mapping[str, Any], change: Callable[[Object], Object])
     return {**spec, **changed}
 
 
-def amounts(container: Mapping[str, Any], side: str) -> Mapping[str, Any]:
+def amounts(container: Fields, side: str) -> Fields:
     """The `limits` or `requests` of a container, by resource."""
     resources = container.get("resources")
     found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
     return found if isinstance(found, (dict, Mapping)) else {}
 
 
-def resource_names(container: Mapping[str, Any]) -> list[str]:
+def resource_names(container: Fields) -> list[str]:
     """Every name in limits and requests, each once."""
     return [str(name) for name in dict.fromkeys(name for side in SIDES for name in amounts(container, side))]

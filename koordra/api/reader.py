@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.api import objects
+from koordra.api.objects import Fields
 from koordra.errors import InvalidInput, InvalidManifest, InvalidQuantity
 from koordra.quantity import parse
 
@@ -41,10 +42,10 @@ class Reader:
         self.error = error
         if data is not None and not isinstance(data, (dict, Mapping)):
             raise self.wrong("is not an object")
-        self.data: Mapping[str, Any] = {} if data is None else data
+        self.data: Fields = {} if data is None else data
 
     @classmethod
-    def of(cls, obj: Mapping[str, Any], *, error: Callable[..., InvalidInput] = InvalidManifest) -> Reader:
+    def of(cls, obj: Fields, *, error: Callable[..., InvalidInput] = InvalidManifest) -> Reader:
         return cls(obj, object=objects.describe(obj), error=error)
 
     @property
@@ -60,20 +61,26 @@ class Reader:
         return content if len(content) <= LONGEST_CONTENT else b""
 
     def place(self, name: str) -> str:
-        dot = "." if self.field and not name.startswith("[") else ""
+        dot = "." if self.field and name and not name.startswith("[") else ""
         return f"{self.field}{dot}{name}"
 
     def wrong(self, problem: str, remedy: str = "", *, at: str = "") -> InvalidInput:
         """The error to raise, about the field `at`, or about the object itself."""
-        return self.error(
-            problem, object=self.object, field=self.place(at) if at else self.field, remedy=remedy
-        )
+        return self.error(problem, object=self.object, field=self.place(at), remedy=remedy)
 
     def _nested(self, data: object, name: str) -> Reader:
         return Reader(data, object=self.object, field=self.place(name), error=self.error)
 
+    def over(self, data: Fields) -> Reader:
+        """Of other data at the same place."""
+        return Reader(data, object=self.object, field=self.field, error=self.error)
+
     def inner(self, name: str) -> Reader:
         return self._nested(self.data.get(name), name)
+
+    def optional(self, name: str) -> Reader | None:
+        """The object in a field, None where it is absent."""
+        return None if self.data.get(name) is None else self.inner(name)
 
     def entries(self, name: str) -> Iterator[tuple[str, Reader]]:
         """The objects in a map, by key."""
@@ -92,8 +99,12 @@ class Reader:
             raise self.wrong("is not a list", at=name)
         return value
 
-    def text(self, name: str, *, required: bool = False) -> str:
-        return self._text(self.data.get(name), name, required=required)
+    def text(self, name: str) -> str:
+        return self._text(self.data.get(name), name, required=False)
+
+    def required(self, name: str) -> str:
+        """A text that is there."""
+        return self._text(self.data.get(name), name, required=True)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts, none of them empty."""
@@ -175,3 +186,8 @@ class Reader:
 def snake_case(name: str) -> str:
     """The attribute for a field: `shareID` is `share_id`."""
     return re.sub(r"[A-Z]+", lambda capitals: f"_{capitals[0].lower()}", name)
+
+
+def camel_case(name: str) -> str:
+    """The field of an attribute: `share_id` is `shareId`."""
+    return re.sub("_([a-z])", lambda part: part[1].upper(), name)

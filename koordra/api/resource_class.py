@@ -20,8 +20,8 @@ refusal is a `ClassRefused` with the reason that the condition `Ready` will carr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import yaml
 
@@ -29,17 +29,15 @@ from koordra.api import names, objects
 from koordra.api.classic import suitable_nodes
 from koordra.api.classic.class_parameters import cel, opaque
 from koordra.api.classic.v1alpha2 import driver_selector
-from koordra.api.kinds import Kind
-from koordra.api.objects import Object
+from koordra.api.kinds import DEVICE_CLASSES, Kind
+from koordra.api.objects import Fields, Object
 from koordra.api.opaque import parameters
 from koordra.api.reader import Reader
 from koordra.errors import InvalidInput, InvalidManifest
 
 RESOURCE_CLASSES: Final = Kind("koordra.io", "v1alpha1", "resourceclasses", "ResourceClass", namespaced=False)
-CLASS_PARAMETERS: Final = Kind(
-    "koordra.io", "v1alpha1", "resourceclassparameters", "ResourceClassParameters", namespaced=True
-)
-CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", namespaced=True)
+CLASS_PARAMETERS: Final = Kind("koordra.io", "v1alpha1", "resourceclassparameters", "ResourceClassParameters")
+CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap")
 
 CLASS_LABEL: Final = "koordra.io/class"
 """Label on every DeviceClass of koordra's devices; the admission policies find the classes by it."""
@@ -87,9 +85,7 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
             more, settings = _of_parameters(found, driver=driver)
             selectors += more
             config += settings
-        selectors += [
-            cel(each.inner("cel").text("expression", required=True)) for each in read.each("selectors")
-        ]
+        selectors += [cel(each.inner("cel").required("expression")) for each in read.each("selectors")]
         config += _policy(read, driver)
         for what, entries in (("selectors", selectors), ("config", config)):
             if len(entries) > MOST_ENTRIES:
@@ -101,33 +97,29 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
         nodes = suitable_nodes.annotation(read)
         metadata = {
             "name": objects.name(obj),
-            "labels": {
-                MANAGED_BY: names.FIELD_COMPONENT,
-                **({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
-            },
+            "labels": {MANAGED_BY: names.FIELD_COMPONENT}
+            | ({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
             "ownerReferences": [owner_reference(obj, RESOURCE_CLASSES)],
-            **({"annotations": nodes} if nodes else {}),
+            "annotations": nodes or None,
         }
         return {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": metadata,
-            "spec": {"selectors": selectors, **({"config": config} if config else {})},
+            **DEVICE_CLASSES.type_meta,
+            "metadata": objects.without_none(metadata),
+            "spec": objects.without_none({"selectors": selectors, "config": config or None}),
         }
     except InvalidInput as error:
         reason = "InvalidClass" if error.object in ("", read.object) else "InvalidParameters"
         raise ClassRefused.because(reason, error) from None
 
 
-def driver_of(obj: Mapping[str, Any]) -> str:
+def driver_of(obj: Fields) -> str:
     return Reader.of(obj).text("driverName") or names.DRIVER
 
 
 def owner_reference(obj: Object, kind: Kind) -> Object:
     """By which an object goes when its class or claim is deleted."""
     return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
+        **kind.type_meta,
         "name": objects.name(obj),
         "uid": objects.uid(obj),
         "controller": True,
@@ -146,15 +138,15 @@ def _driver_clause(read: Reader, driver: str) -> str:
 
 def _parameters(read: Reader, *, lookup: Lookup, own_namespace: str) -> list[Object]:
     """The chain of parameters objects, the one that everything stands on first."""
-    if read.data.get("parametersRef") is None:
+    reference = read.optional("parametersRef")
+    if reference is None:
         return []
-    reference = read.inner("parametersRef")
 
     def refused(reason: str, problem: str, remedy: str) -> ClassRefused:
         return ClassRefused(reason, problem, object=read.object, field=reference.field, remedy=remedy)
 
-    group, kind_name = reference.text("apiGroup"), reference.text("kind", required=True)
-    name = reference.text("name", required=True)
+    group, kind_name = reference.text("apiGroup"), reference.required("kind")
+    name = reference.required("name")
     namespace = reference.text("namespace") or own_namespace
     kinds = {(kind.group, kind.kind): kind for kind in (CONFIG_MAPS, CLASS_PARAMETERS)}
     kind = kinds.get((group, kind_name))
@@ -215,9 +207,8 @@ def _of_parameters(found: Object, *, driver: str) -> tuple[list[Object], list[Ob
         [each for each in read.each(name) if (each.text("driverName") or driver) == driver]
         for name in ("filters", "vendorParameters")
     )
-    return [cel(each.text("expression", required=True)) for each in filters], [
-        opaque(driver, each.data.get("parameters"), object=read.object, field=each.place("parameters"))
-        for each in vendor
+    return [cel(each.required("expression")) for each in filters], [
+        opaque(driver, each.data.get("parameters"), each, "parameters") for each in vendor
     ]
 
 
@@ -228,12 +219,7 @@ def _policy(read: Reader, driver: str) -> list[Object]:
     policy.only(*POLICIES, problem="is no policy")
     bodies = {kind: policy.inner(name) for name, kind in POLICIES.items()}
     return [
-        opaque(
-            driver,
-            {"apiVersion": parameters.API_VERSION, "kind": kind, **body.data},
-            object=read.object,
-            field=body.field,
-        )
+        opaque(driver, {"apiVersion": parameters.API_VERSION, "kind": kind, **body.data}, body)
         for kind, body in bodies.items()
         if body.data
     ]

@@ -29,6 +29,9 @@ class Value(NamedTuple):
     item: Value | None = None
 
 
+_NOTHING: Final = Value("", 0, 0, 0)
+
+
 class Estimate(NamedTuple):
     cost: int
     value: Value
@@ -113,20 +116,20 @@ NAMESPACED: Final = frozenset(
 
 
 def called(name: str, cost: int, values: Sequence[Value], nodes: Sequence[Node]) -> Estimate:
-    """A function or a method, whose receiver is the first of the values."""
-    own = _COSTS[name](*values) if name in _COSTS and len(values) >= _LEAST.get(name, 1) else 1
-    weight = sum(value.weight for value in values)
-    kind = _result(name, values[0].type if values else "")
+    """A function or a method, whose receiver is the first of the values. A call without the arguments of its rule does not compile."""
+    given = (*values, *[_NOTHING] * 3)
+    own = _COSTS[name](*given) if name in _COSTS else 1
+    first, weight = given[0], sum(value.weight for value in values)
+    kind = _result(name, first.type)
     if kind in SCALARS or kind in MESSAGES:
         return Estimate(cost + own, scalar(kind))
-    first = values[0] if values else scalar()
     if name in _SAME:
         return Estimate(cost + own, first._replace(low=0))
     if name == "lists.range":
         literal = nodes and nodes[0].of == "int" and nodes[0].text.lstrip("-").isdigit()
         count = max(int(nodes[0].text), 0) if literal else LIMIT
         return Estimate(cost + LIST + 1 + count, Value("list:int", 0, count, count, None, scalar("int")))
-    size = _SIZES[name](*values) if name in _SIZES and len(values) >= _LEAST.get(name, 1) else 64 + weight
+    size = _SIZES[name](*given) if name in _SIZES else 64 + weight
     item = Value("string", 0, first.high, first.weight) if kind == "list:string" else None
     return Estimate(cost + own, Value(kind, 0, size, max(size, 1), None, item))
 
@@ -166,8 +169,8 @@ def _replaced(text: Value, old: Value, new: Value, *_: Value) -> int:
     return text.high if new.high <= old.low else math.ceil(text.high / old.low) * new.high
 
 
-def _joined(items: Value, *separator: Value) -> int:
-    return items.high * item_of(items).high + (separator[0].high if separator else 0) * items.high
+def _joined(items: Value, separator: Value, *_: Value) -> int:
+    return items.high * (item_of(items).high + separator.high)
 
 
 _RESULTS: Final = {
@@ -209,18 +212,18 @@ _COSTS: Final[dict[str, Callable[..., int]]] = {
     ),
     **dict.fromkeys(("ip.isCanonical", "replace", "split"), lambda text, *_: read(text.high, 2 * READ)),
     "join": lambda *values: read(_joined(*values)),
-    "ip": lambda value: 1 if value.type == "cidr" else read(value.high),
-    **dict.fromkeys(("startsWith", "endsWith"), lambda _text, part: read(part.high)),
-    "contains": lambda text, part: read(text.high) * read(part.high),
+    "ip": lambda value, *_: 1 if value.type == "cidr" else read(value.high),
+    **dict.fromkeys(("startsWith", "endsWith"), lambda _text, part, *_: read(part.high)),
+    "contains": lambda text, part, *_: read(text.high) * read(part.high),
     **dict.fromkeys(
         ("matches", "find", "findAll"),
         lambda text, pattern, *_: read(text.high + 1) * read(pattern.high, PATTERN),
     ),
-    "validate": lambda _format, text: read(read(text.high), 128 * PATTERN),
-    "containsIP": lambda _network, other: 4 + (read(other.high) if other.type == "string" else 0),
-    "containsCIDR": lambda _network, other: 7 + (read(other.high) if other.type == "string" else 0),
+    "validate": lambda _format, text, *_: read(read(text.high), 128 * PATTERN),
+    "containsIP": lambda _network, other, *_: 4 + (read(other.high) if other.type == "string" else 0),
+    "containsCIDR": lambda _network, other, *_: 7 + (read(other.high) if other.type == "string" else 0),
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_items),
-    "includes": lambda _items, wanted: 48 * max(1, read(wanted.weight)),
+    "includes": lambda _items, wanted, *_: 48 * max(1, read(wanted.weight)),
     **dict.fromkeys(("slice", "reverse"), lambda items, *_: LIST + 1 + items.high),
     "flatten": lambda items, *_: LIST + 1 + items.weight,
     "distinct": _pairs(2),
@@ -228,13 +231,6 @@ _COSTS: Final[dict[str, Callable[..., int]]] = {
     **dict.fromkeys(("sets.contains", "sets.intersects"), _sets(1)),
     "sets.equivalent": _sets(2),
 }
-_LEAST: Final = {
-    **dict.fromkeys(("startsWith", "endsWith", "contains", "matches", "find", "findAll", "validate"), 2),
-    **dict.fromkeys(("containsIP", "containsCIDR", "includes"), 2),
-    **dict.fromkeys(("sets.contains", "sets.intersects", "sets.equivalent"), 2),
-    "replace": 3,
-}
-"""How many values a rule reads, where it is more than one; a call with fewer does not compile."""
 _SIZES: Final[dict[str, Callable[..., int]]] = {
     **dict.fromkeys(
         ("lowerAscii", "upperAscii", "substring", "trim", "find", "split"), lambda text, *_: text.high
@@ -243,7 +239,7 @@ _SIZES: Final[dict[str, Callable[..., int]]] = {
     "charAt": lambda *_: 1,
     "replace": _replaced,
     "join": _joined,
-    "strings.quote": lambda text: 2 * text.high + 2,
+    "strings.quote": lambda text, *_: 2 * text.high + 2,
 }
 _SAME: Final = frozenset({"slice", "reverse", "sort", "distinct", "url"})
 """What is returned is no longer and no heavier than what was given."""

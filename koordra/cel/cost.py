@@ -73,7 +73,14 @@ class _Coster:
         self._variables: defaultdict[str, list[Value]] = defaultdict(list)
 
     def cost(self, node: Node) -> Steps[Estimate]:
-        found: Estimate = yield getattr(self, f"_{node.kind}")(node)
+        if node.kind in ("call", "method"):
+            found: Estimate = yield (self._call if node.kind == "call" else self._method)(node)
+        else:
+            parts: list[Estimate] = yield self._each(node.parts)
+            found = self._own(node, sum(part.cost for part in parts), [part.value for part in parts])
+            if node.kind == "ternary":
+                # Only one of the two is evaluated.
+                found = found._replace(cost=found.cost - min(part.cost for part in parts[1:]))
         self.heaviest = max(self.heaviest, found.value.weight)
         return found
 
@@ -96,84 +103,39 @@ class _Coster:
             self._variables[name].pop()
         return found
 
-    def _name(self, node: Node) -> Steps[Estimate]:
-        yield from ()
-        bound = self._variables[node.text]
-        return Estimate(1, bound[-1] if bound else scalar("device" if node.text == "device" else "dyn"))
-
-    def _literal(self, node: Node) -> Steps[Estimate]:
-        yield from ()
-        if node.of not in TEXTS:
-            return Estimate(0, scalar(node.of))
-        quotes = 3 if node.text[-3:] in ("'''", '"""') and len(node.text) > 5 else 1
-        text = node.text.lstrip("bBrR")[quotes:-quotes]
-        size = len(text.encode() if node.of == "bytes" else _ESCAPE.sub("x", text))
-        return Estimate(0, Value(node.of, size, size, size))
-
-    def _select(self, node: Node) -> Steps[Estimate]:
-        cost, value = yield self.cost(node.parts[0])
-        if value.type == "device":
-            return Estimate(cost + 1, DEVICE.get(node.text, scalar()))
-        return Estimate(cost + (value.type.startswith("map:") or bool(node.optional)), _part(value, node))
-
-    def _index(self, node: Node) -> Steps[Estimate]:
-        cost, (value, _index) = yield self._all(node.parts)
-        return Estimate(cost + 1, _part(value, node))
-
-    def _list(self, node: Node) -> Steps[Estimate]:
-        cost, values = yield self._all(node.parts)
-        _refuse_optional(value for n, value in enumerate(values) if n not in node.optional)
-        item, size = union(values), len(values)
-        kind = f"list:{item.type if item else 'dyn'}"
-        return Estimate(cost + LIST, Value(kind, size, size, _weight(values), scalar("int"), item))
-
-    def _map(self, node: Node) -> Steps[Estimate]:
-        cost, values = yield self._all(node.parts)
-        _refuse_optional(value for n, value in enumerate(values) if n - 1 not in node.optional)
-        key, item = union(values[::2]), union(values[1::2])
-        kind = f"map:{key.type}:{item.type}" if key and item and ":" not in key.type else "map:dyn:dyn"
-        size = len(values) // 2
-        return Estimate(cost + MAP, Value(kind, size, size, _weight(values), key, item))
-
-    def _message(self, node: Node) -> Steps[Estimate]:
-        cost, values = yield self._all(node.parts)
-        return Estimate(cost + MESSAGE, Value("dyn", 1, 1, _weight(values)))
-
-    def _ternary(self, node: Node) -> Steps[Estimate]:
-        condition, then, other = yield self._each(node.parts)
-        value = union((then.value, other.value))
-        assert value is not None
-        return Estimate(condition.cost + max(then.cost, other.cost), value)
-
-    def _logical(self, node: Node) -> Steps[Estimate]:
-        cost, _values = yield self._all(node.parts)
-        return Estimate(cost, scalar("bool"))
-
-    def _unary(self, node: Node) -> Steps[Estimate]:
-        cost, (value,) = yield self._all(node.parts)
-        return Estimate(cost + 1, value)
-
-    def _relation(self, node: Node) -> Steps[Estimate]:
-        cost, (left, right) = yield self._all(node.parts)
-        if node.text == "in":
-            nested = left.type not in SCALARS | TEXTS
-            own = 1 if right.type.startswith("map:") else max(right.high, read(right.weight * nested))
-        elif {left.type, right.type} & SCALARS or left.type in MESSAGES:
-            own = 1
-        else:
-            own = read(max(min(left.high, right.high), min(left.weight, right.weight)))
-        return Estimate(cost + own, scalar("bool"))
-
-    def _calc(self, node: Node) -> Steps[Estimate]:
-        cost, (left, right) = yield self._all(node.parts)
-        kind = left.type if left.type != "dyn" else right.type
-        if node.text != "+" or kind in SCALARS:
-            return Estimate(cost + 1, scalar(kind))
-        low, high, weight = left.low + right.low, left.high + right.high, left.weight + right.weight
-        item = union([each for each in (left.item, right.item) if each])
-        return Estimate(
-            cost + max(1, read(max(high, weight))), Value(kind, low, high, weight, scalar("int"), item)
-        )
+    def _own(self, node: Node, cost: int, values: Sequence[Value]) -> Estimate:
+        """Of a node with parts of these values, which cost so much together."""
+        match node.kind:
+            case "name":
+                bound = self._variables[node.text]
+                return Estimate(
+                    1, bound[-1] if bound else scalar("device" if node.text == "device" else "dyn")
+                )
+            case "literal":
+                return Estimate(0, _text(node) if node.of in TEXTS else scalar(node.of))
+            case "select" if values[0].type == "device":
+                return Estimate(cost + 1, DEVICE.get(node.text, scalar()))
+            case "select":
+                optional = values[0].type.startswith("map:") or bool(node.optional)
+                return Estimate(cost + optional, _part(values[0], node))
+            case "index":
+                return Estimate(cost + 1, _part(values[0], node))
+            case "list":
+                return Estimate(cost + LIST, _list(node, values))
+            case "map":
+                return Estimate(cost + MAP, _map(node, values))
+            case "message":
+                return Estimate(cost + MESSAGE, Value("dyn", 1, 1, _weight(values)))
+            case "ternary":
+                return Estimate(cost, union(values[1:]) or scalar())
+            case "logical":
+                return Estimate(cost, scalar("bool"))
+            case "unary":
+                return Estimate(cost + 1, values[0])
+            case "relation":
+                return Estimate(cost + _compared(node.text, *values), scalar("bool"))
+        own, value = _calculated(node.text, *values)
+        return Estimate(cost + own, value)
 
     def _call(self, node: Node) -> Steps[Estimate]:
         if node.text == "has" and len(node.parts) == 1 and node.parts[0].kind == "select":
@@ -226,6 +188,46 @@ class _Coster:
         if name.startswith("transformMap"):
             return Estimate(total, Value("map:dyn:dyn", 0, count, weight))
         return Estimate(total, Value(f"list:{body.type}", 0, count, weight, None, body))
+
+
+def _text(node: Node) -> Value:
+    quotes = 3 if node.text[-3:] in ("'''", '"""') and len(node.text) > 5 else 1
+    text = node.text.lstrip("bBrR")[quotes:-quotes]
+    size = len(text.encode() if node.of == "bytes" else _ESCAPE.sub("x", text))
+    return Value(node.of, size, size, size)
+
+
+def _list(node: Node, values: Sequence[Value]) -> Value:
+    _refuse_optional(value for n, value in enumerate(values) if n not in node.optional)
+    item, size = union(values), len(values)
+    kind = f"list:{item.type if item else 'dyn'}"
+    return Value(kind, size, size, _weight(values), scalar("int"), item)
+
+
+def _map(node: Node, values: Sequence[Value]) -> Value:
+    _refuse_optional(value for n, value in enumerate(values) if n - 1 not in node.optional)
+    key, item = union(values[::2]), union(values[1::2])
+    kind = f"map:{key.type}:{item.type}" if key and item and ":" not in key.type else "map:dyn:dyn"
+    size = len(values) // 2
+    return Value(kind, size, size, _weight(values), key, item)
+
+
+def _compared(operator: str, left: Value, right: Value) -> int:
+    if operator == "in":
+        nested = left.type not in SCALARS | TEXTS
+        return 1 if right.type.startswith("map:") else max(right.high, read(right.weight * nested))
+    if {left.type, right.type} & SCALARS or left.type in MESSAGES:
+        return 1
+    return read(max(min(left.high, right.high), min(left.weight, right.weight)))
+
+
+def _calculated(operator: str, left: Value, right: Value) -> Estimate:
+    kind = left.type if left.type != "dyn" else right.type
+    if operator != "+" or kind in SCALARS:
+        return Estimate(1, scalar(kind))
+    low, high, weight = left.low + right.low, left.high + right.high, left.weight + right.weight
+    item = union([each for each in (left.item, right.item) if each])
+    return Estimate(max(1, read(max(high, weight))), Value(kind, low, high, weight, scalar("int"), item))
 
 
 _LOOPS: Final = {

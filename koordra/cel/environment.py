@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
@@ -23,41 +23,37 @@ from koordra.cel.translation import PART, Written
 Evaluation = Callable[[Mapping[str, Any]], Any]
 """The variables -> a value of the library; raises RuntimeError, ValueError or TypeError."""
 
-_VARIABLES: Final[ContextVar[Mapping[str, Any]]] = ContextVar("variables")
-"""The variables of the evaluation under way, for the parts that it asks for."""
+_RUNNING: Final[ContextVar[tuple[Mapping[str, Any], Sequence[Any]]]] = ContextVar("running")
+"""The variables of the evaluation under way and its programs, for the parts that it asks for."""
 
 
 def compiled(
     parts: Sequence[Written], *, consumable_capacity: bool, list_attributes: bool
 ) -> tuple[Evaluation, str]:
     """An expression and what its type is called, see `translated`. Raises RuntimeError, ValueError or TypeError."""
-    programs: list[Any] = []
-
-    def part(number: int, variables: Mapping[str, Any]) -> Any:
-        own = dict(zip(variables, plain(variables.values()), strict=True))
-        found = programs[number].eval(data={**_VARIABLES.get(), **own})
-        if str(found.type().name()).upper() == "ERROR":
-            raise ValueError(str(found.value()))
-        return returned(found.value())
-
-    environments: dict[frozenset[str], Any] = {}
-    if len(parts) == 1:
-        environments[parts[0].free] = _shared_environment(consumable_capacity, list_attributes)
-    for written in parts:
-        if written.free not in environments:
-            environments[written.free] = _environment(
-                consumable_capacity, list_attributes, written.free, part
-            )
-        programs.append(environments[written.free].compile(written.text))
+    programs = [
+        _environment(consumable_capacity, list_attributes, written.free).compile(written.text)
+        for written in parts
+    ]
 
     def evaluate(variables: Mapping[str, Any]) -> Any:
-        before = _VARIABLES.set(variables)
+        before = _RUNNING.set((variables, programs))
         try:
             return programs[-1].eval(data=dict(variables))
         finally:
-            _VARIABLES.reset(before)
+            _RUNNING.reset(before)
 
     return evaluate, str(programs[-1].return_type().name())
+
+
+def _part(number: int, variables: Mapping[str, Any]) -> Any:
+    """The value of a part of the expression under way."""
+    given, programs = _RUNNING.get()
+    own = dict(zip(variables, plain(variables.values()), strict=True))
+    found = programs[number].eval(data={**given, **own})
+    if str(found.type().name()).upper() == "ERROR":
+        raise ValueError(str(found.value()))
+    return returned(found.value())
 
 
 def first_line(error: object) -> str:
@@ -105,17 +101,8 @@ def _kind(name: str) -> Any:
     return _KINDS[name]
 
 
-@lru_cache(maxsize=4)
-def _shared_environment(consumable_capacity: bool, list_attributes: bool) -> Any:
-    return _environment(consumable_capacity, list_attributes, (), None)
-
-
-def _environment(
-    consumable_capacity: bool,
-    list_attributes: bool,
-    variables: Iterable[str],
-    part: Callable[..., Any] | None,
-) -> Any:
+@lru_cache(maxsize=16)
+def _environment(consumable_capacity: bool, list_attributes: bool, variables: frozenset[str]) -> Any:
     numbers = itertools.count()
 
     def overloads(name: str, given: Sequence[Overload], *, member: bool) -> list[Any]:
@@ -131,7 +118,7 @@ def _environment(
         ]
 
     methods = METHODS | ({"includes": INCLUDES} if list_attributes else {})
-    functions = FUNCTIONS | ({PART: ((("int", "map"), "dyn", part),)} if part else {})
+    functions = FUNCTIONS | {PART: ((("int", "map"), "dyn", _part),)}
     declared = {
         "device.driver": "string",
         "device.attributes": "map:string:map:string:dyn",

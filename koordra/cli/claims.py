@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
 from koordra.api import kinds, objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.cli import options
 from koordra.cli.cluster_objects import connect
-from koordra.cli.output import as_text, show_table
+from koordra.cli.output import Document, show_document, show_table
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.cluster_cache import ClusterCache
 
 HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
@@ -21,10 +21,8 @@ HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 @click.command("claims")
 @options.kubeconfig
 @click.option("-n", "--namespace", help="Only claims of this namespace.  [default: all]")
-@click.option("--waiting", is_flag=True, help="Only claims that have no devices.")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
-)
+@options.flag("--waiting", "Only claims that have no devices.")
+@options.output("table", "wide", "json", "yaml")
 def claims(kubeconfig: str | None, namespace: str | None, waiting: bool, output: str) -> None:
     """The claims that concern koordra: their devices, pods and, where they wait, the last word on why.
 
@@ -41,17 +39,17 @@ def claims(kubeconfig: str | None, namespace: str | None, waiting: bool, output:
         if namespace in (None, row["namespace"]) and not (waiting and row["state"] != "Waiting")
     ]
     if output in ("json", "yaml"):
-        click.echo(as_text({"claims": shown}, output), nl=False)
+        show_document({"claims": shown}, output)
     else:
         _show(shown, wide=output == "wide")
 
 
 def claim_rows(
     claims: Iterable[Object], pods: Iterable[Object], classes: Iterable[Object], events: Iterable[Object]
-) -> list[dict[str, Any]]:
+) -> list[Document]:
     """One entry per claim of koordra's, by namespace and name."""
     by_name = {objects.name(entry): entry for entry in classes}
-    users = claims_of.consumers(list(pods))
+    users = ClusterCache.of({kinds.PODS: {objects.key(pod): pod for pod in pods}}).pod_index.users
     reasons = latest_events(events)
     found = []
     for claim in sorted(claims, key=objects.key):
@@ -89,7 +87,7 @@ def latest_events(events: Iterable[Object]) -> dict[str, str]:
     return {uid: text for uid, (_, text) in newest.items()}
 
 
-def _state(claim: Mapping[str, Any]) -> str:
+def _state(claim: Fields) -> str:
     if objects.is_deleting(claim):
         return "Ending"
     if not claims_of.is_allocated(claim):
@@ -97,10 +95,7 @@ def _state(claim: Mapping[str, Any]) -> str:
     return "InUse" if claims_of.reserved_for(claim) else "Allocated"
 
 
-def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
-    if not rows:
-        click.echo("no claim concerns koordra")
-        return
+def _show(rows: Sequence[Fields], *, wide: bool) -> None:
     now = datetime.now(UTC)
     show_table(
         (*HEADER, *(("REASON",) if wide else ())),
@@ -117,10 +112,11 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
             )
             for row in rows
         ],
+        empty="no claim concerns koordra",
     )
 
 
-def device_text(result: Mapping[str, Any]) -> str:
+def device_text(result: Fields) -> str:
     """A result of an allocation: `gpu: gpu-0000-0f-00-0 (cores 30, memory 10Gi)`."""
     consumed = sorted((result.get("consumedCapacity") or {}).items())
     amounts = ", ".join(f"{name} {amount}" for name, amount in consumed)
@@ -134,7 +130,7 @@ def _shortened(names: Sequence[str]) -> str:
 def _age(created: str | None, now: datetime) -> str:
     if not created:
         return "-"
-    seconds = int((now - datetime.fromisoformat(created.replace("Z", "+00:00"))).total_seconds())
+    seconds = int((now - datetime.fromisoformat(created)).total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import POD_GROUPS, Cluster
+from koordra.controller.cache.changes import POD_GROUPS
 from koordra.controller.cache.slice_index import joint_slices
 from koordra.errors import Forbidden, NotFound
 from koordra.kube import KubeClient
@@ -53,23 +53,3 @@ def _readable(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
         with suppress(NotFound, Forbidden):
             found += client.list(kind)[0]
     return found
-
-
-def as_cluster(found: list[Object]) -> Cluster:
-    """The objects by kind, as the controller's planning takes them."""
-
-    def of(kind: str) -> list[Object]:
-        return [obj for obj in found if obj.get("kind") == kind]
-
-    return Cluster(
-        nodes=of("Node"),
-        slices=of("ResourceSlice"),
-        classes=of("DeviceClass"),
-        taint_rules=of("DeviceTaintRule"),
-        claims=of("ResourceClaim"),
-        pods=of("Pod"),
-        namespaces=of("Namespace"),
-        volume_claims=of("PersistentVolumeClaim"),
-        volumes=of("PersistentVolume"),
-        pod_groups=[*of("PodGroup"), *of("Workload")],
-    )

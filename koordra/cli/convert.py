@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
 
 from koordra.api.classic.convert import convert
-from koordra.cli.manifest_files import read_manifests
+from koordra.api.objects import Fields
+from koordra.cli import options
+from koordra.cli.manifest_files import read_manifests, read_text
 from koordra.cli.output import as_text, yaml_text
 from koordra.compat.manifests import LegacyPods
 from koordra.compat.settings import Settings
@@ -23,16 +24,8 @@ DEVICE_CONFIG: Final = "device-config.yaml"
 
 
 @click.command("convert")
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    help="YAML or JSON ('-' is stdin). Repeatable: a class or parameters object may stand in any of them.",
-)
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+@options.manifests("YAML or JSON; a class or parameters object may stand in any file", required=True)
+@options.output("yaml", "json")
 @click.option(
     "--settings",
     "settings_files",
@@ -46,7 +39,7 @@ DEVICE_CONFIG: Final = "device-config.yaml"
     type=click.Choice(["plain", "hami", "koordinator"]),
     help="Whose nvidia.com/gpu is, where nothing else tells.  [default: plain]",
 )
-@click.option("--explain", is_flag=True, help="One line on stderr for every container: what was understood.")
+@options.flag("--explain", "One line on stderr for every container: what was understood.")
 def convert_command(
     files: Sequence[str],
     output: str,
@@ -81,43 +74,37 @@ def convert_command(
         raise InvalidManifest(f"{number} {'object was' if number == 1 else 'objects were'} refused")
 
 
-def settings_from(
-    files: Sequence[str], default_dialect: str | None, manifests: Sequence[Mapping[str, Any]]
-) -> Settings:
+def settings_from(files: Sequence[str], default_dialect: str | None, manifests: Sequence[Fields]) -> Settings:
     """What ConfigMaps among the manifests say, then the files, then the option."""
     settings = Settings()
     for entry in manifests:
         data = entry.get("data") if entry.get("kind") == "ConfigMap" else None
         text = data.get(DEVICE_CONFIG) if isinstance(data, Mapping) else None
         source = f"ConfigMap {entry['metadata'].get('name')}"
-        document = _settings_of(text, source=source) if isinstance(text, str) else None
-        if is_device_config(document):
-            settings = with_document(settings, document, source=source)
+        for document in _documents(text, source) if isinstance(text, str) else ():
+            if is_device_config(document):
+                settings = with_document(settings, document, source=source)
     for name in files:
-        try:
-            documents = list(yaml.safe_load_all(Path(name).read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise InvalidManifest(f"cannot be read: {' '.join(str(error).split())}", object=name) from error
-        for document in documents:
+        for document in _documents(read_text(name), name):
             for source, content in _contents(document, name):
                 settings = with_document(settings, content, source=source)
     return replace(settings, default_dialect=default_dialect) if default_dialect else settings
 
 
-def _contents(document: Any, name: str) -> list[tuple[str, Any]]:
+def _contents(document: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The settings in one document of a file, and where they stand: itself, or the data of a ConfigMap."""
-    if document is None:
-        return []
     if not isinstance(document, Mapping) or document.get("kind") != "ConfigMap":
-        return [(name, document)]
+        yield name, document
+        return
     data = document.get("data")
-    entries = data.items() if isinstance(data, Mapping) else ()
-    return [(f"{name}: {key}", _settings_of(str(text), source=f"{name}: {key}")) for key, text in entries]
+    for key, text in data.items() if isinstance(data, Mapping) else ():
+        for content in _documents(str(text), f"{name}: {key}"):
+            yield f"{name}: {key}", content
 
 
-def _settings_of(text: str, *, source: str) -> Any:
+def _documents(text: str, source: str) -> list[Any]:
     try:
-        return yaml.safe_load(text)
+        return [found for found in yaml.safe_load_all(text) if found is not None]
     except (ValueError, yaml.YAMLError) as error:
         raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=source) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from koordra import __version__
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli import options
 from koordra.cli.cluster_objects import connect
+from koordra.cli.manifest_files import read_text
 from koordra.cli.output import render_table
 from koordra.controller.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
@@ -44,12 +46,10 @@ def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
 
 
 @command.command("leftover-table")
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", required=False, type=options.FILE)
 @options.kubeconfig
-@click.option(
-    "-n", "--namespace", default="koordra-system", show_default=True, help="Where the controller runs."
-)
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-n", "--namespace", default="koordra-system", help="Where the controller runs.")
+@options.output("table", "json")
 def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, output: str) -> None:
     """Show a learned table: FILE (koordra replay --save-table), or without one what the cluster's controller has learned.
 
@@ -66,9 +66,9 @@ def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, ou
 
 def _of_file(file: Path) -> LearnedTable:
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidManifest(f"cannot be read: {error}", object=str(file)) from error
+        document = json.loads(read_text(file))
+    except ValueError as error:
+        raise InvalidManifest(f"is not JSON: {error}", object=str(file)) from error
     if not isinstance(document, dict):
         raise InvalidManifest(
             "is no table", object=str(file), remedy="give a file of koordra replay --save-table"
@@ -86,47 +86,40 @@ def _table_text(table: LearnedTable) -> str:
     parts.append(
         render_table(("FREE", "STAYS EMPTY", "", ""), holes) if holes else "no holes known: best fit"
     )
-    for title, unit, demands in (
+    demands = (
         ("CORES PER GPU", 1000, table.cores),
         ("GIB PER GPU", 1024, table.memory),
         ("NIC PERCENT PER GPU", 1, table.nics),
-    ):
-        if demands:
-            rows = [(f"{one.per_gpu / unit:g}", f"{one.part / 10_000:.2f} %") for one in demands]
-            parts.append(render_table((title, "OF THE GPU DEMAND"), rows))
-    if table.blocks:
-        parts.append(
-            render_table(
-                ("GPUS", "CORES", "MODELS", "OF THE PODS"),
-                [
-                    (
-                        str(one.gpus),
-                        f"{one.cpu / 1000:g}",
-                        "|".join(one.models) or "any",
-                        f"{one.part / 10_000:.2f} %",
-                    )
-                    for one in table.blocks
-                ],
-            )
-        )
-    if table.slices:
-        parts.append(
-            render_table(
-                ("SLICE", "OF ITS CARD", "OF THE SLICES"),
-                [
-                    (" or ".join(one.profiles), f"{one.milli / 10:g} %", f"{one.part / 10_000:.2f} %")
-                    for one in table.slices
-                ],
-            )
-        )
-    if table.reserved:
-        parts.append(
-            render_table(
-                ("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"),
-                [(model, f"{part / 10:.0f} %") for model, part in sorted(table.reserved.items())],
-            )
-        )
-    return "\n\n".join(parts)
+    )
+    sections: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = [
+        *(
+            ((title, "OF THE GPU DEMAND"), [(f"{one.per_gpu / unit:g}", _percent(one.part)) for one in found])
+            for title, unit, found in demands
+        ),
+        (
+            ("GPUS", "CORES", "MODELS", "OF THE PODS"),
+            [
+                (str(one.gpus), f"{one.cpu / 1000:g}", "|".join(one.models) or "any", _percent(one.part))
+                for one in table.blocks
+            ],
+        ),
+        (
+            ("SLICE", "OF ITS CARD", "OF THE SLICES"),
+            [
+                (" or ".join(one.profiles), f"{one.milli / 10:g} %", _percent(one.part))
+                for one in table.slices
+            ],
+        ),
+        (
+            ("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"),
+            [(model, f"{part / 10:.0f} %") for model, part in sorted(table.reserved.items())],
+        ),
+    ]
+    return "\n\n".join([*parts, *(render_table(header, rows) for header, rows in sections if rows)])
+
+
+def _percent(millionths: int) -> str:
+    return f"{millionths / 10_000:.2f} %"
 
 
 def _verdict(free: int, hole: int) -> str:

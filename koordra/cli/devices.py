@@ -17,10 +17,10 @@ from koordra.allocator.devices.inventory import Inventory, Pool, PublishedDevice
 from koordra.allocator.features import Features
 from koordra.api import kinds, names, objects
 from koordra.api.allocation import Allocation
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.cli import options
 from koordra.cli.cluster_objects import connect, read_devices
-from koordra.cli.output import as_text, show_table
+from koordra.cli.output import Document, show_document, show_table
 from koordra.errors import InvalidInput
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.node_slices import Cordon, cordons_of
@@ -28,6 +28,16 @@ from koordra.quantity import canonical
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
 WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
+_ATTRIBUTES: Final = {
+    "type": names.ATTR_TYPE,
+    "model": names.ATTR_MODEL,
+    "allocator": names.ATTR_ALLOCATOR,
+    "profile": names.ATTR_PROFILE,
+    "uuid": names.ATTR_UUID,
+    "numaNode": names.ATTR_NUMA_NODE,
+    "pcieSwitch": names.ATTR_PCIE_SWITCH,
+}
+"""Field of a row -> attribute of the device."""
 _ZERO: Final = Decimal(0)
 
 
@@ -35,10 +45,8 @@ _ZERO: Final = Decimal(0)
 @options.kubeconfig
 @click.option("--node", help="Only devices of this node.  [default: all]")
 @click.option("--type", "type_", type=click.Choice(["gpu", "mig", "nic", "vf"]), help="Only this type.")
-@click.option("--free", is_flag=True, help="Only devices of which something can still be had.")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
-)
+@options.flag("--free", "Only devices of which something can still be had.")
+@options.output("table", "wide", "json", "yaml")
 def devices(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
     """koordra's devices on every node: what is free of them, and which claims hold the rest.
 
@@ -53,24 +61,21 @@ def devices(kubeconfig: str | None, node: str | None, type_: str | None, free: b
         and not (free and row["state"] not in ("Free", "Shared"))
     ]
     if output in ("json", "yaml"):
-        click.echo(as_text({"devices": rows}, output), nl=False)
+        show_document({"devices": rows}, output)
     else:
         _show(rows, wide=output == "wide")
 
 
-def device_rows(cluster: Iterable[Object]) -> list[dict[str, Any]]:
+def device_rows(cluster: Iterable[Object]) -> list[Document]:
     """One entry per device of koordra's, by node and in the order in which they are published.
 
     A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
     """
     found = list(cluster)
-    inventory = Inventory.of(
-        [one for one in found if one.get("kind") in ("ResourceSlice", "DeviceTaintRule")],
-        features=Features.of(None),
-    )
+    inventory = Inventory.of(found, features=Features.of(None))
     taken, holders = _taken([one for one in found if one.get("kind") == "ResourceClaim"])
     nodes = sorted((one for one in found if one.get("kind") == "Node"), key=objects.name)
-    rows: list[dict[str, Any]] = []
+    rows: list[Document] = []
     for node in nodes:
         for pool in inventory.pools(node):
             if pool.id[0] != names.DRIVER:
@@ -103,20 +108,14 @@ def _taken(claims: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
 
 def _device(
     node: str, one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
-) -> dict[str, Any]:
-
-    plain = one.plain
+) -> Document:
+    shown = {field: one.plain.get(attribute) for field, attribute in _ATTRIBUTES.items()}
     return {
         "node": node,
         "pool": one.id.pool,
         "name": one.id.device,
-        "type": plain.get(names.ATTR_TYPE),
-        "model": plain.get(names.ATTR_MODEL) or plain.get(names.ATTR_PROFILE),
-        "allocator": plain.get(names.ATTR_ALLOCATOR),
-        "profile": plain.get(names.ATTR_PROFILE),
-        "uuid": plain.get(names.ATTR_UUID),
-        "numaNode": plain.get(names.ATTR_NUMA_NODE),
-        "pcieSwitch": plain.get(names.ATTR_PCIE_SWITCH),
+        **shown,
+        "model": shown["model"] or shown["profile"],
         "state": _state(one, taken, left),
         "capacity": _capacity(one, taken),
         "holders": list(holders),
@@ -125,12 +124,11 @@ def _device(
     }
 
 
-def _unusable(node: str, pool: Pool) -> dict[str, Any]:
-    empty = dict.fromkeys(("name", "type", "model", "allocator", "profile", "uuid", "numaNode", "pcieSwitch"))
+def _unusable(node: str, pool: Pool) -> Document:
     return {
         "node": node,
         "pool": pool.id[1],
-        **empty,
+        **dict.fromkeys(("name", *_ATTRIBUTES)),
         "capacity": {},
         "holders": [],
         "taints": [],
@@ -140,38 +138,32 @@ def _unusable(node: str, pool: Pool) -> dict[str, Any]:
 
 
 def _state(one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any]) -> str:
-    if one.id in taken.dedicated:
+    if taken.of(one.id).holder:
         return "Taken"
-    if one.id in taken.shares:
+    if taken.in_use(one.id):
         rest = _capacity(one, taken).values()
         return "Taken" if any(entry["free"] == "0" for entry in rest) else "Shared"
     if one.taints:
         return "Tainted"
-    wanted = (
-        (left.get((counters, name)), amount)
-        for counters, amounts in one.device.consumes_counters.items()
-        for name, amount in amounts.items()
-    )
+    wanted = ((left.get(name), amount) for name, amount in one.device.counters.items())
     return "Blocked" if any(rest is not None and rest < amount for rest, amount in wanted) else "Free"
 
 
 def _capacity(one: PublishedDevice, taken: Usage) -> dict[str, dict[str, str]]:
     """By name without domain: all of it, and what is free."""
-    used = taken.consumed.get(one.id, {})
-    whole = one.id in taken.dedicated
+    use = taken.of(one.id)
     return {
         name.rpartition("/")[2]: {
             "total": canonical(entry.value),
-            "free": canonical(_ZERO if whole else max(entry.value - used.get(name, _ZERO), _ZERO)),
+            "free": canonical(
+                _ZERO if use.holder else max(entry.value - use.consumed.get(name, _ZERO), _ZERO)
+            ),
         }
         for name, entry in sorted(one.device.capacity.items())
     }
 
 
-def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
-    if not rows:
-        click.echo("no device of koordra's")
-        return
+def _show(rows: Sequence[Fields], *, wide: bool) -> None:
     show_table(
         (*HEADER, *(WIDE if wide else ())),
         [
@@ -195,6 +187,7 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
             )
             for row in rows
         ],
+        empty="no device of koordra's",
     )
 
 
@@ -215,15 +208,11 @@ def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
 @click.command("cordon-device")
 @click.argument("node")
 @click.argument("devices", nargs=-1)
-@click.option("--reason", default="", help="For people; shown in the taint's value.")
-@click.option(
-    "--evict",
-    is_flag=True,
-    help="Also evict the pods that use the devices (taint NoExecute); by default they go on.",
-)
-@click.option("--uncordon", is_flag=True, help="Take the cordon away again.")
+@click.option("--reason", default="", show_default=False, help="For people; shown in the taint's value.")
+@options.flag("--evict", "Also evict the pods that use the devices (taint NoExecute); by default they go on.")
+@options.flag("--uncordon", "Take the cordon away again.")
 @click.option("--all", "every", is_flag=True, help="With --uncordon: every cordoned device of the node.")
-@click.option("--kubeconfig", help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]")
+@options.kubeconfig
 def cordon_device(
     node: str,
     devices: tuple[str, ...],

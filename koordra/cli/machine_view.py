@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import koordra
+from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.cluster_objects import connect
 from koordra.cli.manifest_files import read_objects
 from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.discovery import reading
-from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.node_state import prepared_claim
-from koordra.topology import overlay as overlays
-from koordra.topology import presets
+from koordra.topology import overlay, presets
 from koordra.topology.machine import Machine
 from koordra.topology.pictures import job as job_pictures
 from koordra.topology.pictures.document import document
@@ -29,6 +27,7 @@ from koordra.topology.pictures.job import Job, jobs_of
 from koordra.topology.pictures.svg import svg
 from koordra.topology.pictures.text import matrix, text_tree
 from koordra.topology.pictures.usage import NOBODY, Usage, holders_of_claims
+from koordra.topology.problems import Discovery, Problem
 from koordra.topology.published import machine_of_slices
 
 _STATE: Final = Path("/var/lib/kubelet/plugins/koordra.io")
@@ -74,7 +73,7 @@ def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
     """A node as its ResourceSlices and the cluster's claims show it."""
     client = KubeClient(kubeconfig, user_agent="koordra-topology")
     slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
-    own = [one for one in slices if (one.get("spec") or {}).get("nodeName") == name]
+    own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
     machine, offered = machine_of_slices(own)
     if not offered and not any(one["spec"].get("driver") == "koordra.io" for one in own):
         raise InvalidInput(
@@ -82,36 +81,25 @@ def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
             object=f"Node {name}",
             remedy="check the name, and that koordra kubelet-plugin runs there",
         )
-    problems: tuple[Problem, ...] = ()
+    claims, problems = [], []
     try:
-        claims, _ = client.list(RESOURCE_CLAIMS)
+        claims = client.list(RESOURCE_CLAIMS)[0]
     except Forbidden as error:
         # Who may see nodes may not be allowed to see everybody's claims; the machine is still worth a look.
-        claims, problems = (
-            [],
-            (
-                Problem(
-                    f"Node {name}",
-                    "holders",
-                    f"not shown: {error}",
-                    "ask for the right to list resourceclaims in all namespaces",
-                ),
-            ),
-        )
+        remedy = "ask for the right to list resourceclaims in all namespaces"
+        problems.append(Problem(f"Node {name}", "holders", f"not shown: {error}", remedy))
     return MachineView(
         machine,
         Usage(holders=holders_of_claims(claims, pool=name), offered=offered),
         title=name,
         subtitle="as published in ResourceSlices",
-        problems=problems,
+        problems=tuple(problems),
     )
 
 
 def with_overlay(view: MachineView, file: Path) -> MachineView:
     """The view with an overlay applied; contradictions join the problems."""
-    over = reading.apply_overlay(
-        Discovery(machine=view.machine, problems=tuple(view.problems)), overlays.load(file), file=file.name
-    )
+    over = overlay.load(file).apply(Discovery(view.machine, view.problems))
     return replace(view, machine=over.machine, problems=over.problems)
 
 
@@ -122,7 +110,7 @@ def render(view: MachineView, output: str) -> str:
             return as_text(
                 {
                     **document(view.machine, view.usage),
-                    "problems": [problem.to_dict() for problem in view.problems],
+                    "problems": [asdict(problem) for problem in view.problems],
                 },
                 output,
             )
@@ -138,8 +126,8 @@ def render(view: MachineView, output: str) -> str:
 
 def placed_jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> list[Job]:
     """The jobs of that name, of the files or of the cluster. Raises InvalidInput where there is none."""
-    objects = read_objects(files) if files else connect(kubeconfig).list(RESOURCE_CLAIMS)[0]
-    found = jobs_of(entry for entry in objects if entry.get("kind") == RESOURCE_CLAIMS.kind)
+    listed = read_objects(files) if files else connect(kubeconfig).list(RESOURCE_CLAIMS)[0]
+    found = jobs_of(entry for entry in listed if entry.get("kind") == RESOURCE_CLAIMS.kind)
     meant = [one for one in found if wanted in ("all", one.name, f"{one.namespace}/{one.name}")]
     if not meant and wanted != "all":
         known = ", ".join(f"{one.namespace}/{one.name}" for one in found) or "none"

@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="koordra")
 def cli() -> None:
     """GPUs, GPU shares and RDMA NICs, allocated together through Dynamic Resource Allocation."""

@@ -20,10 +20,9 @@ from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.templates import with_template_claims
 from koordra.api import objects
 from koordra.api.field_types import parse_types, wrong_fields
+from koordra.api.objects import Fields
 from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
-
-Manifest = Mapping[str, Any]
 
 _COLONS: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 """`12:30`, a number to base 60 for YAML 1.1 and a text for Kubernetes."""
@@ -56,7 +55,7 @@ AllocationSelector: nodeSelectorTerms []{}open
 """The fields that are read as they are, and what they have to be. `Object` is every kind without a line."""
 
 
-def read_objects(files: Sequence[str]) -> list[Manifest]:
+def read_objects(files: Sequence[str]) -> list[Fields]:
     """Every object of the files, Lists taken apart, claims made from templates, koordra's classes added where missing.
 
     Raises InvalidManifest naming file and place.
@@ -67,7 +66,7 @@ def read_objects(files: Sequence[str]) -> list[Manifest]:
     return [*with_template_claims(found), *missing]
 
 
-def read_manifests(files: Sequence[str]) -> list[Manifest]:
+def read_manifests(files: Sequence[str]) -> list[Fields]:
     """Every object of the files as it is written, Lists taken apart, for commands that check it themselves.
 
     Raises InvalidManifest, naming file and place, for what is no object.
@@ -75,14 +74,14 @@ def read_manifests(files: Sequence[str]) -> list[Manifest]:
     return [entry for name in files for entry in _read(name, checked=False)]
 
 
-def with_workload_pods(manifests: Sequence[Manifest]) -> tuple[list[Manifest], list[str]]:
+def with_workload_pods(manifests: Sequence[Fields]) -> tuple[list[Fields], list[str]]:
     """The objects, and one pod with its claims for every workload that no cluster runs yet; a line for people about each pod.
 
     A Deployment in a file stands for pods. Its first replica is planned, under the name `<kind>-<name>`: `deployment-web`. Left
     out are objects that an API server has stored (they have a uid), since their pods are among the objects too, pod templates
     without claims, which ask nothing of koordra, and workloads without replicas.
     """
-    made: list[Manifest] = []
+    made: list[Fields] = []
     notes: list[str] = []
     for workload in manifests:
         own, obj = workload["metadata"], dict(workload)
@@ -107,14 +106,18 @@ def with_workload_pods(manifests: Sequence[Manifest]) -> tuple[list[Manifest], l
     return [*manifests, *with_template_claims([*known, *made])[len(known) :]], notes
 
 
-def _read(name: str, *, checked: bool = True) -> Iterator[Manifest]:
+def read_text(name: str | Path) -> str:
+    """The text of a file, or of stdin (`-`). Raises InvalidManifest naming the file."""
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InvalidManifest(f"cannot be read: {error.strerror}", object=name) from error
+        raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(name)) from error
     except UnicodeDecodeError as error:
-        raise InvalidManifest(f"is not text in UTF-8: {error}", object=name) from error
-    for number, document in enumerate(_documents(text, name), start=1):
+        raise InvalidManifest(f"is not text in UTF-8: {error}", object=str(name)) from error
+
+
+def _read(name: str, *, checked: bool = True) -> Iterator[Fields]:
+    for number, document in enumerate(_documents(read_text(name), name), start=1):
         if document is not None:
             yield from _objects(document, where=f"{name} document {number}", checked=checked)
 
@@ -158,7 +161,7 @@ def _json_values(text: str) -> Iterator[object]:
         yield value
 
 
-def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[Manifest]:
+def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[Fields]:
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
         raise InvalidManifest(
             "is not a Kubernetes object", object=where, remedy="write apiVersion, kind and metadata"
@@ -179,9 +182,9 @@ def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[
     yield document
 
 
-def _once(found: Sequence[Manifest]) -> list[Manifest]:
+def _once(found: Sequence[Fields]) -> list[Fields]:
     """Without objects of a name that are there again word by word, as when a file is given twice."""
-    kept: dict[tuple[str, str, str], list[Manifest]] = {}
+    kept: dict[tuple[str, str, str], list[Fields]] = {}
     unique = []
     for entry in found:
         metadata = entry["metadata"]

@@ -1,5 +1,6 @@
-"""Options that several commands have in common, each said once: where the API server is, what is logged, and where on a
-node things lie. What differs between commands, in default or in words, stays with the command."""
+"""Options that several commands have in common, each said once: where the API server is, what is logged, where on a node things lie,
+which files are read, and in which form the result is shown. What differs between commands, in default or in words, stays with the
+command. `koordra.cli.main` has every default shown in the help."""
 
 from __future__ import annotations
 
@@ -12,36 +13,16 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 kubeconfig = click.option(
-    "--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG."
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    help="Kubeconfig file.  [default: in-cluster, else KUBECONFIG]",
 )
 
-machine_root = click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/"),
-    show_default=True,
-    help="The machine: its sys, proc and dev are below this path.",
-)
-
-plugin_state = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/kubelet/plugins/koordra.io"),
-    show_default=True,
-    help="The kubelet plugin's state directory.",
-)
-
-cdi_folder = click.option(
-    "--cdi-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/run/cdi"),
-    show_default=True,
-    help="Where the container runtime reads dynamic CDI specs.",
-)
-
-log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info")
 
 _log_json = click.option("--log-json", is_flag=True, help="One JSON object a line.")
 
@@ -49,3 +30,42 @@ _log_json = click.option("--log-json", is_flag=True, help="One JSON object a lin
 def logging(command: Command) -> Command:
     """--log-level and --log-json."""
     return log_level(_log_json(command))
+
+
+def flag(name: str, what: str) -> Callable[[Command], Command]:
+    """Of the form --name or --name/--no-name, off by default."""
+    return click.option(name, is_flag=True, default=False, help=what)
+
+
+def folder(name: str, default: str, what: str) -> Callable[[Command], Command]:
+    return click.option(name, type=FOLDER, default=default, help=what)
+
+
+def address(name: str, what: str) -> Callable[[Command], Command]:
+    """host:port of something that is served by choice; empty where it is not."""
+    return click.option(name, default="", show_default="off", metavar="HOST:PORT", help=what)
+
+
+machine_root = folder("--root", "/", "The machine: its sys, proc and dev are below this path.")
+plugin_state = folder(
+    "--state-dir", "/var/lib/kubelet/plugins/koordra.io", "The kubelet plugin's state directory."
+)
+cdi_folder = folder("--cdi-dir", "/var/run/cdi", "Where the container runtime reads dynamic CDI specs.")
+metrics_address = address("--metrics-address", "Where to serve /metrics, /healthz and /readyz.")
+
+
+def manifests(what: str, *, required: bool = False) -> Callable[[Command], Command]:
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=required,
+        metavar="FILE",
+        help=f"{what} ('-' is stdin). Repeatable.",
+    )
+
+
+def output(*forms: str, what: str = "") -> Callable[[Command], Command]:
+    """The forms in which a command shows its result, the default first."""
+    return click.option("-o", "--output", type=click.Choice(forms), default=forms[0], help=what)

@@ -13,9 +13,13 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
+import click
 import yaml
 
 from koordra.topology.pictures.text import aligned
+
+Document = dict[str, Any]
+"""A result as it is printed in JSON or YAML."""
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -25,7 +29,11 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return aligned(lines).removesuffix("\n")
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = "") -> None:
+    """`empty` stands in place of a table without rows."""
+    if empty and not rows:
+        click.echo(empty)
+        return
     if sys.stdout.isatty():
         try:
             from rich.console import Console
@@ -61,6 +69,10 @@ def _text(dumper: _Plain, data: str) -> Any:
 
 
 _Plain.add_representer(str, _text)
+
+
+def show_document(document: Any, form: str) -> None:
+    click.echo(as_text(document, form), nl=False)
 
 
 def as_text(document: Any, form: str) -> str:

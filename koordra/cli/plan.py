@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from koordra.allocator import DEFAULT_POLICY, Reason
+from koordra.allocator.reasons import Reason
+from koordra.allocator.score import DEFAULT_POLICY
 from koordra.api import kinds, objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.cli import options
 from koordra.cli.claims import device_text, latest_events
-from koordra.cli.cluster_objects import as_cluster, connect, read_cluster, read_predicates
+from koordra.cli.cluster_objects import connect, read_cluster, read_predicates
 from koordra.cli.manifest_files import read_objects, with_workload_pods
-from koordra.cli.output import as_text, render_table
-from koordra.controller.claims import consumers
+from koordra.cli.output import Document, as_text, render_table, show_document
+from koordra.controller.cache.changes import tables_of
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.dry_run import dry_run_claims, refusals
 from koordra.controller.gangs.annotations import gang_of
 from koordra.controller.gangs.dry_run import dry_run_gangs
@@ -28,26 +31,19 @@ from koordra.placement.defragment.cluster import free, shape_of
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim in a table; `koordra explain` shows all."""
 
-
-@click.command("plan")
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    help="YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ... ('-' is stdin). Repeatable.",
-)
-@click.option(
-    "--policy", default=DEFAULT_POLICY, show_default=True, help="koordra, Binpack, Spread, FirstFit ..."
-)
-@click.option(
+_policy = click.option("--policy", default=DEFAULT_POLICY, help="koordra, Binpack, Spread, FirstFit ...")
+_features = click.option(
     "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+
+
+@click.command("plan")
+@options.manifests(
+    "YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ...", required=True
 )
+@_policy
+@_features
+@options.output("table", "json", "yaml")
 @click.option(
     "--defragment",
     metavar="SHAPE",
@@ -99,7 +95,7 @@ def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
     return "\n".join(lines)
 
 
-def _moves(found: Mapping[str, Any]) -> str:
+def _moves(found: Fields) -> str:
     shape = found["shape"]
     wanted = f"{shape['gpus']} GPUs and {shape['nics']} NICs ({shape['scope']})"
     if found["freed"] is None:
@@ -124,24 +120,11 @@ def _moves(found: Mapping[str, Any]) -> str:
 
 @click.command("explain")
 @click.argument("claims", nargs=-1, metavar="[CLAIM]...")
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="YAML or JSON with the objects to plan with ('-' is stdin). Repeatable.  [default: the cluster]",
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False),
-    help="The cluster to look at without FILE.  [default: in-cluster, or KUBECONFIG]",
-)
-@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="The placement policy to explain.")
-@click.option(
-    "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
-)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@options.manifests("YAML or JSON with the objects to plan with, in place of the cluster's")
+@options.kubeconfig
+@_policy
+@_features
+@options.output("text", "json")
 def explain(
     claims: Sequence[str],
     files: Sequence[str],
@@ -171,21 +154,21 @@ def explain(
     _require_known(claims, entries)
     gangs = _waiting_gangs(manifests, client) if not claims else []
     if output == "json":
-        click.echo(as_text({"claims": entries} | ({"gangs": gangs} if gangs else {}), output), nl=False)
+        show_document({"claims": entries} | ({"gangs": gangs} if gangs else {}), output)
     else:
         lines = [*(_text(entry) for entry in entries), *(_gang_text(entry) for entry in gangs)]
         click.echo("\n\n".join(lines) or "no claim is waiting for devices")
 
 
-def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
+def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[Document]:
     """Gangs with waiting members, and how many of each would fit (docs/gangs.md)."""
     if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
-    cluster = as_cluster([*manifests, *([] if client is None else read_predicates(client))])
+    cluster = tables_of([*manifests, *([] if client is None else read_predicates(client))])
     return dry_run_gangs(cluster)
 
 
-def _gang_text(entry: dict[str, Any]) -> str:
+def _gang_text(entry: Document) -> str:
     least = f", {entry['least']} have to start together" if entry["least"] is not None else ""
     lines = [
         f"gang {entry['gang']}: {entry['stage']}, {entry['members']} members{least}",
@@ -201,30 +184,30 @@ def _gang_text(entry: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def explained(found: Plan) -> list[dict[str, Any]]:
+def explained(found: Plan) -> list[Document]:
     """One entry per claim: namespace, name, status (Fits, DoesNotFit, Undecided), node, level, reasons."""
     entries = []
     for claim in sorted({*found.allocations, *found.unsatisfiable, *found.undecided}):
         namespace, _, name = claim.partition("/")
-        reasons: Sequence[Reason] = found.unsatisfiable.get(claim) or found.undecided.get(claim) or ()
-        status = (
-            "Fits"
-            if claim in found.allocations
-            else "Undecided"
-            if claim in found.undecided
-            else "DoesNotFit"
+        outcome = _outcome(
+            found.nodes.get(claim),
+            found.levels.get(claim),
+            found.unsatisfiable.get(claim) or found.undecided.get(claim) or (),
+            is_undecided=claim in found.undecided,
         )
-        entries.append(
-            {
-                "namespace": namespace,
-                "name": name,
-                "status": status,
-                "node": found.nodes.get(claim),
-                "level": found.levels.get(claim),
-                "reasons": [reason.to_dict() for reason in reasons],
-            }
-        )
+        entries.append({"namespace": namespace, "name": name, **outcome})
     return entries
+
+
+def _outcome(
+    node: str | None, level: str | None, reasons: Iterable[Reason], *, is_undecided: bool
+) -> Document:
+    return {
+        "status": "Fits" if node else "Undecided" if is_undecided else "DoesNotFit",
+        "node": node,
+        "level": level,
+        "reasons": [reason.to_dict() for reason in reasons],
+    }
 
 
 def _events(client: KubeClient) -> list[Object]:
@@ -236,25 +219,19 @@ def _events(client: KubeClient) -> list[Object]:
 
 
 def _add_forecast(
-    entries: Iterable[dict[str, Any]], manifests: list[Object], events: Iterable[Object], client: KubeClient
+    entries: Iterable[Document], manifests: list[Object], events: Iterable[Object], client: KubeClient
 ) -> None:
     """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
     now = datetime.now(UTC)
-    cluster = as_cluster([*manifests, *read_predicates(client)])
+    cluster = tables_of([*manifests, *read_predicates(client)])
     found = dry_run_claims(cluster, refused=refusals(events, now), now=now)
-    users = consumers(list(cluster.pods))
+    users = ClusterCache.of(cluster).pod_index.users
     for entry in entries:
         key = f"{entry['namespace']}/{entry['name']}"
         ahead = found.get(key)
         if ahead is not None:
-            status = "Fits" if ahead.node else "Undecided" if ahead.undecided else "DoesNotFit"
-            reasons = [reason.to_dict() for reason in ahead.reasons.get(key, ())]
-            entry |= {
-                "status": status,
-                "node": ahead.node,
-                "level": ahead.levels.get(key),
-                "reasons": reasons,
-            }
+            reasons = ahead.reasons.get(key, ())
+            entry.update(_outcome(ahead.node, ahead.levels.get(key), reasons, is_undecided=ahead.undecided))
         elif not users.get(key):
             entry["waits"] = "no pod uses the claim yet; it is placed together with its pod"
         elif entry["status"] == "Fits":
@@ -263,7 +240,7 @@ def _add_forecast(
 
 
 def _add_latest_events(
-    entries: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], events: Iterable[Object]
+    entries: Iterable[Document], manifests: Iterable[Fields], events: Iterable[Object]
 ) -> None:
     words = latest_events(events)
     uids = {objects.key(obj): objects.uid(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
@@ -273,11 +250,11 @@ def _add_latest_events(
             entry["controller"] = said
 
 
-def _selects(entry: dict[str, Any], claims: Sequence[str]) -> bool:
+def _selects(entry: Document, claims: Sequence[str]) -> bool:
     return entry["name"] in claims or f"{entry['namespace']}/{entry['name']}" in claims
 
 
-def _require_known(claims: Sequence[str], entries: Sequence[dict[str, Any]]) -> None:
+def _require_known(claims: Sequence[str], entries: Sequence[Document]) -> None:
     for claim in claims:
         if not any(_selects(entry, (claim,)) for entry in entries):
             raise InvalidManifest(
@@ -287,7 +264,7 @@ def _require_known(claims: Sequence[str], entries: Sequence[dict[str, Any]]) -> 
             )
 
 
-def _text(entry: dict[str, Any]) -> str:
+def _text(entry: Document) -> str:
     claim = f"{entry['namespace']}/{entry['name']}"
     if entry["status"] == "Fits":
         near = f", GPU and NIC at level {entry['level']}" if entry["level"] else ""
@@ -304,7 +281,7 @@ def _text(entry: dict[str, Any]) -> str:
     return "\n".join([*lines, *_controller_lines(entry)])
 
 
-def _controller_lines(entry: dict[str, Any]) -> list[str]:
+def _controller_lines(entry: Document) -> list[str]:
     lines = [f"  but {entry['waits']}"] if entry.get("waits") else []
     if entry.get("controller"):
         lines.append(f"  the controller said last: {entry['controller']}")

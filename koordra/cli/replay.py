@@ -7,20 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import click
 import numpy as np
 
-from koordra.allocator import DEFAULT_POLICY
+from koordra.allocator.score import DEFAULT_POLICY
 from koordra.cli.machine_view import of_kind
-from koordra.cli.output import as_text, show_table
-from koordra.errors import InvalidManifest
+from koordra.cli.manifest_files import read_text
+from koordra.cli.options import FILE, output
+from koordra.cli.output import show_document, show_table
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation import dlrm, plot, report
 from koordra.simulation.learning import replayed
@@ -34,12 +33,10 @@ _LEARNING_SEEDS = 200
 
 
 @click.command()
-@click.option(
-    "--nodes", type=click.Path(path_type=Path, dir_okay=False), help="CSV of nodes (OpenB columns)."
-)
+@click.option("--nodes", type=FILE, help="CSV of nodes (OpenB columns).")
 @click.option(
     "--pods",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     required=True,
     help="CSV of pods (OpenB or DLRM).",
 )
@@ -47,52 +44,42 @@ _LEARNING_SEEDS = 200
     "--policy",
     "policies",
     default=DEFAULT_POLICY,
-    show_default=True,
     metavar="NAME[,NAME]",
     help="random, best-fit, dot-product, gpu-packing, gpu-clustering, fgd, koordra; 'all' for every one.",
 )
-@click.option("--seeds", default="42", show_default=True, metavar="42-51", help="Seeds: 42-51, or 42,45.")
-@click.option(
-    "--tune-ratio", default=1.3, show_default=True, help="GPU request of all arrivals per capacity."
-)
-@click.option("--scale", default=1, show_default=True, help="Copies of nodes and pods.")
+@click.option("--seeds", default="42", metavar="42-51", help="Seeds: 42-51, or 42,45.")
+@click.option("--tune-ratio", default=1.3, help="GPU request of all arrivals per capacity.")
+@click.option("--scale", default=1, help="Copies of nodes and pods.")
 @click.option(
     "--start",
     type=click.Choice(["learned", "unknown"]),
     default="learned",
-    show_default=True,
     help="Policy koordra: knows the workload from the list of pods, or nothing and learns from what arrives.",
 )
-@click.option(
-    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Start koordra from this table."
-)
-@click.option(
-    "--save-table", type=click.Path(path_type=Path, dir_okay=False), help="Write what koordra learned."
-)
+@click.option("--table", type=FILE, help="Start koordra from this table.")
+@click.option("--save-table", type=FILE, help="Write what koordra learned.")
 @click.option(
     "--machine",
     default="dgx-a100",
-    show_default=True,
     metavar="NAME",
     help="DLRM: nodes of this machine (see koordra topology), with GPU and NIC alignment.",
 )
 @click.option(
     "--machines",
     default=0,
+    show_default=False,
     metavar="N",
     help="DLRM: how many nodes.  [default: as many as make 95 % of the GPUs]",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw allocation over arrivals (SVG)."
-)
+@output("table", "json")
+@click.option("--plot", type=FILE, help="Draw allocation over arrivals (SVG).")
 def command(**options: Any) -> None:
     """Replay a trace: pods arrive in random order at an empty cluster until it is more than full; each is tried once.
 
     Reported are the GPUs given out (percent of all) when 100 and 130 percent of the capacity have been asked for,
     FGD's fragmentation, and what decisions cost. Learning and loading are not part of the times.
     """
-    lines = _lines(options["pods"])
+    lines = read_text(options["pods"]).splitlines()
     if lines and "rdma_request" in lines[0].split(","):
         replay_dlrm(lines, options)
         return
@@ -102,7 +89,7 @@ def command(**options: Any) -> None:
 
 
 def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
-    nodes = read_nodes(_lines(options["nodes"]), source=str(options["nodes"]))
+    nodes = read_nodes(read_text(options["nodes"]).splitlines(), source=str(options["nodes"]))
     pods = read_pods(lines, source=str(options["pods"]))
     cluster = cluster_of(nodes, scale=options["scale"])
     if not cluster.capacity:
@@ -132,7 +119,7 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
 def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> LearnedTable | None:
     """What koordra knows before the first pod."""
     if options["table"] is not None:
-        return LearnedTable.from_document(json.loads("\n".join(_lines(options["table"]))))
+        return LearnedTable.from_document(json.loads(read_text(options["table"])))
     if options["start"] == "unknown":
         return None
     with progress("learning the workload") as show:
@@ -156,7 +143,7 @@ def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
         )
         options["plot"].write_text(text, encoding="utf-8")
     if options["output"] == "json":
-        click.echo(as_text(found, "json"), nl=False)
+        show_document(found, "json")
     else:
         show_table(report.COLUMNS, report.rows(found))
 
@@ -206,14 +193,6 @@ def seeds_of(text: str) -> list[int]:
     if not found:
         raise click.BadParameter(f"{text!r} has no seed", param_hint="--seeds")
     return found
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InvalidManifest(f"cannot be read: {reason}", object=str(path)) from error
 
 
 FIRST_FIT: Final = "first-fit"
@@ -268,7 +247,7 @@ def _ordered(trace: Any, generator: Any) -> list[Any]:
 
 def _show_alignment(found: dict[str, Any], options: dict[str, Any]) -> None:
     if options["output"] == "json":
-        click.echo(as_text(found, "json"), nl=False)
+        show_document(found, "json")
         return
     click.echo(
         f"{found['nodes']} nodes of {found['machine']}; {found['instances_without_gpu']} instances without a GPU left out"

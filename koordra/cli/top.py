@@ -7,20 +7,19 @@ Read from the shared regions below the plugin's state directory, so it is for a 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from koordra.cli import options
-from koordra.cli.output import as_text, show_table
+from koordra.cli.output import Document, show_document, show_table
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
+from koordra.kubelet_plugin.isolation.limiter import usage
+from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 
 
 @click.command(name="top")
 @options.plugin_state
-@click.option("--processes", is_flag=True, help="One line for each process.")
+@options.flag("--processes", "One line for each process.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="The document alone on stdout.")
 def top(state_dir: Path, processes: bool, output: str | None) -> None:
     """GPU memory of the claims on this node that have a limit, by claim and GPU or by process."""
@@ -28,11 +27,11 @@ def top(state_dir: Path, processes: bool, output: str | None) -> None:
     claims = state_dir / "limiter" / "claims"
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
         try:
-            uses.append(region.read(folder))
+            uses.append(usage.read(folder))
         except NodeError as error:
             click.echo(f"koordra: {error}", err=True)
     if output == "json":
-        click.echo(as_text([document(use) for use in uses], "json"), nl=False)
+        show_document([document(use) for use in uses], "json")
     elif processes:
         show_table(
             ("CLAIM", "PID", "HOST PID", "NAME", "GPU", "USED", "FOR"),
@@ -70,7 +69,8 @@ def process_rows(use: ClaimUse) -> list[tuple[str, ...]]:
             process.name,
             device.uuid,
             mebibytes(process.held[index]),
-            " ".join(f"{kind}={mebibytes(held)}" for kind, held in process.kinds[index] if held) or "-",
+            " ".join(f"{kind}={mebibytes(held)}" for kind, held in process.kinds[index].items() if held)
+            or "-",
         )
         for process in use.processes
         for index, device in enumerate(use.devices)
@@ -82,7 +82,7 @@ def mebibytes(amount: int) -> str:
     return f"{-(-amount // (1 << 20))}Mi"
 
 
-def document(use: ClaimUse) -> dict[str, Any]:
+def document(use: ClaimUse) -> Document:
     return {
         "claim": use.claim,
         "limiter": use.handshake,

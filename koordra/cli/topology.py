@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from koordra.cli import options
+
 
 @click.command("topology")
 @click.option(
@@ -29,35 +31,27 @@ import click
     help="A job that koordra placed: its members with the blocks, nodes and rails they are on. NAME or namespace/NAME; "
     "'all' is every job.",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="With --job: YAML or JSON with the ResourceClaims ('-' is stdin). Repeatable.  [default: the cluster]",
-)
+@options.manifests("With --job: YAML or JSON with the ResourceClaims, in place of the cluster's")
 @click.option(
     "--overlay",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     help="A file with what sysfs does not show: an NCCL topology XML, or YAML of schema koordra.io/overlay/v1.",
 )
 @click.option(
     "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     help="State directory of the node's kubelet-plugin, for who holds what.  "
     "[default on this machine: /var/lib/kubelet/plugins/koordra.io]",
 )
-@click.option(
-    "--kubeconfig", help="Kubeconfig file, for --node and --job.  [default: in-cluster, else KUBECONFIG]"
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "tree", "json", "yaml", "svg", "dot"]),
-    default="table",
-    show_default=True,
-    help="table: the matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "
+@options.kubeconfig
+@options.output(
+    "table",
+    "tree",
+    "json",
+    "yaml",
+    "svg",
+    "dot",
+    what="table: the matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "
     "poster; dot: Graphviz.",
 )
 def topology(

@@ -24,21 +24,40 @@ Source of the vendors: the vendor sections of HAMi's chart, Koordinator's extens
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from functools import cache, lru_cache
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.pods import SIDES
-from koordra.compat.dialect import MOST_KEPT, Dialect, Place, covering
+from koordra.compat.dialect import Dialect, covers
 from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
+
+MOST_KEPT: Final = 1 << 15
+"""Answers about names."""
+LONGEST_NAME: Final = 253 + len("/") + 63
+"""Characters of a name with its domain. The API server refuses longer ones, but asks the webhooks first."""
+
+_More = ParamSpec("_More")
+_Answer = TypeVar("_Answer")
+
+
+def kept_by_name(
+    ask: Callable[Concatenate[str, _More], _Answer],
+) -> Callable[Concatenate[str, _More], _Answer]:
+    """Every pod asks the same; users choose what they ask about, so a bounded number of answers is kept, about names of bounded length."""
+    kept: Callable[..., _Answer] = lru_cache(maxsize=MOST_KEPT)(ask)
+
+    def answer(name: str, /, *args: _More.args, **more: _More.kwargs) -> _Answer:
+        return kept(name, *args, **more) if len(name) <= LONGEST_NAME else ask(name, *args, **more)
+
+    return answer
 
 
 class Sign(NamedTuple):
@@ -62,21 +81,16 @@ def dialect_of(view: PodView) -> Dialect:
     """Raises Refused where the signs are of two. The pod has to ask for something."""
     signs = [*_resources(view), *_metadata(view)]
     firm = [sign for sign in signs if not sign.soft]
-    deciding = [sign for sign in firm if len(sign.dialects) == 1]
-    if deciding:
-        chosen = deciding[0].dialects
-    else:
-        chosen = frozenset.intersection(*(sign.dialects for sign in firm)) if firm else frozenset()
-        soft = [sign.dialects & chosen for sign in signs if sign.soft and sign.dialects & chosen]
-        chosen = soft[0] if soft else chosen
+    deciding = [sign for sign in firm if len(sign.dialects) == 1][:1] or firm
+    chosen = frozenset.intersection(*(sign.dialects for sign in deciding))
     for sign in firm:
-        if not chosen & sign.dialects or (deciding and not chosen <= sign.dialects):
-            one = deciding[0] if deciding else firm[0]
+        if not chosen & sign.dialects:
             raise view.notes.refuse(
                 sign.field,
-                f"is of {_titles(sign)}, while {one.field} is of {_titles(one)}; a pod speaks one dialect",
+                f"is of {_titles(sign)}, while {deciding[0].field} is of {_titles(deciding[0])}; a pod speaks one dialect",
                 "take the names of one of them out",
             )
+    chosen = next(filter(None, (sign.dialects & chosen for sign in signs if sign.soft)), chosen)
     if view.settings.default_dialect in chosen:
         chosen = frozenset({view.settings.default_dialect})
     return next(dialect for dialect in DIALECTS if dialect.name in chosen)
@@ -94,40 +108,37 @@ def _resources(view: PodView) -> Iterator[Sign]:
                 yield Sign(container.field(key), found, soft=nothing)
 
 
-@lru_cache(maxsize=MOST_KEPT)
+@kept_by_name
 def dialects_with(key: str, settings: Settings) -> frozenset[str]:
-    """The dialects that have the resource under this name in the cluster. Asked about every name of every pod, so a bounded number of
-    answers is kept."""
+    """The dialects that have the resource under this name in the cluster."""
     return frozenset(
         dialect.name
         for dialect in DIALECTS
-        for name in dialect.of(Place.RESOURCE)
-        if replace(name, key=settings.name(name.key, dialect.name)).covers(key)
+        if covers((settings.name(name, dialect.name) for name in dialect.resources), key)
     )
 
 
 def _metadata(view: PodView) -> Iterator[Sign]:
-    for place, kind, found in (
-        (Place.ANNOTATION, "annotations", view.annotations),
-        (Place.LABEL, "labels", view.labels),
-    ):
+    for kind, found in (("annotations", view.annotations), ("labels", view.labels)):
         for key in found:
-            exact, soft = _of(key, place)
+            exact, soft = signs_of(key, kind)
             if exact or soft:
                 yield Sign(f"{view.meta}.{kind}[{key}]", exact or soft, soft=not exact)
 
 
-@lru_cache(maxsize=MOST_KEPT)
-def _of(key: str, place: Place) -> tuple[frozenset[str], frozenset[str]]:
-    """The dialects that have the annotation or label, and those of which it is a soft sign."""
+@kept_by_name
+def signs_of(key: str, kind: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The dialects of which one of the `annotations` or `labels` is a sign, and those of which it is a soft one."""
     exact, soft = set(), set()
     for dialect in DIALECTS:
-        names = covering(dialect, key, place)
-        if any(name.result for name in names):
+        names, beside = dialect.annotations, dialect.soft_annotations
+        if kind == "labels":
+            names, beside = dialect.labels, dialect.soft_labels
+        elif covers(dialect.written, key):
             continue  # schedulers write those of their friends too
-        if any(not name.soft and name.sign for name in names):
+        if covers(names, key):
             exact.add(dialect.name)
-        elif any(name.soft for name in names):
+        elif covers(beside, key):
             soft.add(dialect.name)
     return frozenset(exact), frozenset(soft)
 
@@ -158,10 +169,13 @@ VENDORS: Final[tuple[tuple[str, str], ...]] = (
 """Beginning of the resource's name, and whose it is."""
 
 
-def foreign(names: Sequence[str]) -> list[tuple[str, str]]:
-    """(resource, vendor) of those that are another vendor's."""
-    theirs = (name for name in names if name.startswith(_VENDORS))
-    return [(name, vendor) for name in theirs for prefix, vendor in VENDORS if name.startswith(prefix)]
+def vendor_of(resource: str) -> str:
+    """The other vendor whose the resource is, "" for none."""
+    return _whose(resource, VENDORS)
+
+
+def _whose(resource: str, table: Iterable[tuple[str, str]]) -> str:
+    return next((whose for prefix, whose in table if resource.startswith(prefix)), "")
 
 
 def is_misspelt(resource: str, settings: Settings) -> bool:
@@ -169,52 +183,48 @@ def is_misspelt(resource: str, settings: Settings) -> bool:
     return resource.startswith(_LIKE_RESOURCES) and not dialects_with(resource, settings)
 
 
-def warn_of_resources(view: PodView) -> None:
+def check_resources(view: PodView) -> None:
+    """Warns of misspelt names. Raises Refused for another vendor's."""
     for container in view.containers:
         for name in container.resources:
+            if vendor := vendor_of(name):
+                raise view.notes.refuse(
+                    container.field(name),
+                    f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
+                    "leave this pod to that vendor's device plugin and scheduler",
+                )
             if is_misspelt(name, view.settings):
                 view.notes.warn(
                     container.field(name),
                     "is no name that koordra reads, and stays: the pod waits until a node offers it",
-                    _meant(name, Place.RESOURCE) or "take it out",
+                    _meant(name, _RESOURCES) or "take it out",
                 )
 
 
 def warn_of_annotations(view: PodView) -> None:
-    like = [key for key in view.annotations if key.startswith(LIKE_ANNOTATIONS)]
-    known = {*_names(Place.ANNOTATION), *written_by_schedulers(like)} if like else set()
-    for key in like:
-        if key not in known:
-            view.warn(
-                key, "is no name that koordra reads, and asks for nothing", _meant(key, Place.ANNOTATION)
-            )
+    for key in view.annotations:
+        if key.startswith(LIKE_ANNOTATIONS) and key not in _ANNOTATIONS and not is_written(key):
+            view.warn(key, "is no name that koordra reads, and asks for nothing", _meant(key, _ANNOTATIONS))
 
 
-_VENDORS: Final = tuple(prefix for prefix, _ in VENDORS)
 _ASKING: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
 _LIKE_RESOURCES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
 LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
 _PUBLISHERS: Final = tuple(publisher for dialect in DIALECTS for publisher in dialect.publishers)
+_RESOURCES: Final = [name for dialect in DIALECTS for name in dialect.resources]
+_ANNOTATIONS: Final = [name for dialect in DIALECTS for name in (*dialect.annotations, *dialect.written)]
 
 
-def written_by_schedulers(annotations: Iterable[str]) -> frozenset[str]:
-    """Those that only some dialect's scheduler may write."""
-    return frozenset(
-        key
-        for key in annotations
-        if any(name.result for dialect in DIALECTS for name in covering(dialect, key, Place.ANNOTATION))
-    )
+@kept_by_name
+def is_written(annotation: str) -> bool:
+    """Whether only some dialect's scheduler may write it."""
+    return any(covers(dialect.written, annotation) for dialect in DIALECTS)
 
 
-@cache
-def _names(place: Place) -> list[str]:
-    return [name.key for dialect in DIALECTS for name in dialect.of(place) if "*" not in name.key]
-
-
-def _meant(name: str, place: Place) -> str:
+def _meant(name: str, known: Sequence[str]) -> str:
     """`did you mean ...?`, comparing what stands behind the slash."""
     domain, _, rest = name.partition("/")
-    beside = [key.partition("/")[2] for key in _names(place) if key.startswith(f"{domain}/")]
+    beside = [key.partition("/")[2] for key in known if key.startswith(f"{domain}/") and "*" not in key]
     found = get_close_matches(rest.lower(), beside, n=1, cutoff=0.75)
     return f"did you mean {domain}/{found[0]}?" if found else ""
 
@@ -225,17 +235,15 @@ def offered_by_others(node: Object) -> tuple[str, ...]:
     if not isinstance(amounts, dict):
         return ()
     return tuple(
-        sorted(str(name) for name, value in amounts.items() if _publisher(str(name)) and _some(value))
+        sorted(
+            str(name) for name, value in amounts.items() if _whose(str(name), _PUBLISHERS) and _some(value)
+        )
     )
 
 
 def publishers(resources: tuple[str, ...]) -> str:
     """Who is behind them, in words."""
-    return " and ".join(dict.fromkeys(_publisher(name) for name in resources))
-
-
-def _publisher(name: str) -> str:
-    return next((whose for prefix, whose in _PUBLISHERS if name.startswith(prefix)), "")
+    return " and ".join(dict.fromkeys(_whose(name, _PUBLISHERS) for name in resources))
 
 
 def _some(value: object) -> bool:

@@ -71,7 +71,7 @@ def percent_of(percent: int) -> Memory:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container asks for of one kind of device.
+    """What one container, at the field `where`, asks for of one kind of device.
 
     `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory. `distinct`: the
     `count` cards are different ones (MIG instances need not be).
@@ -88,6 +88,7 @@ class Share:
     mig: bool = False
     priority: int | None = None
     cores_policy: CoresPolicy | None = None
+    where: str = ""
 
     @property
     def partition(self) -> bool:

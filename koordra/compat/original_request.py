@@ -19,44 +19,41 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.pods import SIDES, amounts, containers, with_containers
-from koordra.compat.rewrite import Rewritten, rewrite
+from koordra.compat.rewrite import Native, Rewritten, rewrite
 from koordra.compat.settings import Settings
-from koordra.errors import InvalidInput
 
 ANNOTATION: Final = names.DOMAIN + "asked"
 
 
 def with_original_request(before: Object, found: Rewritten) -> Object:
-    said = {**_read(found.pod), found.entry: _difference(before, found.pod)}
+    said = {**_read(found.pod), found.entry: _taken_out(before, found)}
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     annotations = {**objects.annotations_of(found.pod), ANNOTATION: text}
     return {**found.pod, "metadata": {**objects.metadata(found.pod), "annotations": annotations}}
 
 
-def rewritten_again(pod: Object, entry: str, settings: Settings) -> Rewritten | None:
-    """The rewriting that added the entry, done once more; None where the pod does not carry it or it cannot be read."""
+def rewritten_again(
+    pod: Object, entry: str, settings: Settings, native: Native | None = None
+) -> Rewritten | None:
+    """The rewriting that added the entry, done once more; None where the pod does not carry it. Raises InvalidInput, and whatever comes of
+    what users write into the annotation."""
     said = _read(pod).get(entry)
     if not isinstance(said, (dict, Mapping)):
         return None
-    try:
-        return rewrite(
-            _restored(pod, entry, said),
-            settings,
-            Notes.about(pod),
-            namespace=objects.metadata(pod).get("namespace") or None,
-        )
-    except InvalidInput:
-        return None
+    namespace = objects.metadata(pod).get("namespace") or None
+    return rewrite(
+        _restored(pod, entry, said), settings, Notes.about(pod), namespace=namespace, native=native
+    )
 
 
-def entries(pod: Mapping[str, Any]) -> list[str]:
+def entries(pod: Fields) -> list[str]:
     """The entries of spec.resourceClaims that the pod carries the words for."""
     return sorted(_read(pod))
 
 
-def _read(pod: Mapping[str, Any]) -> dict[str, Any]:
+def _read(pod: Fields) -> dict[str, Any]:
     text = objects.annotations_of(pod).get(ANNOTATION)
     try:
         found = json.loads(text) if text else {}
@@ -65,26 +62,23 @@ def _read(pod: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _difference(before: Object, after: Object) -> Object:
+def _taken_out(before: Object, found: Rewritten) -> Object:
     taken = {}
-    old = {raw.get("name"): raw for raw in containers(before)}
-    for now in containers(after):
-        gone: Object = {}
-        for side in SIDES:
-            kept = amounts(now, side)
-            for name, value in amounts(old.get(now.get("name"), {}), side).items():
-                if name not in kept:
-                    gone.setdefault(side, {})[name] = str(value)
-        if gone:
-            taken[str(now.get("name"))] = gone
-    found: Object = {"containers": taken}
+    for raw in containers(before):
+        gone = {
+            side: {name: str(value) for name, value in amounts(raw, side).items() if name in found.resources}
+            for side in SIDES
+        }
+        if any(gone.values()):
+            taken[str(raw.get("name"))] = {side: asked for side, asked in gone.items() if asked}
+    said: Object = {"containers": taken}
     scheduler = objects.spec_of(before).get("schedulerName")
-    if scheduler and scheduler != objects.spec_of(after).get("schedulerName"):
-        found["schedulerName"] = scheduler
-    return found
+    if scheduler and scheduler != objects.spec_of(found.pod).get("schedulerName"):
+        said["schedulerName"] = scheduler
+    return said
 
 
-def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
+def _restored(pod: Object, entry: str, said: Fields) -> Object:
     """The pod as it was before the entry was added."""
     spec = with_containers(
         objects.spec_of(pod), lambda raw: _container(raw, entry, _mapping(said.get("containers")))
@@ -95,7 +89,7 @@ def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
     return {**pod, "spec": spec}
 
 
-def _container(raw: Object, entry: str, asked: Mapping[str, Any]) -> Object:
+def _container(raw: Object, entry: str, asked: Fields) -> Object:
     resources = dict(raw.get("resources") or {})
     resources["claims"] = [one for one in resources.get("claims") or () if one.get("name") != entry]
     words = _mapping(asked.get(str(raw.get("name"))))
@@ -105,5 +99,5 @@ def _container(raw: Object, entry: str, asked: Mapping[str, Any]) -> Object:
     return {**raw, "resources": resources}
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _mapping(value: object) -> Fields:
     return value if isinstance(value, (dict, Mapping)) else {}

@@ -16,11 +16,12 @@ Nothing amounts to less than nothing: other pods would be bounded by less.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from koordra.api import names
+from koordra.api.claims import ResourceClaim
+from koordra.api.objects import Fields, Object
 from koordra.compat.dialect import charges
 from koordra.compat.dialect.charges import Charged
 from koordra.compat.dialects import DIALECTS, dialect_named
@@ -33,6 +34,7 @@ OWN_MEMORY: Final = "koordra.io/gpu-memory"
 OWN_CORES: Final = "koordra.io/gpu-cores"
 TEMPLATE_NAME: Final = re.compile(r"koordra-([a-z-]+)-[0-9a-f]{32}")
 _MIG_PROFILE: Final = re.compile(r"""["'](\d+g\.\d+gb(?:\+[a-z0-9.]+)?)["']""")
+_COUNTED: Final = (names.CAPACITY_MEMORY, names.CAPACITY_CORES, names.CAPACITY_SHARE)
 _OWN: Final[Mapping[str, charges.Charge]] = {
     OWN_COUNT: charges.count,
     OWN_MEMORY: charges.memory_in(lambda _: 1),
@@ -48,21 +50,21 @@ def dialect_of(template: str) -> str:
     return found[1] if found else ""
 
 
-def amounts(dialect: str, spec: Mapping[str, Any], settings: Settings) -> Amounts:
+def amounts(dialect: str, spec: Fields, settings: Settings) -> Amounts:
     """Name -> total, of every name of the dialect and of koordra's own."""
-    claim = _charged(spec)
-    found = {name: charge(claim, settings) for name, charge in _OWN.items()}
+    claim = _charged(spec, settings)
+    found = {name: charge(claim) for name, charge in _OWN.items()}
     spoken = dialect_named(dialect)
     if spoken is not None:
         cards = [share for share in claim.shares if spoken.charges_partitions or not share.mig]
-        for key, charge in spoken.charges.items():
-            if name := settings.name(key, dialect):
-                found[name] = charge(claim._replace(shares=cards), settings)
+        for key, charge in spoken.resources.items():
+            if charge is not None and (name := settings.name(key, dialect)):
+                found[name] = charge(claim._replace(shares=cards))
     for share in claim.shares:
         if share.profile:
             name = "nvidia.com/mig-" + share.profile.replace("+", ".")
             found[name] = (found.get(name) or 0) + share.count
-    return MappingProxyType(found)
+    return found
 
 
 def is_in_bytes(name: str) -> bool:
@@ -70,49 +72,46 @@ def is_in_bytes(name: str) -> bool:
     return name == OWN_MEMORY or any(name in dialect.bytes for dialect in DIALECTS)
 
 
-def _charged(spec: Mapping[str, Any]) -> Charged:
-    devices = spec.get("devices") or {}
-    percents, shares, nics = dict(_percents(devices)), [], 0
-    for request in devices.get("requests") or ():
-        alternatives = request.get("firstAvailable") or ()
-        asked = request.get("exactly") or (alternatives[-1] if alternatives else {})
-        capacity = (asked.get("capacity") or {}).get("requests") or {}
-        count = int(asked.get("count") or 1)
-        if asked.get("deviceClassName") in (names.CLASS_NIC, names.CLASS_VF):
-            nics += count * max(0, to_int(capacity.get(names.CAPACITY_SHARE, 100)))
+def _charged(spec: Fields, settings: Settings) -> Charged:
+    """Raises InvalidInput for what nobody but a user wrote."""
+    claim = ResourceClaim.from_dict({"spec": spec})
+    percents, shares, nics = dict(_percents(claim)), [], 0
+    for request in claim.requests:
+        asked = request.alternatives[-1]
+        said = asked.capacity_spelled
+        capacity = {name: max(0, to_int(said[name])) for name in _COUNTED if name in said}
+        if asked.device_class in (names.CLASS_NIC, names.CLASS_VF):
+            nics += asked.count * capacity.get(names.CAPACITY_SHARE, 100)
             continue
-        memory, name = capacity.get(names.CAPACITY_MEMORY), str(request.get("name"))
-        is_mig = asked.get("deviceClassName") == names.CLASS_MIG
+        is_mig = asked.device_class == names.CLASS_MIG
         shares.append(
             Share(
-                container=name,
+                container=request.name,
                 phase=Phase.APP,
-                count=count,
-                memory=Memory(None if memory is None else max(0, to_int(memory)), percents.get(name)),
-                cores=max(0, to_int(capacity.get(names.CAPACITY_CORES, 0))),
-                profile=_profile(asked) if is_mig else "",
+                count=asked.count,
+                memory=Memory(capacity.get(names.CAPACITY_MEMORY), percents.get(request.name)),
+                cores=capacity.get(names.CAPACITY_CORES, 0),
+                profile=_profile(asked.selectors) if is_mig else "",
                 mig=is_mig,
             )
         )
-    return Charged(shares, nics)
+    return Charged(settings, shares, nics)
 
 
-def _profile(asked: Mapping[str, Any]) -> str:
-    words = " ".join(str((one.get("cel") or {}).get("expression")) for one in asked.get("selectors") or ())
-    found = _MIG_PROFILE.search(words)
+def _profile(selectors: Iterable[str]) -> str:
+    found = _MIG_PROFILE.search(" ".join(selectors))
     return found[1] if found else ""
 
 
-def _percents(devices: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    every = [request.get("name") for request in devices.get("requests") or ()]
-    for entry in devices.get("config") or ():
-        body = (entry.get("opaque") or {}).get("parameters") or {}
+def _percents(claim: ResourceClaim) -> Iterator[tuple[str, int]]:
+    for entry in claim.config:
+        body = entry.parameters or {}
         if body.get("kind") == "GpuConfig" and body.get("memoryPercent") is not None:
             percent = max(0, int(body["memoryPercent"]))
-            yield from ((str(name), percent) for name in entry.get("requests") or every)
+            yield from ((name, percent) for name in entry.requests or (each.name for each in claim.requests))
 
 
-def canonical_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+def canonical_spec(spec: Fields) -> Object:
     """The spec as it was written: without what the API server filled in."""
     devices = dict(spec.get("devices") or {})
     if devices.get("requests"):
@@ -125,7 +124,7 @@ def canonical_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "devices": devices}
 
 
-def _without_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _without_defaults(asked: Fields) -> Object:
     found = dict(asked)
     if found.get("allocationMode") == "ExactCount":
         del found["allocationMode"]

@@ -14,7 +14,7 @@ own. Where all shares of the pod lie on one card, an init container uses all of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from koordra.api.classic.notes import Notes
@@ -25,6 +25,8 @@ from koordra.compat.normalized_request import Memory, NormalizedRequest, Phase, 
 class MergedRequests:
     """Requests by name, in order, and which of them each container uses. `apart` are sets of requests whose cards differ."""
 
+    normalized: NormalizedRequest
+    notes: Notes
     requests: dict[str, Share] = field(default_factory=dict)
     used: dict[str, list[str]] = field(default_factory=dict)
     apart: list[tuple[str, ...]] = field(default_factory=list)
@@ -41,132 +43,124 @@ class MergedRequests:
         self.requests[called] = share
         return called
 
-    def use(self, container: str, *requests: str) -> None:
+    def use(self, container: str, requests: Iterable[str]) -> None:
         known = self.used.setdefault(container, [])
         known += [name for name in requests if name not in known]
 
+    def for_init(self, share: Share) -> list[str]:
+        """The requests that an init container uses. Raises Refused where nobody would serve it."""
+        alike = {
+            name: other
+            for name, other in self.requests.items()
+            if (other.profile, other.mig) == (share.profile, share.mig)
+        }
+        if self.normalized.ignores_init:
+            return [self._nearest(share, alike)]
+        if self.normalized.together is Together.ONE_CARD and alike:
+            return self._on_the_card(share, alike)
+        return self._grown(share, alike)
 
-def merge(normalized: NormalizedRequest, *, where: Mapping[str, str], notes: Notes) -> MergedRequests:
-    """`where` is the field of each container. Raises Refused for an init container that nobody would serve."""
-    merged = MergedRequests()
-    for share in normalized.shares:
-        if share.phase is not Phase.INIT:
-            merged.use(share.container, merged.add(share))
-    for share in normalized.shares:
-        if share.phase is Phase.INIT:
-            names = _for_init(merged, share, normalized, field=where.get(share.container, ""), notes=notes)
-            merged.use(share.container, *names)
-            if share.distinct and share.count > 1 and len(names) > 1:
-                merged.apart.append(tuple(names))
-    merged.apart += [(name,) for name, share in merged.requests.items() if share.distinct and share.count > 1]
-    return merged
-
-
-def _for_init(
-    merged: MergedRequests, share: Share, normalized: NormalizedRequest, *, field: str, notes: Notes
-) -> list[str]:
-    alike = {
-        name: other
-        for name, other in merged.requests.items()
-        if (other.profile, other.mig) == (share.profile, share.mig)
-    }
-    if normalized.ignores_init:
+    def _nearest(self, share: Share, alike: Mapping[str, Share]) -> str:
+        dialect = self.normalized.dialect
         if not alike:
-            raise notes.refuse(
-                field,
-                f"asks for {share}, and {normalized.dialect} gives nothing to init containers",
+            raise self.notes.refuse(
+                share.where,
+                f"asks for {share}, and {dialect} gives nothing to init containers",
                 "ask in a container",
             )
-        nearest = min(
-            alike, key=lambda name: (alike[name].count < share.count, abs(alike[name].count - share.count))
+        name, have = min(
+            alike.items(), key=lambda each: (each[1].count < share.count, abs(each[1].count - share.count))
         )
-        have = alike[nearest]
         if not (
             have.count >= share.count
             and have.cores >= share.cores
             and _comparable(have.memory, share.memory)
             and _larger(have.memory, share.memory) == have.memory
         ):
-            notes.warn(
-                field,
-                f"gets what request {nearest} has, {have}: {normalized.dialect} does not look at init containers",
+            self.notes.warn(
+                share.where,
+                f"gets what request {name} has, {have}: {dialect} does not look at init containers",
             )
-        return [nearest]
-    if normalized.together is Together.ONE_CARD and alike:
-        return _on_the_card(merged, share, alike)
-    return _grown(merged, share, alike, field=field, notes=notes)
+        return name
 
+    def _on_the_card(self, share: Share, alike: Mapping[str, Share]) -> list[str]:
+        lacking = (share.memory.bytes or 0) - sum(other.memory.bytes or 0 for other in alike.values())
+        name, first = next(iter(alike.items()))
+        if lacking > 0:
+            self.requests[name] = replace(first, memory=Memory(bytes=(first.memory.bytes or 0) + lacking))
+        return list(alike)
 
-def _on_the_card(merged: MergedRequests, share: Share, alike: Mapping[str, Share]) -> list[str]:
-    lacking = (share.memory.bytes or 0) - sum(other.memory.bytes or 0 for other in alike.values())
-    name, first = next(iter(alike.items()))
-    if lacking > 0:
-        merged.requests[name] = replace(first, memory=Memory(bytes=(first.memory.bytes or 0) + lacking))
-    return list(alike)
+    def _grown(self, share: Share, alike: Mapping[str, Share]) -> list[str]:
+        comparable = {name: other for name, other in alike.items() if _comparable(other.memory, share.memory)}
+        if alike and not comparable:
+            self.notes.warn(
+                share.where,
+                f"{share}: amounts and percentages cannot be compared, so it is charged besides the containers",
+            )
+        enough = [name for name, other in comparable.items() if other.count >= share.count]
+        if enough:
+            name = min(enough, key=lambda name: (comparable[name].count, _growth(comparable[name], share)))
+            if comparable[name].count == share.count:
+                return [self._grow(name, share)]
+        if share.whole and all(other.whole for other in comparable.values()):
+            return self._made_up(share, comparable)
+        if enough:
+            self.notes.warn(
+                share.where,
+                f"sees all {comparable[name].count} cards of request {name}, {share.count} were asked for",
+            )
+            return [self._grow(name, share)]
+        if not comparable:
+            return [self.add(share)]
+        name = max(comparable, key=lambda name: comparable[name].count)
+        missing = replace(share, count=share.count - comparable[name].count)
+        return [self._grow(name, share), self.add(missing)]
 
-
-def _grown(
-    merged: MergedRequests, share: Share, alike: Mapping[str, Share], *, field: str, notes: Notes
-) -> list[str]:
-    comparable = {name: other for name, other in alike.items() if _comparable(other.memory, share.memory)}
-    if alike and not comparable:
-        notes.warn(
-            field,
-            f"{share}: amounts and percentages cannot be compared, so it is charged besides the containers",
-        )
-    same = [name for name, other in comparable.items() if other.count == share.count]
-    if same:
-        return [
-            _grow(merged, min(same, key=lambda name: _growth(comparable[name], share)), share, field, notes)
-        ]
-    if share.whole and all(other.whole for other in comparable.values()):
-        return _made_up(merged, share, comparable)
-    larger = [name for name, other in comparable.items() if other.count > share.count]
-    if larger:
-        name = min(larger, key=lambda name: (comparable[name].count, _growth(comparable[name], share)))
-        notes.warn(
-            field, f"sees all {comparable[name].count} cards of request {name}, {share.count} were asked for"
-        )
-        return [_grow(merged, name, share, field, notes)]
-    if not comparable:
-        return [merged.add(share)]
-    name = max(comparable, key=lambda name: comparable[name].count)
-    return [
-        _grow(merged, name, share, field, notes),
-        merged.add(replace(share, count=share.count - comparable[name].count)),
-    ]
-
-
-def _made_up(merged: MergedRequests, share: Share, others: Mapping[str, Share]) -> list[str]:
-    """Requests for whole cards until there are enough, the smallest that is enough alone first."""
-    enough = [name for name, other in others.items() if other.count >= share.count]
-    if enough:
-        return [min(enough, key=lambda name: others[name].count)]
-    names: list[str] = []
-    missing = share.count
-    for name in sorted(others, key=lambda name: -others[name].count):
+    def _made_up(self, share: Share, others: Mapping[str, Share]) -> list[str]:
+        """Requests for whole cards until there are enough, the smallest that is enough alone first."""
+        enough = [name for name, other in others.items() if other.count >= share.count]
+        if enough:
+            return [min(enough, key=lambda name: others[name].count)]
+        names: list[str] = []
+        missing = share.count
+        for name in sorted(others, key=lambda name: -others[name].count):
+            if missing > 0:
+                names.append(name)
+                missing -= others[name].count
         if missing > 0:
-            names.append(name)
-            missing -= others[name].count
-    if missing > 0:
-        names.append(merged.add(replace(share, count=missing)))
-    return names
+            names.append(self.add(replace(share, count=missing)))
+        return names
+
+    def _grow(self, name: str, share: Share) -> str:
+        """The request holds what both need."""
+        now = self.requests[name]
+        memory = _larger(now.memory, share.memory)
+        grown = replace(
+            now,
+            memory=memory,
+            cores=max(now.cores, share.cores),
+            exclusive=(now.exclusive or share.exclusive) and not memory.whole,
+        )
+        if grown != now:
+            self.notes.warn(share.where, f"needs more than request {name} had, which is now {grown}")
+            self.requests[name] = grown
+        return name
 
 
-def _grow(merged: MergedRequests, name: str, share: Share, field: str, notes: Notes) -> str:
-    """The request holds what both need."""
-    now = merged.requests[name]
-    memory = _larger(now.memory, share.memory)
-    grown = replace(
-        now,
-        memory=memory,
-        cores=max(now.cores, share.cores),
-        exclusive=(now.exclusive or share.exclusive) and not memory.whole,
-    )
-    if grown != now:
-        notes.warn(field, f"needs more than request {name} had, which is now {grown}")
-        merged.requests[name] = grown
-    return name
+def merge(normalized: NormalizedRequest, notes: Notes) -> MergedRequests:
+    """Raises Refused for an init container that nobody would serve."""
+    merged = MergedRequests(normalized, notes)
+    for share in normalized.shares:
+        if share.phase is not Phase.INIT:
+            merged.use(share.container, [merged.add(share)])
+    for share in normalized.shares:
+        if share.phase is Phase.INIT:
+            names = merged.for_init(share)
+            merged.use(share.container, names)
+            if share.distinct and share.count > 1 and len(names) > 1:
+                merged.apart.append(tuple(names))
+    merged.apart += [(name,) for name, share in merged.requests.items() if share.distinct and share.count > 1]
+    return merged
 
 
 def _comparable(one: Memory, other: Memory) -> bool:

@@ -15,41 +15,42 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from koordra.api import names, objects
+from koordra.api import objects
 from koordra.api.classic.notes import Notes
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.api.pods import containers, resource_names, with_containers
 from koordra.compat.claims import Used, claim_of
 from koordra.compat.detection import (
     asks,
     asks_by_annotation,
+    check_resources,
     dialect_of,
     dialects_with,
-    foreign,
     is_misspelt,
+    is_written,
+    vendor_of,
     warn_of_annotations,
-    warn_of_resources,
-    written_by_schedulers,
 )
-from koordra.compat.dialect import Dialect, Place, asking_containers, covering, warn_of_environment
+from koordra.compat.dialect import Dialect, asking_containers, warn_of_environment
+from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
+from koordra.errors import InvalidInput
 
 ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-DIALECT_LABEL: Final = names.DOMAIN + "dialect"
-"""Label on a template and on the claims made from it, annotation on a rewritten pod: the dialect. The node reads the label, and gives
-containers the variables that the dialect's plugin used to set."""
-UNIT: Final = names.DOMAIN + "memory-unit"
-"""Annotation on such claims: the bytes of one unit of the dialect's memory, where that is a setting."""
+
+
+Native = Callable[[Object], tuple[Object, tuple[InvalidInput, ...], tuple[str, ...]]]
+"""A template -> it in standard terms, what cannot be said in them, warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Rewritten:
     """`pod` as it should be; `template` is None (and `pod` the very same) where nothing was asked for.
 
     `explained` has a line for every container, `entry` is the name in the pod's spec.resourceClaims, `resources` the names that
-    were taken out.
+    were taken out; `problems` what cannot be said in native mode.
     """
 
     pod: Object
@@ -66,19 +67,16 @@ class Rewritten:
     explained: tuple[str, ...] = ()
     entry: str = ""
     resources: frozenset[str] = frozenset()
+    problems: tuple[InvalidInput, ...] = ()
 
 
-def names_devices(pod: Mapping[str, Any], settings: Settings) -> bool:
+def names_devices(pod: Fields, settings: Settings) -> bool:
     """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
     names = [name for container in containers(pod) for name in resource_names(container)]
-    return (
-        has_dialect(pod, settings)
-        or bool(foreign(names))
-        or any(is_misspelt(name, settings) for name in names)
-    )
+    return has_dialect(pod, settings) or any(vendor_of(name) or is_misspelt(name, settings) for name in names)
 
 
-def has_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
+def has_dialect(pod: Fields, settings: Settings) -> bool:
     """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones do not count."""
     return asks_by_annotation(objects.annotations_of(pod)) or any(
         dialects_with(name, settings) for container in containers(pod) for name in resource_names(container)
@@ -86,21 +84,21 @@ def has_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
 
 
 def rewrite(
-    pod: Object, settings: Settings, notes: Notes, *, namespace: str | None = None, where: str = ""
+    pod: Object,
+    settings: Settings,
+    notes: Notes,
+    *,
+    namespace: str | None = None,
+    where: str = "",
+    native: Native | None = None,
 ) -> Rewritten:
-    """The pod, or pod template, in koordra's words. `where` is its field in the object that holds it, ending in a dot.
+    """The pod, or pod template, in koordra's words. `where` is its field in the object that holds it, ending in a dot; `native` translates
+    for native mode.
 
     Raises Refused for what cannot be honoured; what is lost otherwise is a warning in `notes`.
     """
     view = view_of(pod, settings, notes, where=where)
-    for container in view.containers:
-        for name, vendor in foreign(container.resources):
-            raise notes.refuse(
-                container.field(name),
-                f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
-                "leave this pod to that vendor's device plugin and scheduler",
-            )
-    warn_of_resources(view)
+    check_resources(view)
     if not asks(view):
         return Rewritten(pod)
     for each in DIALECTS:
@@ -118,13 +116,16 @@ def rewrite(
     warn_of_annotations(view)
     warn_of_environment(view, normalized, dialect)
     _warn_of_pod(view, normalized, dialect)
-    spec, used = claim_of(
-        normalized,
-        where={container.name: container.where for container in view.containers},
-        pod=view.where,
-        notes=notes,
-    )
+    changed = _without_old_stack(pod, view)
+    spec, used = claim_of(normalized, view)
     template = template_of(spec, dialect, namespace=namespace, settings=settings)
+    if native is not None:
+        translated, problems, _ = native(template)
+        if problems:
+            return Rewritten(pod, problems=problems)
+        spec = translated["spec"]["spec"]
+        template = template_of(spec, dialect, namespace=namespace, settings=settings)
+        used = {container: _parts(requests, spec) for container, requests in used.items()}
     entry = _free_entry(view)
     resources = frozenset(
         name
@@ -133,13 +134,26 @@ def rewrite(
         if dialect.name in dialects_with(name, settings)
     )
     refers: Object = {"name": entry, "resourceClaimTemplateName": objects.name(template)}
+    claimed = with_containers(changed["spec"], lambda raw: _container(raw, used, resources, entry))
+    claimed["resourceClaims"] = [*(claimed.get("resourceClaims") or ()), refers]
     return Rewritten(
-        _with_claims(pod, view, used, resources, refers),
+        {**changed, "spec": claimed},
         template,
         dialect.name,
         tuple(_line(container, used.get(container.name, ()), normalized) for container in view.containers),
         entry,
         resources,
+    )
+
+
+def _parts(requests: Sequence[str], spec: Object) -> tuple[str, ...]:
+    """The requests by their names in the claim; some are split there (native mode), and all parts of one are used."""
+    known = [str(request["name"]) for request in spec["devices"]["requests"]]
+    return tuple(
+        part
+        for name in requests
+        for part in known
+        if part == name or (name not in known and part.rpartition("-")[0] == name)
     )
 
 
@@ -161,7 +175,7 @@ def template_of(spec: Object, dialect: Dialect, *, namespace: str | None, settin
     }
 
 
-def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
+def template_name(dialect: str, spec: Fields) -> str:
     """Equal specs have one name, other content another: 128 bits, since users write parts of a spec, and could look for two
     specs of one shorter digest."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
@@ -170,7 +184,7 @@ def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
 
 def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
     """What else in the pod will not do what it did."""
-    notes, settings = view.notes, view.settings
+    notes = view.notes
     for container in asking_containers(view, normalized):
         if container.privileged:
             notes.warn(
@@ -178,7 +192,7 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect)
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        if VISIBLE in container.environment and not covering(dialect, VISIBLE, Place.ENVIRONMENT):
+        if VISIBLE in container.environment and VISIBLE not in dialect.lost_variables:
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
@@ -192,25 +206,36 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect)
             "goes past the scheduler, and with it past the claim's allocation",
             "write a nodeSelector on kubernetes.io/hostname",
         )
-    for key in sorted(written_by_schedulers(view.annotations)):
+
+
+def _without_old_stack(pod: Object, view: PodView) -> Object:
+    """The pod without what only its old stack read; each is a warning."""
+    notes, settings = view.notes, view.settings
+    changed = {**pod, "spec": dict(pod["spec"])}
+    written = sorted(filter(is_written, view.annotations))
+    for key in written:
         view.warn(key, "is taken out: allocations are never believed from a manifest")
+    if written:
+        metadata = dict(pod["metadata"])
+        kept = {key: value for key, value in metadata.pop("annotations").items() if key not in written}
+        changed["metadata"] = {**metadata, "annotations": kept} if kept else metadata
     runtime = view.spec.get("runtimeClassName")
     if runtime in (settings.runtime_classes or ()):
         notes.warn(f"{view.where}.runtimeClassName", f"{runtime} is taken out: devices come with the claim")
+        del changed["spec"]["runtimeClassName"]
+        changed["spec"].pop("overhead", None)  # the class's; the API server refuses it without the class
+    removed = settings.schedulers
+    if removed is None:
+        removed = tuple(name for each in DIALECTS for name, always in each.schedulers.items() if always)
     called, field = view.spec.get("schedulerName"), f"{view.where}.schedulerName"
-    if called in _removed_schedulers(settings):
+    if called in removed:
         notes.warn(field, f"{called} is taken out: kube-scheduler places the pod")
+        del changed["spec"]["schedulerName"]
     elif any(called in each.schedulers for each in DIALECTS):
         notes.warn(
             field, f"{called} stays, and has to honour ResourceClaims", "take it out for kube-scheduler"
         )
-
-
-def _removed_schedulers(settings: Settings) -> tuple[str, ...]:
-    """Names of schedulers that are taken out of pods."""
-    if settings.schedulers is not None:
-        return settings.schedulers
-    return tuple(name for dialect in DIALECTS for name, always in dialect.schedulers.items() if always)
+    return changed
 
 
 def _free_entry(view: PodView) -> str:
@@ -225,22 +250,6 @@ def _free_entry(view: PodView) -> str:
         number += 1
         name = f"{ENTRY}-{number}"
     return name
-
-
-def _with_claims(pod: Object, view: PodView, used: Used, resources: frozenset[str], refers: Object) -> Object:
-    spec = with_containers(pod["spec"], lambda raw: _container(raw, used, resources, refers["name"]))
-    spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), refers]
-    if spec.get("schedulerName") in _removed_schedulers(view.settings):
-        del spec["schedulerName"]
-    if spec.get("runtimeClassName") in (view.settings.runtime_classes or ()):
-        del spec["runtimeClassName"]
-        spec.pop("overhead", None)  # the class's; the API server refuses it without the class
-    changed: Object = {**pod, "spec": spec}
-    if written := written_by_schedulers(view.annotations):
-        metadata = dict(pod["metadata"])
-        kept = {key: value for key, value in metadata.pop("annotations").items() if key not in written}
-        changed["metadata"] = {**metadata, "annotations": kept} if kept else metadata
-    return changed
 
 
 def _container(raw: Object, used: Used, resources: frozenset[str], entry: str) -> Object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 from koordra.api.reader import Reader
@@ -19,10 +18,10 @@ class Settings:
     section. Told apart by identity, so that answers about names can be kept (detection.py)."""
 
     default_dialect: str = "plain"
-    names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    own_names: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
-    isolation: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    names: Mapping[str, str] = field(default_factory=dict)
+    own_names: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    isolation: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     schedulers: tuple[str, ...] | None = None
     runtime_classes: tuple[str, ...] | None = None
 
@@ -34,8 +33,8 @@ class Settings:
         return self.options.get(section, {}).get(key, default)
 
     def with_option(self, section: str, key: str, value: object) -> Settings:
-        own = MappingProxyType({**self.options.get(section, {}), key: value})
-        return replace(self, options=MappingProxyType({**self.options, section: own}))
+        own = {**self.options.get(section, {}), key: value}
+        return replace(self, options={**self.options, section: own})
 
 
 Section = Callable[[Settings, Reader], Settings]

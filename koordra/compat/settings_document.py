@@ -24,12 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import isolations
 from koordra.api.reader import Reader
-from koordra.compat.dialect import Place, covering
 from koordra.compat.dialect.vgpu import vgpu_section
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
@@ -52,6 +51,11 @@ def with_document(settings: Settings, document: object, *, source: str) -> Setti
     if "nvidia" in read.data:
         return _with_device_config(settings, read.inner("nvidia"))
     sections = {name: reader for dialect in DIALECTS for name, reader in dialect.sections.items()}
+    sections |= {
+        dialect.device_section: partial(vgpu_section, dialect=dialect)
+        for dialect in DIALECTS
+        if dialect.device_section
+    }
     common = ("defaultDialect", "names", "isolation", "schedulers", "runtimeClasses")
     read.only(*common, *sections, problem="is no setting")
     settings = _common(settings, read)
@@ -69,24 +73,23 @@ def _with_device_config(settings: Settings, section: Reader) -> Settings:
         each for each in having if any(name.startswith(f"{domain}/") for name in each.device_config.values())
     )
     owner = next(owners, having[0])
-    return vgpu_section(settings, section, dialect=owner.name, resources=owner.device_config)
+    return vgpu_section(settings, section, owner)
 
 
 def _common(settings: Settings, read: Reader) -> Settings:
-    shared = [each for each in DIALECTS if covering(each, SHARED_NAME, Place.RESOURCE)]
+    shared = [each for each in DIALECTS if SHARED_NAME in each.resources]
     default = read.choice("defaultDialect", [each.name for each in shared])
     names, isolation = read.inner("names"), read.inner("isolation")
     isolation.only(*(dialect.name for dialect in DIALECTS), problem="is not allowed")
     own = {str(key): names.text(key) for key in names.data}
     chosen = {key: isolation.choice(key, isolations()) for key in isolation.data}
-    found = replace(
+    return replace(
         settings,
         default_dialect=default or settings.default_dialect,
-        names=MappingProxyType({**settings.names, **own}),
-        isolation=MappingProxyType({**settings.isolation, **chosen}),
+        names={**settings.names, **own},
+        isolation={**settings.isolation, **chosen},
+        schedulers=read.texts("schedulers") if "schedulers" in read.data else settings.schedulers,
+        runtime_classes=(
+            read.texts("runtimeClasses") if "runtimeClasses" in read.data else settings.runtime_classes
+        ),
     )
-    if "schedulers" in read.data:
-        found = replace(found, schedulers=read.texts("schedulers"))
-    if "runtimeClasses" in read.data:
-        found = replace(found, runtime_classes=read.texts("runtimeClasses"))
-    return found

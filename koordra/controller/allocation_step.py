@@ -15,14 +15,14 @@ by the node's own predicates.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from koordra.api import objects
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
-from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
-from koordra.controller.allocation.preemption import EvictionBackoff, preemption_for
+from koordra.controller.allocation.preemption import EvictionBackoff, Preemption
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
@@ -30,7 +30,6 @@ from koordra.controller.gangs.controller import GangController
 from koordra.controller.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.writes import Outcome
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
@@ -39,7 +38,7 @@ from koordra.placement.policy.learned_order import Learned
 log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
-UNTIL_THE_BASIS_CHANGES: Final = -1.0
+UNTIL_THE_BASIS_CHANGES: Final = inf
 _PAUSES: Final = {
     Outcome.GONE: CONFLICT_PAUSE * 50,
     Outcome.DROPPED: REFUSED_PAUSE,
@@ -54,23 +53,19 @@ class AllocationStep:
     def __init__(
         self,
         context: PassContext,
-        node_backoff: NodeBackoff,
         *,
         starves_after: float,
         preemption: bool,
         learned: Learned | None = None,
-        latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
     ) -> None:
         self._context = context
-        self._node_backoff = node_backoff
         self._preemption = preemption
         self._eviction_backoff = EvictionBackoff()
-        self._latency = latency
         self.placer = Placer(learned=learned)
         self.reservations = Reservations(starves_after=starves_after)
         self.conflicts = ConflictWatch(context.cache)
-        self._predicates = InterPodPredicates(context.cache, self.placer.nodes)
+        self._predicates = InterPodPredicates(context.cache, self.placer.engine.index)
         self.gangs = GangController(
             context,
             self.placer,
@@ -86,26 +81,25 @@ class AllocationStep:
         """Plan every group for which something has changed, and write what was decided."""
         context, cache, now = self._context, self._context.cache, self._context.clock()
         for node in cache.capacity_epoch.changed_nodes():
-            self._node_backoff.retry_node(node, now)
+            context.node_backoff.retry_node(node, now)
         self.placer.sync(cache)
         self.conflicts.sync()
         self.queue.ask_quota(now)
         changed, gone = self.queue.update()
         for key in gone:
             self.reservations.forget(key)
-        nodes, groups = self.placer.nodes, self.queue.groups
-        context.wake(
-            self.reservations.review(groups, nodes, fits_when_empty=self.placer.fits_when_empty, now=now)
-        )
+        context.wake(self.reservations.review(self.queue.groups, self.placer, now=now))
         self.placer.learn(changed)
-        epoch = cache.capacity_epoch.epoch
+        pods = self.placer.engine.index.pods
+        epoch = cache.capacity_epoch.epoch + pods.room_version
         concerns = (
             epoch,
             self.conflicts.version,
             self.reservations.version,
-            cache.pod_index.repelling_version,
+            pods.repelling_version,
+            self._predicates.version,
         )
-        excluded = self._node_backoff.changed(now)
+        excluded = context.node_backoff.changed(now)
         self.gangs.begin(epoch, touched=excluded | self.queue.requoted, concerns=concerns)
         for group in self.queue.to_consider((*concerns, self.gangs.reservation.version), excluded, now):
             self.gangs.until(group.urgency)
@@ -123,7 +117,7 @@ class AllocationStep:
         waited = self.queue.done(group)
         pause = self._carry_out(group, best_placement(group, self.placer, excluded), now, at_once=not waited)
         if pause is not None:
-            self.queue.waits(group, basis, None if pause < 0 else now + pause)
+            self.queue.waits(group, basis, now + pause)
 
     def _excluded(self, group: Group) -> Excluded:
         """Where several things keep it off a node, the last one's words are told."""
@@ -131,7 +125,7 @@ class AllocationStep:
             **self.gangs.reserved(group),
             **self.reservations.excluded_nodes(group.key, group.urgency),
             **self._predicates.of(group),
-            **self._node_backoff.excluded_nodes(group.pods, self._context.clock()),
+            **self._context.node_backoff.excluded_nodes(group.pods, self._context.clock()),
             **self.conflicts.excluded(group),
         }
 
@@ -161,14 +155,13 @@ class AllocationStep:
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
 
     def _write(self, group: Group, placement: GroupPlacement, *, at_once: bool) -> float | None:
-        context = self._context
-        latency = self._latency if at_once else None
         for key in sorted(placement.allocations):
             level = placement.levels.get(key)
-            written = context.allocate(key, group, placement.allocations[key], level=level, latency=latency)
-            if written.obj is None or not written.ok:
+            written = self._context.allocate(
+                key, group, placement.allocations[key], level=level, timed=at_once
+            )
+            if not written.ok:
                 return _PAUSES.get(written.outcome)
-            self.placer.assume(written.obj, group.users(written.obj))
         self.reservations.forget(group.key)
         return None
 
@@ -177,13 +170,9 @@ class AllocationStep:
         if self.reservations.holds(group.key):
             return True
         excluded = self._excluded(group)
-        found = preemption_for(
-            group,
-            [info for name, info in self.placer.nodes.items() if name not in excluded],
-            self._context.users(),
-            fits=self.placer.fits,
-            together=self._eviction_backoff.without_refused(self.gangs.together(), now),
-        )
+        together = self._eviction_backoff.without_refused(self.gangs.together(), now)
+        preemption = Preemption(group, self._context.users(), together, self.placer.fits)
+        found = preemption.cheapest(info for name, info in self.placer.nodes.items() if name not in excluded)
         if found is None:
             return not self._eviction_backoff.is_active(now)
         node, victims = found

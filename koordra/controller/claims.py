@@ -18,10 +18,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
-from koordra.api.objects import Object
+from koordra.api.allocation import pinned_node
+from koordra.api.objects import Fields, Object
+
+Users = Mapping[str, Sequence[Object]]
+"""Claim key -> the pods that name it and have not finished."""
 
 
 class Owner(StrEnum):
@@ -39,7 +43,7 @@ _OUR_WORDS: Final = re.compile(
 )
 
 
-def owner(claim: Mapping[str, Any], classes: Mapping[str, Object]) -> Owner:
+def owner(claim: Fields, classes: Mapping[str, Object]) -> Owner:
     return owner_of(class_names(claim), classes)
 
 
@@ -52,7 +56,7 @@ def owner_of(named: Sequence[str], classes: Mapping[str, Object]) -> Owner:
     return Owner.KOORDRA if all(ours) else Owner.MIXED
 
 
-def class_names(claim: Mapping[str, Any]) -> list[str]:
+def class_names(claim: Fields) -> list[str]:
     """The DeviceClasses a claim names, in the order of its requests, each once."""
     found: dict[str, None] = {}
     devices = objects.spec_of(claim).get("devices")
@@ -63,72 +67,72 @@ def class_names(claim: Mapping[str, Any]) -> list[str]:
     return list(found)
 
 
-def is_koordra_class(device_class: Mapping[str, Any]) -> bool:
+def is_koordra_class(device_class: Fields) -> bool:
     """Whether devices of koordra are meant by this DeviceClass; see the module's docstring."""
     name = objects.name(device_class)
     if name == names.DRIVER or name.endswith(f".{names.DRIVER}"):
         return True
-    spec = objects.spec_of(device_class)
-    return any(
-        _OUR_WORDS.search(str((selector.get("cel") or {}).get("expression") or ""))
-        for selector in _mappings(spec.get("selectors"))
-    ) or any(
-        (entry.get("opaque") or {}).get("driver") == names.DRIVER for entry in _mappings(spec.get("config"))
+    config = _mappings(objects.spec_of(device_class).get("config"))
+    return any(map(_OUR_WORDS.search, expressions(device_class))) or any(
+        (entry.get("opaque") or {}).get("driver") == names.DRIVER for entry in config
     )
 
 
-def allocation(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def expressions(device_class: Fields) -> list[str]:
+    """CEL of its selectors."""
+    selectors = _mappings(objects.spec_of(device_class).get("selectors"))
+    return [str((selector.get("cel") or {}).get("expression") or "") for selector in selectors]
+
+
+def allocation(claim: Fields) -> Fields | None:
     """status.allocation, None while there is none."""
     found = objects.status_of(claim).get("allocation")
     return found if isinstance(found, (dict, Mapping)) else None
 
 
-def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def with_allocation(claim: Object, allocation: Fields) -> Object:
+    return {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
+
+
+def results(claim: Fields) -> list[Fields]:
     return list(_mappings(((allocation(claim) or {}).get("devices") or {}).get("results")))
 
 
-def consumed(result: Mapping[str, Any]) -> dict[str, str]:
+def consumed(result: Fields) -> dict[str, str]:
     """What a result takes of its device's capacities; empty where it says nothing that can be read."""
     found = result.get("consumedCapacity")
     return {str(name): str(found[name]) for name in sorted(found)} if isinstance(found, dict) else {}
 
 
-def is_allocated(claim: Mapping[str, Any]) -> bool:
+def is_allocated(claim: Fields) -> bool:
     return allocation(claim) is not None
 
 
-def holds_koordra_devices(claim: Mapping[str, Any]) -> bool:
+def holds_koordra_devices(claim: Fields) -> bool:
     return any(result.get("driver") == names.DRIVER for result in results(claim))
 
 
-def pools(claim: Mapping[str, Any]) -> set[str]:
+def pools(claim: Fields) -> set[str]:
     return {str(result.get("pool")) for result in results(claim) if result.get("driver") == names.DRIVER}
 
 
-def reserved_for(claim: Mapping[str, Any]) -> list[str]:
+def reserved_for(claim: Fields) -> list[str]:
     return [str(entry.get("uid")) for entry in _mappings(objects.status_of(claim).get("reservedFor"))]
 
 
-def node_of(claim: Mapping[str, Any]) -> str | None:
+def node_of(claim: Fields) -> str | None:
     """The one node an allocation is pinned to through `metadata.name In [node]`; None when it is not pinned
     that way."""
-    pinned: set[str] = set()
-    for term in _mappings(((allocation(claim) or {}).get("nodeSelector") or {}).get("nodeSelectorTerms")):
-        for field in _mappings(term.get("matchFields")):
-            if field.get("key") == "metadata.name" and field.get("operator") == "In":
-                pinned.update(map(str, field.get("values") or ()))
-    return pinned.pop() if len(pinned) == 1 else None
+    return pinned_node((allocation(claim) or {}).get("nodeSelector")) or None
 
 
-def is_immediate(claim: Mapping[str, Any]) -> bool:
+def is_immediate(claim: Fields) -> bool:
     """Whether the claim asks to be allocated without waiting for a pod; such a claim keeps its devices
     without one."""
     return objects.annotations_of(claim).get(names.MODE_LABEL) == "Immediate"
 
 
-def unused(
-    claims: Iterable[Object], inside: frozenset[str], users: Mapping[str, Sequence[Object]]
-) -> tuple[Object, ...]:
+def unused(claims: Iterable[Object], inside: frozenset[str], users: Users) -> tuple[Object, ...]:
     """Those that have devices of koordra's, are reserved by nobody, and that only pods `inside` (by uid) wait for; by key, each once."""
     found = {
         objects.key(claim): claim
@@ -141,15 +145,8 @@ def unused(
     return tuple(found[key] for key in sorted(found))
 
 
-def consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
-    """claim key -> the pods that use it and have not finished, in the order given."""
-    found: dict[str, list[Object]] = {}
-    for pod in pods:
-        if not objects.pod_is_finished(pod):
-            for name in objects.pod_claim_names(pod).values():
-                if name is not None:
-                    found.setdefault(f"{objects.namespace(pod)}/{name}", []).append(pod)
-    return found
+Device = tuple[str, str, str, str]
+"""Driver, pool, device and share id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +163,27 @@ class ClaimEntry:
     class_names: tuple[str, ...]
     is_allocated: bool
     node: str | None
-    devices: tuple[tuple[str, str, str, str], ...]
+    devices: tuple[Device, ...]
     places: frozenset[tuple[str, str]]
     pools: frozenset[str]
     is_reserved: bool
     owners: tuple[str, ...]
     made_for: tuple[str, ...] | None
     is_deleting: bool
-    is_immediate: bool
 
     @classmethod
     def of(cls, claim: Object, before: ClaimEntry | None) -> ClaimEntry:
         """`before`: an earlier version; the spec of a claim never changes."""
         uid, references = objects.uid(claim), _mappings(objects.metadata(claim).get("ownerReferences"))
         named = tuple(class_names(claim)) if before is None or before.uid != uid else before.class_names
-        found = allocation(claim)
-        devices = tuple(sorted(map(_device, results(claim)))) if found is not None else ()
+        devices = tuple(sorted(map(_device, results(claim))))
         places = frozenset([(pool, device) for driver, pool, device, _ in devices if driver == names.DRIVER])
         return cls(
             claim,
             uid,
             named,
-            found is not None,
-            node_of(claim) if found is not None else None,
+            is_allocated(claim),
+            node_of(claim),
             devices,
             places,
             frozenset([pool for pool, _ in places]),
@@ -198,16 +193,15 @@ class ClaimEntry:
             if names.POD_CLAIM_NAME in objects.annotations_of(claim)
             else None,
             objects.is_deleting(claim),
-            is_immediate(claim),
         )
 
     @property
     def may_be_orphan(self) -> bool:
         """Held and never reserved: whether a pod can use it changes with the pods."""
-        return bool(self.pools) and not (self.is_reserved or self.is_deleting or self.is_immediate)
+        return bool(self.pools) and not (self.is_reserved or self.is_deleting or is_immediate(self.claim))
 
 
-def _device(result: Mapping[str, Any]) -> tuple[str, str, str, str]:
+def _device(result: Fields) -> Device:
     return (
         str(result.get("driver")),
         str(result.get("pool")),
@@ -216,7 +210,7 @@ def _device(result: Mapping[str, Any]) -> tuple[str, str, str, str]:
     )
 
 
-def _mappings(value: object) -> Sequence[Mapping[str, Any]]:
+def _mappings(value: object) -> Sequence[Fields]:
     if value is None or isinstance(value, str) or not isinstance(value, (list, Sequence)):
         return ()
     return [entry for entry in value if isinstance(entry, (dict, Mapping))]

@@ -28,7 +28,7 @@ from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.reservations import STARVES_AFTER, Reservations
 from koordra.controller.allocation_step import best_placement
-from koordra.controller.cache.changes import Change, Cluster
+from koordra.controller.cache.changes import Change, Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
@@ -62,7 +62,7 @@ def refusals(events: Iterable[Object], now: datetime) -> Refusals:
 
 
 def dry_run_claims(
-    cluster: Cluster,
+    cluster: Tables,
     *,
     refused: Refusals,
     now: datetime,
@@ -79,7 +79,7 @@ def dry_run_claims(
 
 
 def _run(
-    cluster: Cluster, refused: Refusals, reservations: Reservations
+    cluster: Tables, refused: Refusals, reservations: Reservations
 ) -> tuple[dict[str, GroupPlacement], list[Group]]:
     """Through the groups as a pass does, from the cluster as it is: what becomes of each claim, and the groups that fit nowhere."""
     cache, placer, backoff = ClusterCache.of(cluster), Placer(), NodeBackoff()
@@ -87,10 +87,10 @@ def _run(
         for node, why in nodes.items():
             backoff.exclude(uid, node, why=why, now=0.0)
     placer.sync(cache)
-    conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.nodes)
+    conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.engine.index)
     conflicts.sync()
     groups = _waiting(cache)
-    reservations.review(groups, placer.nodes, fits_when_empty=placer.fits_when_empty, now=0.0)
+    reservations.review(groups, placer, now=0.0)
     found: dict[str, GroupPlacement] = {}
     nowhere: list[Group] = []
     for group in sorted(groups.values(), key=lambda group: group.urgency):
@@ -109,10 +109,8 @@ def _run(
                 found[key] = replace(placement, node=None)
                 continue
             found[key] = placement
-            status = {**objects.status_of(claim), "allocation": placement.allocations[key]}
-            given = {**claim, "status": status}
+            given = claims_of.with_allocation(claim, placement.allocations[key])
             cache.apply([Change(RESOURCE_CLAIMS, key, given)])
-            placer.assume(given, group.users(claim))
     return found, nowhere
 
 

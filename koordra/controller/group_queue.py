@@ -11,27 +11,26 @@ can allocate, and consumers of a shared claim beyond the 256 that it can be rese
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.api.tables import DueKeys, keep_if
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.allocation.pod_terms import reads_other_pods
 from koordra.controller.cache import pod_index
-from koordra.controller.cache.changes import keep_if
-from koordra.controller.cache.groups import Group, GroupIndex, urgency
+from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.placer import waits_for_others
 from koordra.placement.decide import Excluded
+from koordra.placement.request.groups import MAX_CONSUMERS, urgency
 
-MOST_CONSUMERS = 256
-"""Pods that one claim can be reserved for (resource.k8s.io ReservedFor)."""
 NOT_READ_PAUSE = 1.0
 """Seconds. Nothing wakes a pass when quotas were read and there are none."""
 
@@ -56,33 +55,33 @@ class GroupQueue:
         self.groups: Mapping[str, Group] = self._index.groups
         self._touched = context.cache.pod_index.follow()
         self._crowded: set[str] = set()
-        self._paused: list[tuple[float, str]] = []
+        self._paused = DueKeys()
         self._unconsidered: set[str] = set()
         self._pairwise: set[str] = set()
         """Groups whose predicates read other pods."""
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
-        self.waiting: dict[str, tuple[Basis, float | None]] = {}
+        self.waiting: dict[str, tuple[Basis, float]] = {}
         """Groups that were planned without success: on which basis, and until when that holds although nothing changes."""
 
     @property
     def next_pause(self) -> float | None:
-        return self._paused[0][0] if self._paused else None
+        return self._paused.next
 
     # one group
 
     def is_unchanged(self, group: Group, basis: Basis, now: float) -> bool:
         """Whether it was planned on this very basis before; then it need not be considered before something changes."""
-        before, until = self.waiting.get(group.key, (None, None))
-        if before != basis or (until is not None and until <= now):
+        before, until = self.waiting.get(group.key, (None, now))
+        if before != basis or until <= now:
             return False
         self._unconsidered.discard(group.key)
         return True
 
-    def waits(self, group: Group, basis: Basis, until: float | None) -> None:
+    def waits(self, group: Group, basis: Basis, until: float) -> None:
         """It was planned without success: on another basis it is planned again, and at the time `until`."""
-        if until is not None:
-            heapq.heappush(self._paused, (until, group.key))
+        if until < inf:
+            self._paused.add(until, group.key)
         self.waiting[group.key] = basis, until
         self._unconsidered.discard(group.key)
 
@@ -137,8 +136,7 @@ class GroupQueue:
         for uid in excluded:
             if (group := self._index.group_of(uid)) is not None:
                 self._unconsidered.add(group.key)
-        while self._paused and self._paused[0][0] <= now:
-            self._unconsidered.add(heapq.heappop(self._paused)[1])
+        self._unconsidered |= self._paused.pop(now)
         self._unconsidered &= groups.keys()
         return sorted((groups[key] for key in self._unconsidered), key=lambda group: group.urgency)
 
@@ -148,14 +146,14 @@ class GroupQueue:
         """Claims with more consumers than they can be reserved for -> those that have the claim, by uid."""
         pods = self._context.cache.pod_index
         claims = self._crowded.union(*(pods.entries[uid].keys for uid in self._touched & pods.entries.keys()))
-        crowded = {key for key in claims if len(pods.users.get(key, ())) > MOST_CONSUMERS}
+        crowded = {key for key in claims if len(pods.users.get(key, ())) > MAX_CONSUMERS}
         for key in crowded | self._crowded:
             self._touched.update(objects.uid(pod) for pod in pods.users.get(key, ()))
         self._crowded = crowded
         return {
             key: _first_consumers(claim, pods.users[key])
             for key in crowded
-            if (claim := self._context.claim(key))
+            if (claim := self._context.cache.claims.get(key))
         }
 
     def _planned(self, uid: str, served: Mapping[str, frozenset[str]]) -> PodClaims | None:
@@ -189,7 +187,7 @@ class GroupQueue:
     def _report_full(self, claim: Object, member: PodClaims) -> None:
         text = (
             f"{objects.describe(claim)} is used by {len(self._context.users()[objects.key(claim)])} pods, and a claim can be "
-            f"reserved for {MOST_CONSUMERS}; give some of them a claim of their own"
+            f"reserved for {MAX_CONSUMERS}; give some of them a claim of their own"
         )
         self._context.events.pinned(claim, member.pod, (reason_of(Cause.RESERVED_FOR_FULL, text),))
 
@@ -228,7 +226,7 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
     """The 256 pods that have the claim: those it is reserved for, then by urgency."""
     reserved = set(claims_of.reserved_for(claim))
     first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
-    return frozenset(map(objects.uid, first[:MOST_CONSUMERS]))
+    return frozenset(map(objects.uid, first[:MAX_CONSUMERS]))
 
 
 def basis_of(group: Group, epoch: int, excluded: Excluded) -> Basis:

@@ -21,7 +21,8 @@ Lease.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -54,159 +55,125 @@ class Standing(StrEnum):
     LEADER = "leader"
 
 
+@dataclass
 class LeaderLease:
     """`step` is called every `retry` seconds by one thread; `may_write` by any. `clock`: monotonic; `now`:
-    wall clock as RFC 3339 with microseconds."""
+    wall clock as RFC 3339 with microseconds. `is_reached`: whether the last look at the Lease was answered."""
 
-    def __init__(
-        self,
-        api: KubeClient,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
-        clock: Callable[[], float],
-        now: Callable[[], str],
-        times: LeaseTimes | None = None,
-    ) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-        self._identity = identity
-        self._clock = clock
-        self._now = now
-        self.times = times or LeaseTimes()
-        self._renewed: float | None = None
-        self._seen: tuple[str, float] | None = None
-        self._lease: Object | None = None
-        self.is_reached = False
-        """Whether the last look at the Lease was answered."""
+    api: KubeClient
+    _: KW_ONLY
+    namespace: str
+    name: str
+    identity: str
+    clock: Callable[[], float]
+    now: Callable[[], str]
+    times: LeaseTimes
+    is_reached: bool = False
+    _renewed: float | None = None
+    _seen: tuple[str, float] | None = None
+    _lease: Object | None = None
 
     def may_write(self) -> bool:
         """Whether a request that is sent now ends before the lease does."""
         renewed = self._renewed
-        return renewed is not None and self._clock() < renewed + self.times.lease - self.times.timeout
+        return renewed is not None and self.clock() < renewed + self.times.lease - self.times.timeout
 
     def step(self) -> Standing:
         """Renew, or try to take the Lease. Errors of the API leave things as they are: time decides."""
-        started = self._clock()
+        started = self.clock()
         try:
-            if self._renewed is None:
+            if self._lease is None:
                 self._try_to_take(started)
             else:
-                self._renew(started)
+                self._renew(self._lease, started)
             self.is_reached = True
         except ApiError as error:
             self.is_reached = False
-            log.warning("lease_not_reached", identity=self._identity, error=str(error))
+            log.warning("lease_not_reached", identity=self.identity, error=str(error))
         if self._renewed is not None and not self.may_write():
-            log.error(
-                "leadership_lost", identity=self._identity, why="the lease could not be renewed in time"
-            )
-            self._lose()
+            self._lose("the lease could not be renewed in time")
         return Standing.CANDIDATE if self._renewed is None else Standing.LEADER
 
     def release(self) -> None:
         """Give the Lease away. Only call when no write is under way any more."""
-        lease, self._renewed = self._lease, None
-        if lease is None or _holder(lease) != self._identity:
+        lease, self._renewed, self._lease = self._lease, None, None
+        if lease is None or _holder(lease) != self.identity:
             return
-        spec = {
-            **objects.spec_of(lease),
-            "holderIdentity": "",
-            "leaseDurationSeconds": 1,
-            "renewTime": self._now(),
-        }
         try:
-            self._api.update(LEASES, {**lease, "spec": spec})
+            self.api.update(LEASES, self._with(lease, holderIdentity="", leaseDurationSeconds=1))
         except ApiError as error:
-            log.warning("lease_not_released", identity=self._identity, error=str(error))
+            log.warning("lease_not_released", identity=self.identity, error=str(error))
 
     def _try_to_take(self, started: float) -> None:
         try:
-            lease = self._api.get(LEASES, self._name, namespace=self._namespace)
+            lease = self._read()
         except NotFound:
             if self._seen is None or started >= self._seen[1] + self.times.lease + self.times.timeout:
-                created = self._api.create(LEASES, self._new_lease(), namespace=self._namespace)
-                self._hold(created, started)
+                self._create(started)
             return
         version = objects.resource_version(lease)
         if self._seen is None or self._seen[0] != version:
             # Counted from the answer: the process may have stood still while the request was under way.
-            self._seen = (version, self._clock())
+            self._seen = (version, self.clock())
         if started < self._seen[1] + self._wait_for(_holder(lease)):
             return
-        try:
-            taken = self._api.update(LEASES, self._held(lease, taken_from=_holder(lease)))
-        except Conflict:
-            return
-        self._hold(taken, started)
+        changes = int(objects.spec_of(lease).get("leaseTransitions") or 0) + 1
+        with suppress(Conflict):
+            self._update(lease, started, acquireTime=self.now(), leaseTransitions=changes)
 
     def _wait_for(self, holder: str) -> float:
         if not holder:
             return 0.0
-        if holder == self._identity:
+        if holder == self.identity:
             return self.times.timeout
         return self.times.lease + self.times.timeout
 
-    def _renew(self, started: float) -> None:
-        assert self._lease is not None
+    def _renew(self, lease: Object, started: float) -> None:
         try:
-            renewed = self._api.update(LEASES, self._held(self._lease, taken_from=None))
+            self._update(lease, started)
         except (Conflict, NotFound):
             self._look_again(started)
-            return
-        self._hold(renewed, started)
 
     def _look_again(self, started: float) -> None:
         """A renewal did not apply: our own lost answer, a stranger's edit, or a new holder."""
         try:
-            lease = self._api.get(LEASES, self._name, namespace=self._namespace)
+            lease = self._read()
         except NotFound:
-            self._hold(self._api.create(LEASES, self._new_lease(), namespace=self._namespace), started)
+            self._create(started)
             return
-        if _holder(lease) != self._identity:
-            log.error(
-                "leadership_lost",
-                identity=self._identity,
-                why=f"{_holder(lease) or 'nobody'} holds the lease",
-            )
-            self._lose()
+        if (holder := _holder(lease)) != self.identity:
+            self._lose(f"{holder or 'nobody'} holds the lease")
             return
-        self._hold(self._api.update(LEASES, self._held(lease, taken_from=None)), started)
+        self._update(lease, started)
+
+    def _read(self) -> Object:
+        return self.api.get(LEASES, self.name, namespace=self.namespace)
+
+    def _create(self, started: float) -> None:
+        place = {"namespace": self.namespace, "name": self.name}
+        lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": place}
+        made = self._with(lease, **self._held(), acquireTime=self.now(), leaseTransitions=0)
+        self._hold(self.api.create(LEASES, made, namespace=self.namespace), started)
+
+    def _update(self, lease: Object, started: float, **taken: Any) -> None:
+        """Hold this version of the Lease from now on; `taken`: what changes with the holder."""
+        self._hold(self.api.update(LEASES, self._with(lease, **self._held(), **taken)), started)
 
     def _hold(self, lease: Object, started: float) -> None:
         if self._renewed is None:
-            log.info("leadership_taken", identity=self._identity)
+            log.info("leadership_taken", identity=self.identity)
         self._lease, self._renewed = lease, started
 
-    def _lose(self) -> None:
+    def _lose(self, why: str) -> None:
+        log.error("leadership_lost", identity=self.identity, why=why)
         self._renewed, self._lease, self._seen = None, None, None
 
-    def _held(self, lease: Object, *, taken_from: str | None) -> Object:
-        """The Lease as we hold it; `taken_from`: the former holder when it changes hands, None for a
-        renewal."""
-        spec: dict[str, Any] = {**objects.spec_of(lease), **self._our_spec()}
-        if taken_from is not None:
-            spec["acquireTime"] = spec["renewTime"]
-            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
-        return {**lease, "spec": spec}
+    def _held(self) -> dict[str, Any]:
+        return {"holderIdentity": self.identity, "leaseDurationSeconds": round(self.times.lease)}
 
-    def _new_lease(self) -> Object:
-        spec = {**self._our_spec(), "leaseTransitions": 0}
-        return {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {"namespace": self._namespace, "name": self._name},
-            "spec": {**spec, "acquireTime": spec["renewTime"]},
-        }
-
-    def _our_spec(self) -> dict[str, Any]:
-        return {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": round(self.times.lease),
-            "renewTime": self._now(),
-        }
+    def _with(self, lease: Object, **spec: Any) -> Object:
+        """The Lease as it is to be written now."""
+        return {**lease, "spec": {**objects.spec_of(lease), **spec, "renewTime": self.now()}}
 
 
 def _holder(lease: Object) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
@@ -37,7 +37,8 @@ from koordra.api.kinds import (
     RESOURCE_SLICES,
     Kind,
 )
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import BoundedCache
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, groups_in_use
@@ -71,7 +72,7 @@ class GroupPlacement:
     """
 
     node: str | None = None
-    allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    allocations: Mapping[str, Fields] = field(default_factory=dict)
     levels: Mapping[str, str | None] = field(default_factory=dict)
     reasons: Mapping[str, Reasons] = field(default_factory=dict)
     undecided: bool = False
@@ -93,9 +94,9 @@ class Placer:
         self._cache: ClusterCache | None = None
         self._read: dict[str, tuple[Group, ResolvedGroup]] = {}
         """Groups by key, as they were read in this pass."""
-        self._offered: dict[str, tuple[Mapping[str, Any], Allocation]] = {}
+        self._offered: dict[str, tuple[Fields, Allocation]] = {}
         """By claim key: what was offered last, as it is written and as the engine reads it."""
-        self._explained: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
+        self._explained = BoundedCache[object, tuple[object, tuple[Reasons, ...], tuple[str, ...]]](1024)
 
     # the cluster
 
@@ -107,8 +108,7 @@ class Placer:
                 cache.listen(kind, partial(self._on_change, kind), replay=True)
         self.engine.settle()
         if self.order.begin(
-            (resolved, _uids(group))
-            for group, resolved in self._readable(groups_in_use(cache.claims.values(), cache.pods.values()))
+            (resolved, _uids(group)) for group, resolved in self._readable(groups_in_use(cache))
         ):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
         self._read.clear()
@@ -130,14 +130,11 @@ class Placer:
         return allocation
 
     def assume(self, claim: Object, pods: Iterable[Object]) -> None:
-        """An allocation was written, or is tried: it holds devices, and its pods will come."""
-        index, key = self.engine.index, objects.key(claim)
-        held = index.allocated.get(key)
-        if held is None or held.claim is not claim:  # otherwise the cache was there first
-            allocation = Allocation.of_claim(claim)
-            if allocation is not None and index.allocation(key) != allocation:
-                index.assume(claim, allocation, key=key, node=claims_of.node_of(claim) or "", pods=pods)
-        index.settle()
+        """As if the claim's allocation had been written: it holds devices, and its pods will come."""
+        if (allocation := Allocation.of_claim(claim)) is not None:
+            key, node = objects.key(claim), claims_of.node_of(claim) or ""
+            self.engine.index.assume(claim, allocation, key=key, node=node, pods=pods)
+            self.engine.index.settle()
 
     def overlay(self, without: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
         """As if these claims and pods (by uid) were gone; what is assumed inside is taken back at the end."""
@@ -222,9 +219,10 @@ class Placer:
         """Of each claim; worked out once for a class while nothing changes."""
         index, asked = self.engine.index, resolved.group
         names_now = tuple(map(objects.key, (*group.pending, *group.pods)))
-        version = index.base + len(index.changes)
-        known = self._explained.get(resolved.request_class)
-        if known is not None and known[0] == version and not excluded and not group.placed:
+        version = index.base + len(index.changes), self._cache and self._cache.capacity_epoch.epoch
+        is_common = not excluded and not group.placed
+        known = self._explained.get(resolved.request_class) if is_common else None
+        if known is not None and known[0] == version:
             return _renamed(known[1], known[2], names_now)
         nodes = unlike_nodes(self.engine, asked, excluded=excluded, most=MOST_EXPLAINED)
         explained = explain(self.engine, asked, excluded=excluded, nodes=nodes).reasons
@@ -232,9 +230,7 @@ class Placer:
             ordered_reasons([*self._gone(asked), *(reason for owner, reason in explained if owner == at)])
             for at in range(len(group.pending))
         )
-        if not excluded and not group.placed:
-            if len(self._explained) > 1024:
-                self._explained.clear()
+        if is_common:
             self._explained[resolved.request_class] = version, found, names_now
         return found
 

@@ -18,19 +18,21 @@ watch, one step an event; at most so many are written a second that a cluster fu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.pod_index import is_bound, is_living
 from koordra.controller.reconcile_loop import run_passes
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.placement.request.groups import claim_keys
 from koordra.process import spawn
 
 log = get_logger(__name__)
@@ -56,23 +58,23 @@ class _Waiting:
     requeued: int
 
 
+@dataclass
 class PodRequeue:
     """`ours` tells whether a pod has devices of koordra's. `on_pod` follows a watch, `sync` writes; one thread each."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        ours: Callable[[Object], bool],
-        clock: Callable[[], float],
-        may_write: Callable[[], bool],
-    ) -> None:
-        self._client = client
-        self._ours = ours
-        self._clock = clock
-        self._may_write = may_write
-        self._lock = threading.Lock()
-        self._waiting: dict[str, _Waiting] = {}
+    client: KubeClient
+    _: KW_ONLY
+    ours: Callable[[Object], bool]
+    clock: Callable[[], float]
+    may_write: Callable[[], bool]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+
+    def start(self, stop: threading.Event) -> threading.Thread:
+        changed, name = threading.Event(), "kubelet-requeue"
+        return spawn(
+            partial(run_passes, self.sync, name=name, gather=0.0, changed=changed, stop=stop), name=name
+        )
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         uid = objects.uid(pod)
@@ -83,19 +85,19 @@ class PodRequeue:
             return
         requeued = _requeued(pod)
         with self._lock:
-            new = _Waiting(pod, self._clock() + _pause(requeued), requeued)
+            new = _Waiting(pod, self.clock() + _pause(requeued), requeued)
             self._waiting.setdefault(uid, new).pod = pod
 
     def sync(self) -> float:
         """Write what is due; the seconds until the next time. Raises ApiUnreachable."""
-        now, tried = self._clock(), 0
+        now, tried = self.clock(), 0
         with self._lock:
             due = sorted((one for one in self._waiting.values() if one.due <= now), key=lambda one: one.due)
         for one in due:
-            if one.requeued >= MOST or not self._ours(one.pod):
+            if one.requeued >= MOST or not self.ours(one.pod):
                 one.due = now + LONGEST
                 continue
-            if tried == A_SECOND or not self._may_write():
+            if tried == A_SECOND or not self.may_write():
                 break
             tried += 1
             self._write(one)
@@ -107,9 +109,9 @@ class PodRequeue:
         pod, again = one.pod, {LOOK_AGAIN: str(one.requeued + 1)}
         body = {"metadata": {"uid": objects.uid(pod), "annotations": again}}
         try:
-            self._client.patch(PODS, objects.name(pod), body, namespace=objects.namespace(pod))
+            self.client.patch(PODS, objects.name(pod), body, namespace=objects.namespace(pod))
         except ApiUnreachable:
-            one.due = self._clock() + PERIOD  # others first: it may be this pod alone that nobody can write
+            one.due = self.clock() + PERIOD  # others first: it may be this pod alone that nobody can write
             raise
         except ApiError as error:  # gone, or a policy says no
             log.debug("kubelet_not_woken", pod=objects.key(pod), error=str(error))
@@ -117,12 +119,9 @@ class PodRequeue:
             log.info("kubelet_woken", pod=objects.key(pod), times=one.requeued + 1)
 
 
-def is_waiting(pod: Mapping[str, Any]) -> bool:
+def is_waiting(pod: Fields) -> bool:
     """Whether the kubelet has seen the pod and has no sandbox for it. Older kubelets do not say."""
-    spec = objects.spec_of(pod)
-    if not spec.get("nodeName") or not spec.get("resourceClaims"):
-        return False
-    if objects.pod_is_finished(pod) or objects.is_deleting(pod):
+    if not (is_bound(pod) and is_living(pod) and objects.spec_of(pod).get("resourceClaims")):
         return False
     return any(
         one.get("type") == _CONDITION and one.get("status") == "False"
@@ -130,19 +129,13 @@ def is_waiting(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def has_ours(pod: Mapping[str, Any], find: Callable[[Kind, str], Object | None]) -> bool:
+def has_ours(pod: Fields, find: Callable[[Kind, str], Object | None]) -> bool:
     """Whether one of its claims has devices of koordra's. `find` looks up by kind and key."""
-    place, called = objects.namespace(pod), objects.pod_claim_names(pod).values()
-    claims = (find(RESOURCE_CLAIMS, f"{place}/{name}") for name in called if name)
-    return any(claim is not None and claims_of.holds_koordra_devices(claim) for claim in claims)
+    claims = filter(None, map(partial(find, RESOURCE_CLAIMS), claim_keys(pod)))
+    return any(map(claims_of.holds_koordra_devices, claims))
 
 
-def start_pod_requeue(requeue: PodRequeue, *, stop: threading.Event) -> threading.Thread:
-    loop = partial(run_passes, name="kubelet-requeue", gather=0.0, changed=threading.Event(), stop=stop)
-    return spawn(lambda: loop(requeue.sync), name="kubelet-requeue")
-
-
-def _requeued(pod: Mapping[str, Any]) -> int:
+def _requeued(pod: Fields) -> int:
     """By the leader before."""
     text = objects.annotations_of(pod).get(LOOK_AGAIN, "")
     return min(int(text), MOST) if text.isascii() and text.isdigit() and len(text) < 3 else 0

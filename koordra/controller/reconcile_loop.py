@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -19,7 +20,7 @@ from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
-from koordra.watch import WatchCache, retried
+from koordra.watch import WatchCache, retried, start_watches
 
 log = get_logger(__name__)
 
@@ -30,61 +31,46 @@ FIRST_BACKOFF: Final = 0.2
 LONGEST_BACKOFF: Final = 10.0
 
 
-def start_reconcile_loop(
-    client: KubeClient,
-    reconcile: Callable[[Caches], float | None],
-    *,
-    name: str,
-    kinds: Sequence[Kind],
-    crds: Sequence[Kind],
-    gather: float,
-    stop: threading.Event,
-    changed: threading.Event | None = None,
-) -> threading.Thread:
-    run = partial(run_reconcile_loop, name=name, kinds=kinds, crds=crds, gather=gather, stop=stop)
-    return spawn(lambda: run(client, reconcile, changed=changed or threading.Event()), name=name)
+@dataclass(frozen=True)
+class ReconcileLoop:
+    """Passes of a reconciler beside the main one, until `stop`. `changed` is also set by others who want a pass; changes of `gather`
+    seconds share one. A pass may return the seconds until the next one, if nothing changes."""
 
+    client: KubeClient
+    reconcile: Callable[[Caches], float | None]
+    _: KW_ONLY
+    name: str
+    kinds: Sequence[Kind] = ()
+    crds: Sequence[Kind] = ()
+    gather: float
+    stop: threading.Event
+    changed: threading.Event = field(default_factory=threading.Event)
 
-def run_reconcile_loop(
-    client: KubeClient,
-    reconcile: Callable[[Caches], float | None],
-    *,
-    name: str,
-    kinds: Sequence[Kind],
-    crds: Sequence[Kind],
-    gather: float,
-    changed: threading.Event,
-    stop: threading.Event,
-) -> None:
-    """Until `stop`. `changed` is also set by others who want a pass; changes of `gather` seconds share one. A pass may return the
-    seconds until the next one, if nothing changes."""
-    for kind in crds:
-        served = retried(
-            partial(client.list, kind),
-            stop=stop,
-            errors=ApiError,
-            longest=PERIOD,
-            report=lambda error: log.info("kinds_not_served", reconciler=name, error=str(error)),
-        )
-        if served is None:
-            return
+    def start(self) -> threading.Thread:
+        return spawn(self.run, name=self.name)
 
-    def wake(_event: str, _obj: Object, /) -> None:
-        changed.set()
-
-    caches = {kind: WatchCache(client, kind, on_change=wake) for kind in kinds}
-    for kind, cache in caches.items():
-        spawn(partial(cache.run, stop), name=f"watch-{kind.plural}")
-    for cache in caches.values():
-        while not cache.wait_synced(0.5):
-            if stop.is_set():
+    def run(self) -> None:
+        for kind in self.crds:
+            served = retried(
+                partial(self.client.list, kind),
+                stop=self.stop,
+                errors=ApiError,
+                longest=PERIOD,
+                report=lambda error: log.info("kinds_not_served", reconciler=self.name, error=str(error)),
+            )
+            if served is None:
                 return
+        caches = {kind: WatchCache(self.client, kind, on_change=self._wake) for kind in self.kinds}
 
-    def one_pass() -> float:
-        pause = reconcile(caches)
-        return PERIOD if pause is None else pause
+        def one_pass() -> float:
+            pause = self.reconcile(caches)
+            return PERIOD if pause is None else pause
 
-    run_passes(one_pass, name=name, gather=gather, changed=changed, stop=stop)
+        if start_watches(caches.values(), self.stop):
+            run_passes(one_pass, name=self.name, gather=self.gather, changed=self.changed, stop=self.stop)
+
+    def _wake(self, _event: str, _obj: Object, /) -> None:
+        self.changed.set()
 
 
 def run_passes(
@@ -94,10 +80,8 @@ def run_passes(
     gather: float,
     changed: threading.Event,
     stop: threading.Event,
-    failed: Callable[[], object] = lambda: None,
 ) -> None:
-    """Until `stop`. A pass returns the seconds until the next one, if nothing changes, None for never; `failed` is told when it did not
-    reach its end."""
+    """Until `stop`. A pass returns the seconds until the next one, if nothing changes, None for never."""
     backoff = FIRST_BACKOFF
     while not stop.is_set():
         changed.clear()
@@ -114,7 +98,6 @@ def run_passes(
             _wait_for_change(changed, stop, pause)
             stop.wait(gather)
             continue
-        failed()
         stop.wait(backoff * (0.5 + random.random()))
         backoff = min(backoff * 2, LONGEST_BACKOFF)
 

@@ -26,7 +26,6 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import Refusal
@@ -64,27 +63,16 @@ class Reconciler:
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
     ) -> None:
-        self._node_backoff = NodeBackoff()
-        self._context = PassContext(
-            source, writer, clock=clock, report=report, refusals=self._node_backoff.refusals
-        )
+        self._context = context = PassContext(source, writer, clock=clock, report=report, latency=latency)
         self.allocation = AllocationStep(
-            self._context,
-            self._node_backoff,
-            starves_after=starves_after,
-            preemption=preemption,
-            learned=learned,
-            latency=latency,
-            quota=quota,
+            context, starves_after=starves_after, preemption=preemption, learned=learned, quota=quota
         )
-        self._latency = latency
-        self.cache = cache = self._context.cache
-        self.audit = self._context.audit
+        self.cache = cache = context.cache
+        self.audit = context.audit
         self._ungated: set[str] = set()
         self._annotated: dict[str, str | None] = {}
-        forget_event = self._context.events.forget
-        cache.on_gone(PODS, forget_event, self._node_backoff.forget)
-        cache.on_gone(RESOURCE_CLAIMS, forget_event)
+        cache.on_gone(PODS, context.events.forget, context.node_backoff.forget)
+        cache.on_gone(RESOURCE_CLAIMS, context.events.forget)
         cache.on_gone(NODES, lambda uid: self._annotated.pop(uid, None))
 
     def reconcile(self) -> float | None:
@@ -93,8 +81,6 @@ class Reconciler:
         Raises ApiUnreachable.
         """
         context = self._context
-        if self._latency is not None:
-            self._latency.pass_begins()
         context.begin()
         self._settle_pending_writes()
         self._take_feedback()
@@ -106,7 +92,7 @@ class Reconciler:
         self._report_pinned()
         self._report_conflicts()
         self.allocation.placer.order.retain(context.cache.claims.values())
-        context.wake(self._node_backoff.next_expiry(context.clock()))
+        context.wake(context.node_backoff.next_expiry)
         return context.end()
 
     # 1. pending writes
@@ -117,9 +103,7 @@ class Reconciler:
             written = context.settled(context.writer.allocate_protected(pending.claim, pending.allocation))
             if written.outcome in {Outcome.DROPPED, Outcome.REFUSED}:
                 written = context.settled(context.writer.read_again(pending.claim))
-            if written.obj is not None:
-                context.cache.assume(written.obj)
-            elif written.outcome is Outcome.GONE:
+            if written.outcome is Outcome.GONE:
                 context.cache.lose(pending.claim)
             log.info(
                 "allocation_outcome_known", claim=objects.key(pending.claim), outcome=written.outcome.value
@@ -141,7 +125,7 @@ class Reconciler:
                 context.give_back(held, why=f"kube-scheduler refused {node} for pod {objects.name(pod)}")
         context.feedback.settle(refusal)
         now, how = context.clock(), refusal.answer.reading.value
-        pause = self._node_backoff.exclude(objects.uid(pod), node, why=why, now=now).until - now
+        pause = context.node_backoff.exclude(objects.uid(pod), node, why=why, now=now).until - now
         log.info("allocation_refused", pod=objects.key(pod), node=node, how=how, why=why)
         context.events.report(
             claim_events.allocation_refused(pod, refusal.claim, node=node, why=why, pause=pause)
@@ -202,32 +186,31 @@ class Reconciler:
         for claim_event in self.allocation.conflicts.report(now=context.clock()):
             context.events.report(claim_event)
         for node, seen in self.allocation.conflicts.quarantines():
-            written = context.writer.annotate(node, names.QUARANTINE_SEEN, seen)
+            written = context.settled(context.writer.annotate(node, names.QUARANTINE_SEEN, seen))
             if written.outcome is Outcome.REFUSED:
                 log.error("quarantine_not_confirmed", node=objects.name(node), error=written.message)
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
-            else:
-                context.settled(written)
         for node, text in self.allocation.conflicts.annotations():
             if self._annotated.get(objects.uid(node), "") == text:
                 continue  # a write that was refused is not tried again before something else is to be said
-            written = context.writer.annotate(node, NO_GPUS, text)
+            written = context.settled(context.writer.annotate(node, NO_GPUS, text))
             if written.outcome is Outcome.REFUSED:
                 log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
-            else:
-                context.settled(written)
             self._annotated[objects.uid(node)] = text
 
     def count(self, instruments: ControllerMetrics) -> None:
-        pending, held = self.cache.assume_cache.pending_writes(), self.cache.claim_index.held
-        instruments.count_pass(
-            claims={
-                "waiting": len(self.allocation.queue.waiting),
-                "allocated": len(held),
-                "in_doubt": len(pending),
-            },
-            gangs=self.allocation.gangs.counts(),
-            refused_nodes=self.allocation.conflicts.refused,
-            planned=self.allocation.took,
-            differences=self.audit.differences,
-        )
+        """How things stand after a pass; differences that the audit found are counted anew from now on."""
+        states = {
+            "waiting": self.allocation.queue.waiting,
+            "allocated": self.cache.claim_index.held,
+            "in_doubt": self.cache.assume_cache.pending_writes(),
+        }
+        for state, claims in states.items():
+            instruments.claims.labels(state).set(len(claims))
+        for phase, number in self.allocation.gangs.counts().items():
+            instruments.gangs.labels(phase).set(number)
+        for where, number in self.audit.differences.items():
+            instruments.differences.labels(where).inc(number)
+        self.audit.differences.clear()
+        instruments.refused_nodes.set(self.allocation.conflicts.refused)
+        instruments.plan.observe(self.allocation.took)

@@ -30,7 +30,7 @@ from koordra.controller.leftover_store import LeftoverStore
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.pod_requeue import PodRequeue, has_ours, start_pod_requeue
+from koordra.controller.pod_requeue import PodRequeue, has_ours
 from koordra.controller.reconcile_loop import run_passes
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
@@ -38,12 +38,11 @@ from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.resource_class.reconcile import start_classes
 from koordra.controller.writes import Writer
-from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.process import spawn
-from koordra.watch import retried
+from koordra.watch import negotiate
 
 log = get_logger(__name__)
 
@@ -117,7 +116,7 @@ def run(
     process = _Process(
         client, settings, (recorder, instruments, *sinks), instruments, readiness or Readiness()
     )
-    _negotiate(client, stop)
+    negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
         _stand_by_and_lead(process, stop)
@@ -126,19 +125,6 @@ def run(
         _term(process, stop=stop, may_write=lambda: True)
     writing.join(timeout=client.timeout)
     log.info("controller_stopped", identity=settings.identity)
-
-
-def _negotiate(client: KubeClient, stop: threading.Event) -> None:
-    """Which versions of resource.k8s.io the server has; asked until it answers."""
-    try:
-        served = retried(
-            client.negotiate,
-            stop=stop,
-            report=lambda error: log.warning("server_not_reached", server=client.server, error=str(error)),
-        )
-        log.info("versions_negotiated", **(served or {}))
-    except ApiError as error:
-        log.warning("api_versions_unknown", error=str(error), assumed="v1")
 
 
 def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
@@ -176,33 +162,32 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
 
 def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
     """One term: list, then passes until `stop`."""
+    client, settings, latency = process.client, process.settings, process.instruments.latency
     start_classes(
-        process.client,
-        own_namespace=process.settings.lease_namespace,
+        client,
+        own_namespace=settings.lease_namespace,
         now=wall_clock,
         may_write=may_write,
         stop=stop,
     )
-    latency = process.instruments.latency
     changed, elastic_changed, peers_changed = threading.Event(), threading.Event(), threading.Event()
-    legacy = process.settings.legacy
-    legacy_controller = legacy and LegacyController(
-        process.client, legacy, report=process.report, may_write=may_write, wake=changed.set
+    legacy = settings.legacy and LegacyController(
+        client, settings.legacy, report=process.report, may_write=may_write, wake=changed.set
     )
     requeue = PodRequeue(
-        process.client,
+        client,
         ours=lambda pod: has_ours(pod, caches.get),
         clock=time.monotonic,
         may_write=may_write,
     )
     caches = Informers(
-        process.client,
+        client,
         changed=(changed, elastic_changed, peers_changed),
         stop=stop,
         listeners={
             PODS: [
                 requeue.on_pod,
-                *([legacy_controller.on_pod] if legacy_controller else []),
+                *([legacy.on_pod] if legacy else []),
                 partial(latency.observe, PODS),
             ],
             RESOURCE_CLAIMS: [partial(latency.observe, RESOURCE_CLAIMS)],
@@ -210,17 +195,16 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
     )
     latency.begin_term()
     source = caches.source()
-    peer_source = caches.source() if process.settings.peer_annotations else None
-    caches.start()
-    if not caches.wait_synced():
+    peer_source = caches.source() if settings.peer_annotations else None
+    if not caches.start():
         return
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
-    start_pod_requeue(requeue, stop=stop)
-    if legacy_controller:
-        legacy_controller.start(caches.objects, stop, find=caches.get)
-    if process.settings.elastic_gpu:
+    requeue.start(stop)
+    if legacy:
+        legacy.start(caches, stop)
+    if settings.elastic_gpu:
         start_elastic(
-            process.client,
+            client,
             observe=caches.cluster,
             changed=elastic_changed,
             now=wall_clock,
@@ -230,41 +214,41 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         )
     if peer_source is not None:
         start_peer_annotations(
-            process.client,
-            PeerAnnotations(process.client, peer_source, may_write=may_write),
+            PeerAnnotations(client, peer_source, may_write=may_write),
             changed=peers_changed,
             stop=stop,
         )
     store = LeftoverStore(
-        process.client,
-        namespace=process.settings.lease_namespace,
+        client,
+        namespace=settings.lease_namespace,
         may_write=may_write,
         clock=time.monotonic,
     )
     reconciler = Reconciler(
         source,
-        Writer(process.instruments.counting(process.client), may_write=may_write, now=wall_clock),
+        Writer(process.instruments.counting(client), may_write=may_write, now=wall_clock),
         clock=time.monotonic,
         report=process.report,
-        starves_after=process.settings.starves_after,
-        preemption=process.settings.preemption,
+        starves_after=settings.starves_after,
+        preemption=settings.preemption,
         learned=store.read(),
         latency=latency,
-        quota=legacy_controller.held if legacy_controller else None,
+        quota=legacy.held if legacy else None,
     )
 
     def one_pass() -> float | None:
-        with process.instruments.passes.time():
-            pause = reconciler.reconcile()
+        try:
+            with process.instruments.passes.time():
+                pause = reconciler.reconcile()
+        except Exception:
+            process.readiness.good = False
+            raise
         process.readiness.good = True
         reconciler.count(process.instruments)
         store.save(reconciler.allocation.placer.order)
         return pause
 
-    def failed() -> None:
-        process.readiness.good = False
-
-    run_passes(one_pass, name="allocation", gather=GATHER, changed=changed, stop=stop, failed=failed)
+    run_passes(one_pass, name="allocation", gather=GATHER, changed=changed, stop=stop)
     store.save(reconciler.allocation.placer.order, now=True)
 
 

@@ -23,19 +23,18 @@ devices to somebody else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import JSON_PATCH, MERGE_PATCH, KubeClient
-
-TOO_MANY_REQUESTS: Final = 429
 
 
 class Outcome(StrEnum):
@@ -66,12 +65,13 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Written:
     """`obj` is the newest state known of the object, None when unknown; `message` is the server's or our own
-    word."""
+    word, `code` the server's."""
 
     outcome: Outcome
     obj: Object | None = None
     message: str = ""
-    sent: Mapping[str, Any] | None = None
+    sent: Fields | None = None
+    code: int = 0
 
     @property
     def ok(self) -> bool:
@@ -86,27 +86,31 @@ _OUTCOMES: Final = (
 """Other errors are refusals."""
 
 
+_OF_EVICTION: Final = {409: Outcome.GONE, 429: Outcome.REFUSED}
+
+
+@dataclass(frozen=True)
 class Writer:
     """`now`: the wall clock as RFC 3339 in whole seconds, UTC. Errors never leave; they are outcomes."""
 
-    def __init__(self, api: KubeClient, *, may_write: Callable[[], bool], now: Callable[[], str]) -> None:
-        self._api = api
-        self._may_write = may_write
-        self._now = now
+    api: KubeClient
+    _: KW_ONLY
+    may_write: Callable[[], bool]
+    now: Callable[[], str]
 
-    def allocate(self, claim: Object, allocation: Mapping[str, Any]) -> Written:
+    def allocate(self, claim: Object, allocation: Fields) -> Written:
         """Write an AllocationResult (without timestamp) to a claim that has none."""
         if claims_of.is_allocated(claim) or objects.is_deleting(claim):
             return Written(Outcome.TAKEN, claim)
         protected = self._protect(claim)
         if not protected.ok or protected.obj is None:
             return protected
-        return self.allocate_protected(protected.obj, {**allocation, "allocationTimestamp": self._now()})
+        return self.allocate_protected(protected.obj, {**allocation, "allocationTimestamp": self.now()})
 
-    def allocate_protected(self, claim: Object, allocation: Mapping[str, Any]) -> Written:
+    def allocate_protected(self, claim: Object, allocation: Fields) -> Written:
         """The second write alone: `claim` carries the finalizer, `allocation` its timestamp. Also repeats a
         write in doubt."""
-        written = self._patch_claim(claim, {"status": {"allocation": allocation}}, subresource="status")
+        written = self._patch_claim(claim, {"status": {"allocation": allocation}})
         if written.outcome is Outcome.UNREACHABLE:
             return Written(Outcome.IN_DOUBT, claim, written.message, sent=allocation)
         if not written.ok or written.obj is None:
@@ -116,8 +120,8 @@ class Writer:
             self.give_back(written.obj)
             text = f"the API server did not keep {', '.join(missing)}; a feature gate of DRA is off"
             return Written(Outcome.DROPPED, None, text)
-        if not self._may_write():
-            self._patch_claim(written.obj, _no_allocation(written.obj), subresource="status", fenced=False)
+        if not self.may_write():
+            self._patch_claim(written.obj, _no_allocation(written.obj), fenced=False)
             return Written(Outcome.FENCED, None, "the lease ended during the write")
         return written
 
@@ -125,7 +129,7 @@ class Writer:
         """Take an allocation back that nobody has reserved."""
         if not claims_of.is_allocated(claim) or claims_of.reserved_for(claim):
             return Written(Outcome.TAKEN, claim)
-        return self._patch_claim(claim, _no_allocation(claim), subresource="status")
+        return self._patch_claim(claim, _no_allocation(claim))
 
     def ungate(self, pod: Object) -> Written:
         gates = pod_index.gates(pod)
@@ -157,8 +161,6 @@ class Writer:
     def evict(self, pod: Object) -> Written:
         """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an answer: REFUSED,
         not now. Nobody else has to wait for it."""
-        if not self._may_write():
-            return Written(Outcome.FENCED, pod, "the lease is about to end")
         name, namespace = objects.name(pod), objects.namespace(pod)
         body = {
             "apiVersion": "policy/v1",
@@ -166,16 +168,9 @@ class Writer:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": objects.uid(pod)}},
         }
-        try:
-            self._api.create(PODS, body, namespace=namespace, name=name, subresource="eviction")
-        except (NotFound, Conflict) as error:
-            return Written(Outcome.GONE, None, error.message)
-        except ApiUnreachable as error:
-            refused = error.code == TOO_MANY_REQUESTS
-            return Written(Outcome.REFUSED if refused else Outcome.UNREACHABLE, None, error.message)
-        except ApiError as error:
-            return Written(Outcome.REFUSED, None, error.message)
-        return Written(Outcome.WRITTEN, pod)
+        create = partial(self.api.create, PODS, body, namespace=namespace, name=name, subresource="eviction")
+        written = self._ask(create, pod)
+        return replace(written, outcome=_OF_EVICTION.get(written.code, written.outcome))
 
     def annotate(self, node: Object, annotation: str, text: str | None) -> Written:
         return self._send(
@@ -185,25 +180,23 @@ class Writer:
     def read_again(self, claim: Object) -> Written:
         """The claim as it is now; GONE when it, or this incarnation of it, does not exist any more."""
         try:
-            found = self._api.get(RESOURCE_CLAIMS, objects.name(claim), namespace=objects.namespace(claim))
-        except NotFound as error:
-            return Written(Outcome.GONE, None, error.message)
+            found = self.api.get(RESOURCE_CLAIMS, objects.name(claim), namespace=objects.namespace(claim))
         except ApiError as error:
-            return Written(Outcome.UNREACHABLE, None, error.message)
+            is_gone = isinstance(error, NotFound)
+            return Written(Outcome.GONE if is_gone else Outcome.UNREACHABLE, None, error.message)
         if objects.uid(found) != objects.uid(claim):
             return Written(Outcome.GONE, None, "the claim was deleted and made anew")
         return Written(Outcome.WRITTEN, found)
 
     def _protect(self, claim: Object) -> Written:
-        finalizers = [str(entry) for entry in objects.metadata(claim).get("finalizers") or ()]
+        finalizers = objects.finalizers_of(claim)
         if names.DELETE_PROTECTION in finalizers or names.RETAIN_FINALIZER in finalizers:
             return Written(Outcome.WRITTEN, claim)
         return self._patch_claim(claim, {"metadata": {"finalizers": [*finalizers, names.DELETE_PROTECTION]}})
 
-    def _patch_claim(
-        self, claim: Object, change: Mapping[str, Any], *, subresource: str | None = None, fenced: bool = True
-    ) -> Written:
-        """A merge patch that holds only for this version of this very claim."""
+    def _patch_claim(self, claim: Object, change: Fields, *, fenced: bool = True) -> Written:
+        """A merge patch, of the status or of the rest, that holds only for this version of this very claim."""
+        subresource = "status" if "status" in change else None
         body = {**change, "metadata": {**change.get("metadata", {}), **_this_version(claim)}}
         written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)
         if written.outcome is not Outcome.CONFLICT:
@@ -222,21 +215,25 @@ class Writer:
         content_type: str = MERGE_PATCH,
         fenced: bool = True,
     ) -> Written:
-        if fenced and not self._may_write():
+        patch = partial(
+            self.api.patch,
+            kind,
+            objects.name(obj),
+            body,
+            namespace=objects.namespace(obj) if kind.namespaced else None,
+            subresource=subresource,
+            content_type=content_type,
+        )
+        return self._ask(patch, obj, fenced=fenced)
+
+    def _ask(self, request: Callable[[], Object], obj: Object, *, fenced: bool = True) -> Written:
+        if fenced and not self.may_write():
             return Written(Outcome.FENCED, obj, "the lease is about to end")
         try:
-            answer = self._api.patch(
-                kind,
-                objects.name(obj),
-                body,
-                namespace=objects.namespace(obj) if kind.namespaced else None,
-                subresource=subresource,
-                content_type=content_type,
-            )
+            return Written(Outcome.WRITTEN, request())
         except ApiError as error:
             outcome = next((one for kind, one in _OUTCOMES if isinstance(error, kind)), Outcome.REFUSED)
-            return Written(outcome, None, error.message)
-        return Written(Outcome.WRITTEN, answer)
+            return Written(outcome, None, error.message, code=error.code)
 
 
 def _this_version(obj: Object) -> dict[str, str]:

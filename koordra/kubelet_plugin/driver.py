@@ -28,21 +28,20 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds, objects
-from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.compat.detection import offered_by_others
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics
+from koordra.kubelet_plugin.claims.claim_record import moved_nics
 from koordra.kubelet_plugin.claims.configuration import ClaimSource
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
-from koordra.kubelet_plugin.discovery.reading import apply_overlay, with_moved
+from koordra.kubelet_plugin.discovery.reading import with_moved
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
 from koordra.kubelet_plugin.dra.health import HealthFeed, add_health_services, device_health, sockets_answer
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
@@ -63,7 +62,8 @@ from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
 from koordra.process import spawn
 from koordra.topology import overlay
-from koordra.watch import WatchCache
+from koordra.topology.problems import Discovery
+from koordra.watch import WatchCache, negotiate
 
 log = get_logger(__name__)
 CHECK_INTERVAL: Final = 2.0
@@ -166,13 +166,19 @@ class Driver:
         self._labels = NodeLabels(
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
+        reconciler = Reconciler(
+            limiter.claims,
+            contexts=contexts,
+            metrics=metrics,
+            processes=HostProcesses(limiter.claims, claim_of=limiter.broker.caller),
+            changed=self._status.wake,
+        )
+        limiter.broker.on_call = reconciler.wake
         self._loops: dict[str, Wakeable] = {
             "publish": self._publisher,
             "audit-claims": self._audit,
             "write-claim-status": self._status,
-            "compare-limiters": Reconciler.of(
-                limiter, contexts=contexts, metrics=metrics, changed=self._status.wake
-            ),
+            "compare-limiters": reconciler,
         }
         if settings.legacy_node_labels:
             self._loops["write-node-labels"] = self._labels
@@ -180,7 +186,6 @@ class Driver:
         self._first_reading = threading.Event()
         self._reading_error: KoordraError | None = None
         self._node_seen: object = None
-        self._networks_seen: list[str] = []
 
     def answers(self) -> bool:
         """Whether the plugin's sockets can be dialled and answer, for probes."""
@@ -190,7 +195,7 @@ class Driver:
         """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread ends."""
         watcher = self._watcher(self._settings.paths.root)
         threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
-        asking = spawn(lambda: self._publisher.negotiate(stop), name="ask-versions")
+        asking = spawn(lambda: negotiate(self._client, stop), name="ask-versions")
         try:
             if self._wait_for_machine(stop, threads):
                 with self._sockets.owned(self._settings.paths.state, stop) as alone:
@@ -225,10 +230,11 @@ class Driver:
             threads += [spawn(partial(part.run, stop), name=name) for name, part in self._loops.items()]
             slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
             following = [
-                self._watch(
-                    kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake(), stop
-                ),
-                self._watch(kinds.NODES, node, self._on_node_change, stop),
+                WatchCache(self._client, kind, field_selector=selector, on_change=listener).start(stop)
+                for kind, selector, listener in (
+                    (kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake()),
+                    (kinds.NODES, node, self._on_node_change),
+                )
             ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
             self._status.wake()
@@ -237,18 +243,12 @@ class Driver:
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
 
-    def _watch(
-        self, kind: Kind, selector: str, listener: Callable[[str, Object], None], stop: threading.Event
-    ) -> threading.Thread:
-        cache = WatchCache(self._client, kind, field_selector=selector, on_change=listener)
-        return spawn(partial(cache.run, stop), name=f"watch-{kind.plural}")
-
     def _supervise(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> None:
         """Until `stop`: restore missing sockets and files. Raises NodeError if a thread has ended."""
         files_at = time.monotonic() + FILE_CHECK_INTERVAL
         while not stop.wait(CHECK_INTERVAL):
             _require_alive(threads, stop)
-            checks = [self._dra.ensure, self._registration.ensure, self._guarded.ensure, self._sync_networks]
+            checks = [self._dra.ensure, self._registration.ensure, self._guarded.ensure]
             if time.monotonic() >= files_at:
                 files_at = time.monotonic() + FILE_CHECK_INTERVAL
                 checks.append(self._state.restore_files)
@@ -257,12 +257,14 @@ class Driver:
                     check()
                 except NodeError as error:
                     log.error("plugin_check_failed", error=str(error))
+            if self._settings.pod_network:
+                self._status.wake()  # the hook may have attached or detached a network
 
     def _on_reading(self, found: Discovery) -> None:
         """Take a reading that differs from the last one. The watcher's thread retries if this raises."""
         try:
-            if self._overlay is not None and self._settings.overlay is not None:
-                found = apply_overlay(found, self._overlay, file=self._settings.overlay.name)
+            if self._overlay is not None:
+                found = self._overlay.apply(found)
             if self._settings.pod_network and self._inventory.known:
                 found = replace(
                     found,
@@ -296,7 +298,7 @@ class Driver:
             # A refusal may mean that a device is held, an Unprepare that it no longer is.
             self._audit.wake()
 
-    def _on_held_change(self, _held: tuple[ClaimRecord, ...]) -> None:
+    def _on_held_change(self) -> None:
         self._count_claims()
         self._publisher.wake()
 
@@ -315,13 +317,6 @@ class Driver:
             self._node_seen = seen
             self._publisher.wake()
             self._labels.wake()
-
-    def _sync_networks(self) -> None:
-        """Wake the status writer if the hook's files show networks that were attached or detached."""
-        seen = [claim.uid for claim in self._networks.ready()] if self._settings.pod_network else []
-        if seen != self._networks_seen:
-            self._networks_seen = seen
-            self._status.wake()
 
     def _slices(self, node: Object, generation: int) -> Sequence[Object]:
         return node_slices(

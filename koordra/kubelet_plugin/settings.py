@@ -7,17 +7,15 @@ from pathlib import Path
 
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.publish.devices import Mode
-from koordra.kubelet_plugin.publish.inventory import Offering
-from koordra.node_state import layout
+from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.node_state.layout import StateFolder
 
 
 @dataclass(frozen=True, slots=True)
-class NodePaths:
-    """`root`: the machine ("/" but for tests and the demo); `state`: the plugin's own directory; `cdi`:
-    dynamic CDI specs."""
+class NodePaths(StateFolder):
+    """`state`: the plugin's own directory; `root`: the machine ("/" but for tests and the demo); `cdi`: dynamic CDI specs."""
 
     root: Path
-    state: Path
     cdi: Path
 
     @property
@@ -25,28 +23,11 @@ class NodePaths:
         return self.state / "checkpoint.json"
 
     @property
-    def guarded(self) -> Path:
-        return layout.guarded_file(self.state)
-
-    @property
-    def prepared(self) -> Path:
-        return self.state / layout.PREPARED
-
-    @property
     def lock(self) -> Path:
         return self.state / "state.lock"
 
     def cdi_file(self, uid: str) -> Path:
         return self.cdi / claim_spec.file_name(uid)
-
-    def prepared_file(self, uid: str) -> Path:
-        return layout.prepared_file(self.state, uid)
-
-    def network_file(self, uid: str) -> Path:
-        return layout.network_file(self.state, uid)
-
-    def claim_folder(self, uid: str) -> Path:
-        return layout.claim_folder(self.state, uid)
 
 
 @dataclass(frozen=True, slots=True)

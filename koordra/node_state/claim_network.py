@@ -34,13 +34,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 from koordra.errors import CheckpointError
 from koordra.node_state import layout, strict_json
 from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
-from koordra.node_state.disk import Disk
+from koordra.node_state.disk import Disk, reported
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.strict_json import (
     BOOLEAN,
     INTEGER,
     PAIR,
     STRING,
     TEXT,
+    Pairs,
     listed,
     mapping,
     optional,
@@ -52,6 +54,7 @@ from koordra.node_state.strict_json import (
 SCHEMA: Final = "koordra.io/network/v1"
 ATTACHED_SCHEMA: Final = "koordra.io/network-attached/v1"
 
+_REMEDY: Final = "check the state directory"
 _T = TypeVar("_T")
 
 
@@ -73,7 +76,7 @@ class NetworkPlan:
     interface: str
     ib_device: str | None = None
     addresses: tuple[str, ...] = ()
-    routes: tuple[tuple[str, str], ...] = ()
+    routes: Pairs = ()
     mtu: int | None = None
     vlan: int | None = None
     pkey: int | None = None
@@ -195,31 +198,27 @@ encode_attached, decode_attached = strict_json.document(
 """Decoders raise ValueError naming the field that is not as described above."""
 
 
-def read_networks(state: Path, disk: Disk, *, uid: str | None = None) -> tuple[ClaimNetwork, ...]:
+def read_networks(files: StateFolder, disk: Disk, *, uid: str | None = None) -> tuple[ClaimNetwork, ...]:
     """Every claim with a network to make, or the one. Raises CheckpointError."""
-    return _read(state / layout.NETWORK, disk, decode, uid=uid)
+    return _read(files.network, disk, decode, uid=uid)
 
 
-def read_attached(state: Path, disk: Disk, *, uid: str | None = None) -> tuple[AttachedNetwork, ...]:
+def read_attached(files: StateFolder, disk: Disk, *, uid: str | None = None) -> tuple[AttachedNetwork, ...]:
     """Every claim whose network is in a pod, or the one. Raises CheckpointError."""
-    return _read(state / layout.ATTACHED, disk, decode_attached, uid=uid)
+    return _read(files.attached, disk, decode_attached, uid=uid)
 
 
 def _read(folder: Path, disk: Disk, decode: Callable[[bytes], _T], *, uid: str | None) -> tuple[_T, ...]:
     found = []
-    try:
-        listed = {name: layout.claim_of_file(name) for name in disk.names(folder)}
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
-    for name, claim in listed.items():
+    with reported(CheckpointError, folder, "read", remedy=_REMEDY):
+        listed = {folder / name: layout.claim_of_file(name) for name in disk.names(folder)}
+    for path, claim in listed.items():
         if claim is None or uid not in {None, claim}:
             continue
+        with reported(CheckpointError, path, "read", remedy=_REMEDY):
+            data = disk.read(path)
         try:
-            data = disk.read(folder / name)
-            if data is not None:
-                found.append(decode(data))
-        except OSError as error:
-            raise CheckpointError(f"{folder / name} cannot be read: {error.strerror or error}") from error
+            found += [decode(data)] if data is not None else []
         except ValueError as error:
-            raise CheckpointError(f"{folder / name} is unusable: {error}") from error
+            raise CheckpointError(f"{path} is unusable: {error}") from error
     return tuple(found)

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.errors import PrepareError
 from koordra.node_state.strict_json import TEXT, record
 
 MARKER_PREFIX: Final = "KOORDRA_CLAIM_"
@@ -33,11 +32,6 @@ class ClaimRef:
     def marker(self) -> str:
         """The environment variable by which the claim's CDI edits are recognised."""
         return marker_of(self.uid)
-
-    def require_valid(self) -> None:
-        """Raises PrepareError unless namespace, name and uid can be a claim's."""
-        if not self.valid:
-            raise PrepareError(f"{self}: uid {self.uid[:80]!r}, name or namespace cannot be a claim's")
 
 
 CLAIM_REF: Final = record(ClaimRef, {"namespace": TEXT, "name": TEXT, "uid": TEXT})

@@ -16,10 +16,28 @@ checkpoint or a CDI file.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from koordra.errors import KoordraError
+
 TEMPORARY = ".tmp"
+
+
+@contextmanager
+def reported(
+    kind: type[KoordraError],
+    path: Path,
+    verb: str,
+    *,
+    remedy: str = "free space or make it writable, the call is repeated",
+) -> Iterator[None]:
+    """An OSError about the file becomes an error of this kind, with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path} cannot be {verb}: {error.strerror or error}; {remedy}") from error
 
 
 class Disk:

@@ -11,40 +11,55 @@ nri-granted/<container id>.json    what the hook gave to which container (the ho
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from koordra.node_state.claim_ref import is_claim_uid
 
-PREPARED: Final = "prepared"
-GUARDED: Final = "guarded.json"
-NETWORK: Final = "network"
-ATTACHED: Final = "network/attached"
-CLAIMS: Final = "claims"
 MODE: Final = 0o600
 """Permissions of everything but claims/: nonces, and what the hook believes."""
 
 _SUFFIX: Final = ".json"
 
 
-def prepared_file(state: Path, uid: str) -> Path:
-    return state / PREPARED / file_name(uid)
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """The state directory."""
 
+    state: Path
 
-def guarded_file(state: Path) -> Path:
-    return state / GUARDED
+    @property
+    def guarded(self) -> Path:
+        return self.state / "guarded.json"
 
+    @property
+    def prepared(self) -> Path:
+        return self.state / "prepared"
 
-def network_file(state: Path, uid: str) -> Path:
-    return state / NETWORK / file_name(uid)
+    @property
+    def network(self) -> Path:
+        return self.state / "network"
 
+    @property
+    def attached(self) -> Path:
+        return self.network / "attached"
 
-def attached_file(state: Path, uid: str) -> Path:
-    return state / ATTACHED / file_name(uid)
+    @property
+    def claims(self) -> Path:
+        return self.state / "claims"
 
+    def prepared_file(self, uid: str) -> Path:
+        return self.prepared / file_name(uid)
 
-def claim_folder(state: Path, uid: str) -> Path:
-    return state / CLAIMS / uid
+    def network_file(self, uid: str) -> Path:
+        return self.network / file_name(uid)
+
+    def attached_file(self, uid: str) -> Path:
+        return self.attached / file_name(uid)
+
+    def claim_folder(self, uid: str) -> Path:
+        return self.claims / uid
 
 
 def file_name(uid: str) -> str:

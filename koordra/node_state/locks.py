@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from koordra.errors import CheckpointError, NRIError
+from koordra.errors import CheckpointError, KoordraError, NRIError
+from koordra.node_state.disk import reported
 
 HOOK_LOCK: Final = "nri.lock"
 _RETRY_S: Final = 0.1
@@ -24,9 +25,19 @@ _STATE_RETRY_S: Final = 0.02
 """Seconds between two attempts at a lock that another process holds; Prepare holds it for some milliseconds."""
 
 
-def _open(path: Path, *, create: bool = True) -> int:
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(path, flags | os.O_CREAT if create else flags, 0o600)
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+@contextmanager
+def _opened(path: Path, kind: type[KoordraError]) -> Iterator[int]:
+    """The descriptor of a lock file, for the time of the block: the lock on it goes with it."""
+    with reported(kind, path, "opened", remedy="make its directory writable"):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def try_lock(descriptor: int) -> bool:
@@ -54,16 +65,9 @@ def wait_for_lock(descriptor: int, stop: threading.Event, *, retry: float, busy:
 class StateLock:
     """`timeout` (seconds) stays well below the 45 s after which the kubelet gives a call up."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        timeout: float = 20.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, *, timeout: float = 20.0) -> None:
         self._path = path
         self._timeout = timeout
-        self._clock = clock
         self._threads = threading.Lock()
 
     @contextmanager
@@ -72,29 +76,15 @@ class StateLock:
         if not self._threads.acquire(timeout=self._timeout):
             raise self._busy("a call of this process")
         try:
-            descriptor = self._acquire()
-            try:
+            with _opened(self._path, CheckpointError) as descriptor:
+                deadline = time.monotonic() + self._timeout
+                while not try_lock(descriptor):
+                    if time.monotonic() >= deadline:
+                        raise self._busy("another instance of the plugin")
+                    time.sleep(_STATE_RETRY_S)
                 yield
-            finally:
-                os.close(descriptor)
         finally:
             self._threads.release()
-
-    def _acquire(self) -> int:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = _open(self._path)
-        except OSError as error:
-            raise CheckpointError(
-                f"the state lock {self._path} cannot be opened: {error.strerror}; make the state directory writable"
-            ) from error
-        deadline = self._clock() + self._timeout
-        while not try_lock(descriptor):
-            if self._clock() >= deadline:
-                os.close(descriptor)
-                raise self._busy("another instance of the plugin")
-            time.sleep(_STATE_RETRY_S)
-        return descriptor
 
     def _busy(self, holder: str) -> CheckpointError:
         return CheckpointError(
@@ -114,14 +104,7 @@ def sole_instance(
     opened.
     """
     while not stop.is_set():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = _open(path)
-        except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be opened: {error.strerror}; make the directory writable"
-            ) from error
-        try:
+        with _opened(path, CheckpointError) as descriptor:
             if not wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=waiting):
                 break
             if not _is_at(descriptor, path):
@@ -132,8 +115,6 @@ def sole_instance(
                 with suppress(OSError):
                     path.unlink()
             return
-        finally:
-            os.close(descriptor)
     yield False
 
 
@@ -142,7 +123,7 @@ def abandoned(path: Path) -> Iterator[bool]:
     """Whether the lock file exists without an owner. It is then locked for the time of the block, so that no
     new owner comes meanwhile, and removed."""
     try:
-        descriptor = _open(path, create=False)
+        descriptor = os.open(path, _FLAGS)
     except OSError:
         yield False
         return
@@ -174,12 +155,5 @@ def node_lock(
     During an update two processes overlap; the newer one waits for the older one's lock. Containers created between the two
     are reported to the newer one in Synchronize.
     """
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
-        descriptor = _open(state_dir / HOOK_LOCK)
-    except OSError as error:
-        raise NRIError(f"cannot open {HOOK_LOCK} in {state_dir}: {error.strerror or error}") from error
-    try:
+    with _opened(state_dir / HOOK_LOCK, NRIError) as descriptor:
         yield wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=waiting)
-    finally:
-        os.close(descriptor)

@@ -25,7 +25,7 @@ guarded.json, the device nodes that a container may open only by a claim:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from koordra.api import names
@@ -37,11 +37,13 @@ from koordra.node_state.strict_json import (
     INTEGER,
     STRING,
     TEXT,
-    Kind,
+    Pairs,
+    Table,
     listed,
     mapping,
     one_of,
     optional,
+    plain,
     record,
 )
 from koordra.topology.machine import DeviceNode
@@ -56,36 +58,46 @@ _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedDevice:
-    """One device of a prepared claim, and what its CDI edits put into a container."""
+class ClaimDevice:
+    """One device of a prepared claim; `nodes` are its own device nodes."""
 
     request: str
     device: str
     type: str
     share_id: str | None = None
-    cdi_devices: tuple[str, ...] = ()
     uuid: str | None = None
     ib_device: str | None = None
     netdev: str | None = None
     numa_node: int | None = None
     cpus: str | None = None
     nodes: tuple[DeviceNode, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The fields that the plugin's record (claims/claim_record.py) and the hook's record have in common."""
+        return {field.name: getattr(self, field.name) for field in fields(ClaimDevice)}
 
 
-KEPT_FIELDS: Final = (
-    "request",
-    "device",
-    "type",
-    "share_id",
-    "uuid",
-    "ib_device",
-    "netdev",
-    "numa_node",
-    "cpus",
-    "nodes",
-)
-"""What the plugin's own record of a device (claims/claim_record.py) has under the same names."""
+CLAIM_DEVICE: Final[Table] = {
+    "request": TEXT,
+    "device": TEXT,
+    "type": one_of(names.GPU_TYPES | names.NIC_TYPES),
+    "shareID": optional(STRING),
+    "uuid": optional(STRING),
+    "ibDevice": optional(STRING),
+    "netdev": optional(STRING),
+    "numaNode": optional(INTEGER),
+    "cpus": optional(STRING),
+    "deviceNodes": ("nodes", DEVICE_NODES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice(ClaimDevice):
+    """The device for the hook: its CDI names, and the variables that its CDI edits put into a container."""
+
+    cdi_devices: tuple[str, ...] = ()
+    env: Pairs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,37 +114,18 @@ class PreparedClaim:
         return f"{self.ref.namespace}/{self.ref.name}"
 
 
-def _nonce(item: Any, where: str) -> str:
-    if not _NONCE.fullmatch(TEXT.read(item, where)):
-        raise ValueError(f"{where}: not 32 hexadecimal digits")
-    return str(item)
-
-
 _encode, _decode = strict_json.document(
     PreparedClaim,
     SCHEMA,
     {
         "claim": ("ref", CLAIM_REF),
-        "nonce": Kind(_nonce),
+        "nonce": plain(str, lambda text: bool(_NONCE.fullmatch(text)), "not 32 hexadecimal digits"),
         "marker": TEXT,
         "memlock": BOOLEAN,
         "devices": listed(
             record(
                 PreparedDevice,
-                {
-                    "request": TEXT,
-                    "device": TEXT,
-                    "type": one_of(names.GPU_TYPES | names.NIC_TYPES),
-                    "shareID": optional(STRING),
-                    "cdiDevices": listed(TEXT),
-                    "uuid": optional(STRING),
-                    "ibDevice": optional(STRING),
-                    "netdev": optional(STRING),
-                    "numaNode": optional(INTEGER),
-                    "cpus": optional(STRING),
-                    "deviceNodes": ("nodes", DEVICE_NODES),
-                    "env": mapping(STRING),
-                },
+                {**CLAIM_DEVICE, "cdiDevices": listed(TEXT), "env": mapping(STRING)},
             )
         ),
     },

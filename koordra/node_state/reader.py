@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from koordra.errors import CheckpointError
-from koordra.node_state import claim_network, layout, prepared_claim
+from koordra.node_state import claim_network, prepared_claim
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import uid_of_marker
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 
 _LARGEST_FILE: Final = 4 << 20
@@ -31,7 +32,7 @@ class StateReader:
     one stat. Not thread-safe."""
 
     def __init__(self, state_dir: Path, *, node_name: str) -> None:
-        self._state_dir = state_dir
+        self._files = StateFolder(state_dir)
         self._node_name = node_name
         self._cache: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
@@ -41,7 +42,7 @@ class StateReader:
         uid = uid_of_marker(marker)
         if uid is None:
             return None
-        claim = self._read(layout.prepared_file(self._state_dir, uid), prepared_claim.decode)
+        claim = self._read(self._files.prepared_file(uid), prepared_claim.decode)
         if claim is not None and (claim.ref.uid != uid or claim.marker != marker):
             raise CheckpointError(
                 f"prepared/{uid}.json is about claim {claim.ref.uid} with marker {claim.marker}"
@@ -63,22 +64,22 @@ class StateReader:
     def attached(self, uid: str) -> AttachedNetwork | None:
         """Where the claim's network is; None while it is in no pod. CheckpointError: its record is
         unusable."""
-        return self._of_claim(uid, layout.attached_file(self._state_dir, uid), claim_network.decode_attached)
+        return self._of_claim(uid, self._files.attached_file(uid), claim_network.decode_attached)
 
     def planned(self, uid: str) -> ClaimNetwork | None:
         """What the claim's pod gets of network interfaces; None for a claim without. CheckpointError:
         unusable."""
-        return self._of_claim(uid, layout.network_file(self._state_dir, uid), claim_network.decode)
+        return self._of_claim(uid, self._files.network_file(uid), claim_network.decode)
 
     def _of_claim(self, uid: str, path: Path, decode: Callable[[bytes], OfClaim]) -> OfClaim | None:
         found = self._read(path, decode)
         if found is not None and found.uid != uid:
-            raise CheckpointError(f"{path.relative_to(self._state_dir)} is about claim {found.uid}")
+            raise CheckpointError(f"{path.relative_to(self._files.state)} is about claim {found.uid}")
         return found
 
     def guard(self) -> DeviceGuard | None:
         """The guarded device nodes; None while the plugin has not written them. CheckpointError: unusable."""
-        guard = self._read(layout.guarded_file(self._state_dir), prepared_claim.decode_guard)
+        guard = self._read(self._files.guarded, prepared_claim.decode_guard)
         if guard is not None and guard.node != self._node_name:
             raise CheckpointError(f"guarded.json is about node {guard.node}, not {self._node_name}")
         return guard

@@ -17,6 +17,8 @@ from koordra.api.reader import snake_case
 from koordra.topology.machine import DeviceNode
 
 T = TypeVar("T")
+Pairs = tuple[tuple[str, str], ...]
+"""An object whose values are strings, or a list of pairs: variables, amounts, routes."""
 Word = TypeVar("Word", bound=StrEnum)
 
 

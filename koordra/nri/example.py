@@ -63,11 +63,8 @@ class Example(Plugin):
             self._stop.set()  # the stub sends this answer before it leaves
         return answer
 
-    def remove_container(
-        self, request: nri_pb2.RemoveContainerRequest, _call: Call
-    ) -> nri_pb2.RemoveContainerResponse:
+    def remove_container(self, request: nri_pb2.RemoveContainerRequest, _call: Call) -> None:
         say(f"removed {request.container.name}")
-        return nri_pb2.RemoveContainerResponse()
 
 
 def say(text: str) -> None:

@@ -154,38 +154,33 @@ class Session:
             "Synchronize": self._synchronize,
             "Shutdown": self._shutdown,
             "StateChange": self._state_change,
+            **{row.method: self._event(row) for row in EVENT_METHODS},
         }
-        methods |= {row.method: self._event(row) for row in EVENT_METHODS}
         return {(PLUGIN_SERVICE, method): handler for method, handler in methods.items()}
 
     def _event(self, row: EventMethod) -> Handler:
         handle = self._plugin.handler(row)
 
         def serve(payload: bytes, call: Call) -> bytes:
-            if handle is None:
-                return b""  # an empty response is a valid one of every event: nothing to change
-            response: bytes = handle(row.request.FromString(payload), call).SerializeToString()
-            return response
+            response = None if handle is None else handle(row.request.FromString(payload), call)
+            # An empty response is a valid one of every event: nothing to change.
+            return b"" if response is None else bytes(response.SerializeToString())
 
         return serve
 
     def _configure(self, payload: bytes, _call: Call) -> bytes:
         request = nri_pb2.ConfigureRequest.FromString(payload)
         self._plugin.configure(request)
-        known = known_events(
-            runtime_name=request.runtime_name,
-            runtime_version=request.runtime_version,
-            nri_version=request.NRI_version,
-        )
-        wanted = self._plugin.wanted_events()
+        known, wanted = known_events(request), self._plugin.wanted_events()
+        events = subscription(wanted, known)
         log.info(
             "nri_configured",
             runtime=f"{request.runtime_name} {request.runtime_version}",
             nri=request.NRI_version or None,
-            events=hex(subscription(wanted, known)),
+            events=hex(events),
             unknown_to_runtime=hex(wanted & ~known),
         )
-        return nri_pb2.ConfigureResponse(events=subscription(wanted, known)).SerializeToString()
+        return nri_pb2.ConfigureResponse(events=events).SerializeToString()
 
     def _synchronize(self, payload: bytes, _call: Call) -> bytes:
         request = nri_pb2.SynchronizeRequest.FromString(payload)
@@ -215,8 +210,7 @@ class Session:
         operation."""
         change = nri_pb2.StateChangeEvent.FromString(payload)
         row = BY_EVENT.get(change.event)
-        handle = None if row is None else self._plugin.handler(row)
-        if row is not None and handle is not None:
+        if row is not None and (handle := self._plugin.handler(row)) is not None:
             fields = {"pod": change.pod, "container": change.container}
             known = row.request.DESCRIPTOR.fields_by_name
             handle(row.request(**{name: value for name, value in fields.items() if name in known}), call)
@@ -243,9 +237,8 @@ class Stub:
         if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
             raise InvalidInput(repr(name), field="NRI plugin name", remedy="use letters, digits and _ . + -")
         if not re.fullmatch(r"[0-9]{2}", index):
-            raise InvalidInput(
-                repr(index), field="NRI plugin index", remedy="use exactly two digits, such as 90"
-            )
+            remedy = "use exactly two digits, such as 90"
+            raise InvalidInput(repr(index), field="NRI plugin index", remedy=remedy)
         self._plugin = plugin
         self._observer = observer or Observer()
         self._name = name

@@ -17,10 +17,10 @@ first. Under FirstFit all costs are equal.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.features import Features
@@ -32,24 +32,29 @@ from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
+from koordra.api.tables import BoundedCache
 from koordra.errors import KoordraError, PlanError
-from koordra.placement.candidates.candidate_list import Candidate, Unit, Value, first_of
-from koordra.placement.candidates.result_cache import Result, offer_of, result_of
-from koordra.placement.holders import pinned_node
+from koordra.placement.candidates.candidate_list import (
+    Candidate,
+    Entry,
+    Result,
+    Unit,
+    Value,
+    Where,
+    first_of,
+    offer_of,
+)
 from koordra.placement.index import ClusterIndex, NodeInfo
-from koordra.placement.node_class import DeviceState
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.groups import Group
-from koordra.placement.request.predicates import refusals
-from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
-
-MOST_CLASSES: Final = 128
-"""Request classes that are remembered; the one that was not asked for the longest goes first."""
-
-MOST_SPECS: Final = 1024
-"""Specs of claims that are kept resolved."""
-
-_MOST_SUITS: Final = 1 << 12
+from koordra.placement.request.request_class import (
+    RequestClass,
+    ResolvedGroup,
+    refusals,
+    resolved_group_of,
+    spec_key,
+    suits,
+)
 
 Excluded = Mapping[str, Reason]
 """Node -> why the group must stay off it."""
@@ -94,11 +99,8 @@ class Engine:
         self._contained = contained is not None
         self._classes: dict[Hashable, RequestClass] = {}
         self._class_version = -1
-        self._resolved: ResolvedGroup | None = None
-        self._claims: dict[Hashable, ResolvedClaim] = {}
+        self._claims = BoundedCache[Hashable, ResolvedClaim](1024)
         """By position and spec: claims of one template are resolved once."""
-
-    # --- deciding ---------------------------------------------------------------------------------------------------
 
     def decide(self, group: Group | ResolvedGroup, *, excluded: Excluded = NOTHING) -> Decision:
         """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere by anybody, and
@@ -129,22 +131,12 @@ class Engine:
         if self._class_version != index.class_version:
             self._classes.clear()
             self._claims.clear()
-            self._resolved = None
             self._class_version = index.class_version
             group = group.group if isinstance(group, ResolvedGroup) else group
         if isinstance(group, ResolvedGroup):
             return group
-        known = self._resolved
-        if known is not None and known.group is group:
-            return known
         asked = tuple([self.resolve_claim(claim, at) for at, claim in enumerate(group.claims)])
-        resolved = resolved_group_of(group, asked, self._classes, self.index, policy=self.policy)
-        self._classes.pop(resolved.key, None)
-        if len(self._classes) >= MOST_CLASSES:
-            del self._classes[next(iter(self._classes))]
-        self._classes[resolved.key] = resolved.request_class
-        self._resolved = resolved
-        return resolved
+        return resolved_group_of(group, asked, self._classes, index, policy=self.policy)
 
     def resolve_claim(self, claim: ResourceClaim, position: int) -> ResolvedClaim:
         """The claim as the one at this position of its group. Raises ClaimRefused."""
@@ -156,8 +148,6 @@ class Engine:
         if self.policy is not None:
             refuse_bad_selectors(asked)
         if claim.content:
-            if len(self._claims) >= MOST_SPECS:
-                self._claims.clear()
             self._claims[key] = asked
         return asked
 
@@ -172,19 +162,18 @@ class Engine:
         candidates = of.candidates
         candidates.read_changes(
             index,
-            by_node=of.names_nodes or of.reads_any_of(index.known.identities),
+            by_node=of.names_nodes or self._alone(resolved),
             epoch=self.order.epoch,
             first_look=partial(self._first_look, resolved),
         )
         placement: Placement | None = None
         late: list[Candidate] = []
 
-        def search(name: str, candidate: Candidate, best: Any) -> Candidate | None:
+        def search(name: str, candidate: Candidate, best: Entry | None) -> Candidate | None:
             nonlocal placement
             placement = placement or self.placement_for(resolved)
-            info = self.index.nodes[name]
             ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
-            result = self._result(resolved, info, ceiling, placement)
+            result = self._result(resolved, index.nodes[name], ceiling, placement)
             if result.bound is not None:
                 wasted = candidate.value.cluster
                 if result.bound.cluster and not self._learned(resolved):
@@ -201,103 +190,84 @@ class Engine:
             # Earlier nodes had used the budget up: with the next question the node has its own chance.
             candidates.put(candidate.unit, candidate)
         if found is not None:
-            return self._offer(resolved, self.index.nodes[found[0]])
-        return self._nowhere(resolved, excluded, undecided=bool(late))
-
-    def _nowhere(self, resolved: ResolvedGroup, excluded: Excluded, *, undecided: bool) -> Decision:
-        """Not one: whether that is known for sure."""
-        defect = ""
-        entries = resolved.request_class.candidates.entries
-        for unit, candidate in entries.items():
-            name = first_of(unit)
-            if candidate is None and name is not None and name not in excluded:
-                info = self.index.nodes[name]
-                known = self._known(resolved, info)
-                if known is not None:
-                    undecided, defect = undecided or known.undecided, defect or known.defect
-        return Undecided(defect) if undecided else Unsatisfiable(defect)
+            return self._offer(resolved, index.nodes[found[0]])
+        names = [first_of(unit) for unit, candidate in candidates.entries.items() if candidate is None]
+        known = [
+            self._known(resolved, index.nodes[name])
+            for name in names
+            if name is not None and name not in excluded
+        ]
+        return _unplaced(known, undecided=bool(late))
 
     def _beside(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
         """Claims of the pods have their devices: only nodes that those allow come into question."""
-        best: tuple[Value, str] | None = None
-        undecided, defect = False, ""
+        results: dict[str, Result] = {}
         for name in self.pinned(resolved.group):
             info = self.index.nodes.get(name)
-            if info is None or name in excluded or refusals(self.index, resolved.group, info):
-                continue
-            result = self._result(resolved, info, None)
-            undecided, defect = undecided or result.undecided, defect or result.defect
-            if result.cost is not None:
-                value = self._value(resolved, name, result.cost)
-                best = min(best or (value, name), (value, name))
-        if best is not None:
-            return self._offer(resolved, self.index.nodes[best[1]])
-        return Undecided(defect) if undecided else Unsatisfiable(defect)
+            if info is not None and name not in excluded and not refusals(self.index, resolved.group, info):
+                results[name] = self._result(resolved, info, None)
+        placed = [
+            (self._value(resolved, name, result.cost), name)
+            for name, result in results.items()
+            if result.cost is not None
+        ]
+        if placed:
+            return self._offer(resolved, self.index.nodes[min(placed)[1]])
+        return _unplaced(results.values())
 
     def pinned(self, group: Group) -> list[str]:
         """The nodes that the group's claims are on already, by name; all where they do not say."""
-        said = [self.index.allocation(key) for key in group.allocated]
-        pinned = {node for one in said if one is not None and (node := pinned_node(one))}
+        allocations = [self.index.allocation(key) for key in group.allocated]
+        pinned = {node for one in allocations if one is not None and (node := one.node)}
         return sorted(pinned or self.index.nodes)
-
-    # --- candidates -------------------------------------------------------------------------------------------------
 
     def _first_look(self, resolved: ResolvedGroup, unit: Unit, info: NodeInfo) -> Candidate | None:
         """What can be said without a search."""
-        if not self._suits(resolved, info):
+        if not suits(self.index, resolved, info):
             return None
         known = self._known(resolved, info)
-        if known is None:
-            least = CostPair()
-            if self.state_for(resolved, info) is not info:
-                found = resolved.request_class.bound.least(info, self.index.taken)
-                if found is None:
-                    return None
-                least = found
-            packing = least.cluster[-1] if least.cluster else 0
-            wasted = self.order.least(resolved, info) if self._learned(resolved) else packing
-            return Candidate(unit, Value(least.claim, wasted), known=False)
-        if known.cost is None:
+        if known is not None:
+            return known.cost and Candidate(unit, self._value(resolved, info.name, known.cost), known=True)
+        bound = resolved.request_class.bound
+        least = CostPair() if self._alone(resolved) else bound.least(info, self.index.taken)
+        if least is None:
             return None
-        return Candidate(unit, self._value(resolved, info.name, known.cost), known=True)
+        wasted = least.cluster[-1] if least.cluster else 0
+        if self._learned(resolved):
+            wasted = self.order.least(resolved, info)
+        return Candidate(unit, Value(least.claim, wasted), known=False)
 
     def _value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> Value:
         if self.policy is None:
             return Value(0, 0)
-        learned = self._learned(resolved)
-        wasted = (
-            self.order.value(resolved, self.index.nodes[name], cost.cluster) if learned else cost.cluster[-1]
-        )
-        return Value(cost.claim, wasted)
+        if self._learned(resolved):
+            return Value(cost.claim, self.order.value(resolved, self.index.nodes[name], cost.cluster))
+        return Value(cost.claim, cost.cluster[-1])
 
     def _learned(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, rather than the rest of the written cost alone."""
         return self.policy == policy_of(DEFAULT_POLICY) and self.order.knows(resolved)
 
-    def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Any) -> CostPair:
+    def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:
         """What a placement on the node has to cost less than to be better than the best so far."""
-        claim: int = best[0]
-        cluster: int = best[1]
-        node: str = best[2]
+        claim, cluster, node, *_ = best
         if self._learned(resolved):
             return CostPair(claim + ((candidate.value.cluster, name) < (cluster, node)))
         return CostPair(claim, (cluster + (name < node),))
 
-    # --- one node ---------------------------------------------------------------------------------------------------
+    def _alone(self, resolved: ResolvedGroup) -> bool:
+        """Whether nodes of one state may answer differently: some selector reads what tells them apart."""
+        return resolved.request_class.reads_any_of(self.index.known.identities)
 
-    def state_for(self, resolved: ResolvedGroup, info: NodeInfo) -> DeviceState | NodeInfo:
-        """Whose results hold for the node: its state, or the node alone."""
-        reads = resolved.request_class.reads_any_of(self.index.known.identities)
-        return info if reads else info.devices
-
-    def _version(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
-        return info.generation if self.state_for(resolved, info) is info else 0
+    def where(self, resolved: ResolvedGroup, info: NodeInfo) -> Where:
+        """Whose results hold for the node."""
+        return (info, info.generation) if self._alone(resolved) else info.devices
 
     def _known(
         self, resolved: ResolvedGroup, info: NodeInfo, ceiling: CostPair | None = None
     ) -> Result | None:
-        where, version = self.state_for(resolved, info), self._version(resolved, info)
-        return resolved.request_class.results.get(where, version, self.order.epoch, ceiling)
+        results = resolved.request_class.results
+        return results.saying(self.where(resolved, info), self.order.epoch, ceiling)
 
     def _result(
         self,
@@ -312,17 +282,18 @@ class Engine:
         short = False
         try:
             answer = self.search(resolved, info, self.index.taken, placement=placement, ceiling=ceiling)
-            short = answer.short
         except KoordraError:
             raise
         except Exception:
             if not self._contained:
                 raise
-            found = Result(defect=traceback.format_exc(), generation=self._version(resolved, info))
+            found = Result(defect=traceback.format_exc())
         else:
-            found = result_of(answer, generation=self._version(resolved, info), epoch=self.order.epoch)
+            short, offer = answer.short, answer.offer
+            cost, placed = (None, ()) if offer is None else (offer.cost, offer.placed)
+            found = Result(cost, placed, answer.bound, answer.exhausted, epoch=self.order.epoch)
         if not short:
-            resolved.request_class.results.keep(self.state_for(resolved, info), found)
+            resolved.request_class.results[self.where(resolved, info)] = found
         return found
 
     def search(
@@ -339,7 +310,7 @@ class Engine:
         """What the node says to the group. `pools`: as if the node had these, and no others."""
         asking = placement or self.placement_for(resolved)
         of = info.devices.node_class
-        alone = self.state_for(resolved, info) is info or pools is not None
+        alone = pools is not None or self._alone(resolved)
         return asking.on_node(
             info.name,
             info.pools if pools is None else pools,
@@ -347,7 +318,7 @@ class Engine:
             honors_partitions=info.devices.honors_partitions,
             alike=alike,
             ceiling=ceiling,
-            verdicts=None if of is None or alone else resolved.request_class.verdicts_of(of),
+            verdicts=None if of is None or alone else resolved.request_class.verdicts.get_or_make(of, dict),
         )
 
     def placement_for(self, resolved: ResolvedGroup) -> Placement:
@@ -362,18 +333,15 @@ class Engine:
 
     def _offer(self, resolved: ResolvedGroup, info: NodeInfo) -> Offer:
         """The node's result written for this group."""
-        return offer_of(self._result(resolved, info, None), info, resolved.asked)
+        found = self._result(resolved, info, None)
+        placed = [(one.wanted.claim, one) for one in found.placed]
+        return offer_of(placed, info, resolved.asked, found.cost)
 
-    # --- predicates -------------------------------------------------------------------------------------------------
 
-    def _suits(self, resolved: ResolvedGroup, info: NodeInfo) -> bool:
-        """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do read."""
-        of, state = resolved.request_class, info.state
-        if of.names_nodes or state is None:
-            return not refusals(self.index, resolved.group, info)
-        found = of.suits.get(state.predicate_inputs)
-        if found is None:
-            if len(of.suits) >= _MOST_SUITS:
-                of.suits.clear()
-            found = of.suits[state.predicate_inputs] = not refusals(self.index, resolved.group, info)
-        return found
+def _unplaced(results: Iterable[Result | None], *, undecided: bool = False) -> Undecided | Unsatisfiable:
+    """Not one node: whether that is known for sure."""
+    known = [one for one in results if one is not None]
+    defect = next((one.defect for one in known if one.defect), "")
+    if undecided or any(one.undecided for one in known):
+        return Undecided(defect)
+    return Unsatisfiable(defect)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
@@ -11,11 +11,10 @@ from koordra.api import names
 from koordra.placement.decide import NOTHING, Engine, Excluded
 from koordra.placement.index import NodeInfo
 from koordra.placement.request.groups import Group
-from koordra.placement.request.predicates import refusals
+from koordra.placement.request.request_class import refusals
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """By node, in order of their names, with the position of the claim that a reason concerns. `error`: the one with which upstream
     would have ended."""
 
@@ -39,7 +38,7 @@ def explain(
         of_all = refused or _unreadable(engine, info)
         found += [(position, reason) for position in range(len(group.claims)) for reason in of_all]
         if not refused:
-            alike = engine.state_for(resolved, info) if info.devices.node_class is not None else None
+            alike = engine.where(resolved, info)
             answer = engine.search(resolved, info, index.taken, placement=placement, alike=alike)
             found += answer.reasons()
             undecided, error = undecided or answer.exhausted, error or answer.error
@@ -57,7 +56,7 @@ def unlike_nodes(engine: Engine, group: Group, *, excluded: Excluded = NOTHING, 
         if name in nodes and name not in excluded:
             info = nodes[name]
             alone = refusals(engine.index, group, info)
-            found.setdefault(name if alone else engine.state_for(resolved, info), name)
+            found.setdefault(name if alone else engine.where(resolved, info), name)
     return [*found.values(), *(name for name in named if name in excluded)]
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from koordra.allocator.devices.inventory import PoolID, Usage
-from koordra.allocator.predicates import requests_of
+from koordra.allocator.predicates import REQUIRED, requests_of, total_of
 from koordra.api import objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.devices import DeviceID
+from koordra.api.objects import Fields
+from koordra.api.tables import KeySets, set_or_drop
 from koordra.errors import InvalidManifest, PlanError
 
-Manifest = Mapping[str, Any]
 Load = dict[str, Decimal]
 """Amounts by resource."""
 
@@ -24,15 +25,15 @@ class AllocatedClaim:
     """A claim with an allocation. `seen`: the version of the claim it was decided from, while it is assumed. `unread`: why the
     allocation cannot be read."""
 
-    claim: Manifest
+    claim: Fields
     allocation: Allocation
-    seen: Manifest | None = None
+    seen: Fields | None = None
     unread: str = ""
     by_pool: dict[PoolID, list[DeviceResult]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for result in self.allocation.results:
-            self.by_pool.setdefault((result.device.driver, result.device.pool), []).append(result)
+            self.by_pool.setdefault(result.device[:2], []).append(result)
 
 
 class Allocations:
@@ -45,7 +46,7 @@ class Allocations:
         self._unread: dict[str, str] = {}
         self._lenient = lenient
 
-    def read(self, key: str, claim: Manifest) -> AllocatedClaim | None:
+    def read(self, key: str, claim: Fields) -> AllocatedClaim | None:
         """What the claim holds by its object. Raises PlanError for an allocation that cannot be read."""
         raw = objects.status_of(claim).get("allocation")
         if raw is None:
@@ -72,24 +73,22 @@ class Allocations:
             self.allocated[key] = allocated
             if allocated.unread:
                 self._unread[key] = allocated.unread
-        if before is not None and allocated is not None and before.by_pool == allocated.by_pool:
-            return [] if before.unread == allocated.unread else [*allocated.by_pool]
-        for pool in before.by_pool if before is not None else ():
+        old = {} if before is None else before.by_pool
+        new = {} if allocated is None else allocated.by_pool
+        if before is not None and allocated is not None and old == new:
+            return [] if before.unread == allocated.unread else [*new]
+        for pool in old:
             # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
             of_pool = self._of_pool[pool]
             del of_pool[key]
-            self.taken.clear(pool)
-            if not of_pool:
-                del self._of_pool[pool]
+            self.taken.of_pool.pop(pool, None)
+            set_or_drop(self._of_pool, pool, of_pool)
             for other in sorted(of_pool):
                 self.taken.add(of_pool[other], holder=other)
-        for pool, results in allocated.by_pool.items() if allocated is not None else ():
+        for pool, results in new.items():
             self._of_pool.setdefault(pool, {})[key] = results
             self.taken.add(results, holder=key)
-        return [
-            *(before.by_pool if before is not None else ()),
-            *(allocated.by_pool if allocated is not None else ()),
-        ]
+        return [*old, *new]
 
     def on(self, pools: Iterable[PoolID]) -> dict[str, AllocatedClaim]:
         """The claims with devices of these pools, by key."""
@@ -110,15 +109,6 @@ class Allocations:
         return found
 
 
-def pinned_node(allocation: Allocation) -> str:
-    """The one node that an allocation names, empty where it names none."""
-    for term in (allocation.node_selector or {}).get("nodeSelectorTerms") or ():
-        for entry in term.get("matchFields") or ():
-            if entry.get("key") == "metadata.name" and len(entry.get("values") or ()) == 1:
-                return str(entry["values"][0])
-    return ""
-
-
 def _of_devices_named(raw: Any) -> Allocation:
     """What is left of an allocation that cannot be read: whatever devices it names are in use."""
     devices = raw.get("devices") if isinstance(raw, Mapping) else None
@@ -132,48 +122,61 @@ def _of_devices_named(raw: Any) -> Allocation:
     )
 
 
-@dataclass(slots=True, eq=False)
-class PlacedPod:
+class PlacedPod(NamedTuple):
     """`node` is empty while nobody knows where the pod goes; then `claims` are those that decide it."""
 
-    pod: Manifest
+    pod: Fields
     node: str
     requests: Load
     claims: tuple[str, ...]
+
+
+def _keeps_others_away(pod: Fields) -> bool:
+    affinity = objects.spec_of(pod).get("affinity")
+    terms = affinity.get("podAntiAffinity") if isinstance(affinity, Mapping) else None
+    return isinstance(terms, Mapping) and bool(terms.get(REQUIRED))
+
+
+def _place_of(placed: PlacedPod | None) -> tuple[str, str] | None:
+    return None if placed is None else (objects.identity(placed.pod), placed.node)
 
 
 class NodePods:
     def __init__(self) -> None:
         self.placed: dict[str, PlacedPod] = {}
         self.load: dict[str, Load] = {}
-        self.of_claim: dict[str, set[str]] = {}
+        self.of_claim = KeySets()
         """Of claims that decide where pods go: those pods."""
+        self.repelling: dict[str, PlacedPod] = {}
+        """Pods on nodes, with required anti-affinity of their own."""
+        self.repelling_version = 0
+        """Goes up when other pods are there, or elsewhere."""
+        self.room_version = 0
+        """Goes up when a pod is no longer on its node, or asks for something else there: others may fit."""
         self._on_node: dict[str, dict[str, PlacedPod]] = {}
 
     def put(self, key: str, placed: PlacedPod | None) -> None:
         """The pod is there now, or gone."""
         before = self.placed.pop(key, None)
-        if before is not None:
-            for claim in before.claims:
-                self.of_claim[claim].discard(key)
-                if not self.of_claim[claim]:
-                    del self.of_claim[claim]
-            if before.node:
-                here = self._on_node[before.node]
-                del here[key]
-                # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
-                self.load[before.node] = _sum(one.requests for one in here.values())
-                if not here:
-                    del self._on_node[before.node], self.load[before.node]
+        if before is not None and before.node:
+            here = self._on_node[before.node]
+            del here[key]
+            # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
+            set_or_drop(self.load, before.node, total_of(one.requests for one in here.values()))
+            set_or_drop(self._on_node, before.node, here)
+            now = None if placed is None else (placed.node, placed.requests)
+            self.room_version += now != (before.node, before.requests)
+        self.of_claim.move(key, before.claims if before else (), placed.claims if placed else ())
+        repels = placed if placed is not None and placed.node and _keeps_others_away(placed.pod) else None
+        self.repelling_version += _place_of(self.repelling.get(key)) != _place_of(repels)
+        set_or_drop(self.repelling, key, repels)
         if placed is not None:
             self.placed[key] = placed
-            for claim in placed.claims:
-                self.of_claim.setdefault(claim, set()).add(key)
             if placed.node:
                 self._on_node.setdefault(placed.node, {})[key] = placed
-                self.load[placed.node] = _sum((self.load.get(placed.node, {}), placed.requests))
+                self.load[placed.node] = total_of((self.load.get(placed.node, {}), placed.requests))
 
-    def requests_of(self, pod: Manifest) -> Load:
+    def requests_of(self, pod: Fields) -> Load:
         """What the pod takes of a node; read once for each version of a pod."""
         known = self.placed.get(objects.key(pod))
         return known.requests if known is not None and known.pod is pod else requests_of(pod)
@@ -184,15 +187,5 @@ class NodePods:
 
     def load_without(self, node: str, without: frozenset[str]) -> Load:
         """What the node's pods ask for together, as if these (by uid) were gone."""
-        left = [
-            one for one in self._on_node.get(node, {}).values() if objects.identity(one.pod) not in without
-        ]
-        return _sum(one.requests for one in left)
-
-
-def _sum(many: Iterable[Mapping[str, Decimal]]) -> Load:
-    total: Load = {}
-    for requests in many:
-        for name, amount in requests.items():
-            total[name] = total.get(name, Decimal(0)) + amount
-    return total
+        here = self._on_node.get(node, {}).values()
+        return total_of(one.requests for one in here if objects.identity(one.pod) not in without)

@@ -20,21 +20,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, Usage
+from koordra.allocator.devices.inventory import Inventory, Pool, Usage
 from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.features import Features
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass
+from koordra.api.objects import Fields
+from koordra.api.tables import KeySets
 from koordra.errors import InvalidManifest, PlanError
 from koordra.placement.holders import (
     AllocatedClaim,
     Allocations,
     Load,
-    Manifest,
     NodePods,
     PlacedPod,
-    pinned_node,
 )
 from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
 from koordra.placement.request.groups import claim_keys
@@ -72,7 +72,7 @@ class NodeInfo:
     """
 
     name: str
-    node: Manifest
+    node: Fields
     index: ClusterIndex
     labels: Mapping[str, str] = field(default_factory=dict)
     predicate_inputs: tuple[Any, ...] = ()
@@ -85,7 +85,7 @@ class NodeInfo:
     @property
     def holders(self) -> tuple[Any, ...]:
         """The claims with devices here."""
-        pools = dict.fromkeys([*[pool.id for pool in self.pools], (names.DRIVER, self.name)])
+        pools = dict.fromkeys([*(pool.id for pool in self.pools), (names.DRIVER, self.name)])
         return tuple([held.claim for held in self.index.allocations.on(pools).values()])
 
     @property
@@ -130,7 +130,7 @@ class ClusterIndex:
         self.trouble: dict[str, str] = {}
         """Taint rules that cannot be read: nothing may be planned on without them."""
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-        self._viewers: dict[PoolID, set[str]] = {}
+        self._viewers = KeySets()
         self._stale: set[str] = set()
         self._undo: list[Callable[[], None]] | None = None
 
@@ -159,15 +159,13 @@ class ClusterIndex:
         elif kind == CLASS:
             self._class(key, before, new)
         elif kind == RULE:
-            self._rule(key, before, new)
+            self._rule(key, new)
         else:
-            self._slice(key, before, new)
+            self._slice(key, new)
 
-    def sync(self, objects_of: Mapping[str, Mapping[str, Any]]) -> None:
+    def sync(self, objects_of: Mapping[str, Fields]) -> None:
         """The objects of these kinds are as given, by key; those that are the same values as before are not looked at."""
-        for kind in KINDS:
-            if kind not in objects_of:
-                continue
+        for kind in [kind for kind in KINDS if kind in objects_of]:
             given, seen = objects_of[kind], self._seen[kind]
             for key in seen.keys() - given.keys():
                 self.apply(Change(kind, key, None))
@@ -175,7 +173,7 @@ class ClusterIndex:
                 self.apply(Change(kind, key, given[key]))
 
     def assume(
-        self, claim: Manifest, allocation: Allocation, *, key: str, node: str, pods: Iterable[Manifest] = ()
+        self, claim: Fields, allocation: Allocation, *, key: str, node: str, pods: Iterable[Fields] = ()
     ) -> None:
         """The claim has this allocation, whatever its object says; the pods will come to the node."""
         self._put_claim(key, AllocatedClaim(claim, allocation, self._seen[CLAIM].get(key, claim)))
@@ -200,6 +198,7 @@ class ClusterIndex:
     def overlay(self, without: frozenset[str] = frozenset()) -> Iterator[None]:
         """As if these claims and pods (by uid) were gone; what is assumed inside is forgotten at the end."""
         outer, self._undo = self._undo, []
+        versions = self.pods.repelling_version, self.pods.room_version
         try:
             if without:
                 for key, held in list(self.allocated.items()):
@@ -214,14 +213,15 @@ class ClusterIndex:
             undo, self._undo = self._undo, None
             for step in reversed(undo):
                 step()
-            self._undo = outer
+            self._undo, (self.pods.repelling_version, self.pods.room_version) = outer, versions
             self.settle()
 
-    def _node(self, name: str, node: Manifest | None) -> None:
+    def _node(self, name: str, node: Fields | None) -> None:
         if node is None:
             gone = self.nodes.pop(name)
             self._view(gone, ())
             self._move(gone, None)
+            gone.node = {}  # Lists of candidates may know the entry for long; the object goes at once.
             return
         info, labels, inputs = self.nodes.get(name), objects.labels_of(node), node_predicate_inputs(node)
         known = info is not None
@@ -235,21 +235,18 @@ class ClusterIndex:
         info.node, info.labels, info.predicate_inputs = node, labels, inputs
         self._stale.add(name)
 
-    def _slice(self, key: str, before: Any, new: Any) -> None:
-        versions = [
-            () if one is None else (one,) if isinstance(one, Mapping) else one for one in (before, new)
-        ]
-        self._stale |= self.inventory.replace(key, *versions)
+    def _slice(self, key: str, new: Any) -> None:
+        self._stale |= self.inventory.put_slices(key, [new] if isinstance(new, Mapping) else new or ())
 
-    def _rule(self, key: str, before: Any, new: Any) -> None:
+    def _rule(self, key: str, new: Any) -> None:
         self.trouble.pop(key, None)
         try:
-            self.inventory.remove(before) if new is None else self.inventory.put(new)
+            self.inventory.put_rule(key, new)
         except PlanError as error:
             self.trouble[key] = str(error)
         self._stale |= self.nodes.keys()
 
-    def _class(self, name: str, before: Manifest | None, new: Manifest | None) -> None:
+    def _class(self, name: str, before: Fields | None, new: Fields | None) -> None:
         if new is None:
             del self.classes[name]
         elif before is not None and before.get("spec") == new.get("spec") and name in self.classes:
@@ -261,7 +258,7 @@ class ClusterIndex:
                 self.classes[name] = error
         self.class_version += 1
 
-    def _claim(self, key: str, new: Manifest | None, allocation: Allocation | None) -> None:
+    def _claim(self, key: str, new: Fields | None, allocation: Allocation | None) -> None:
         known = self.allocated.get(key)
         if new is None:
             self._put_claim(key, None)
@@ -281,14 +278,14 @@ class ClusterIndex:
         for name in list(self.pods.of_claim.get(key, ())):
             self._pod(name, self._seen[POD].get(name))
 
-    def _pod(self, key: str, pod: Manifest | None) -> None:
+    def _pod(self, key: str, pod: Fields | None) -> None:
         placed = None
         if pod is not None and not objects.pod_is_finished(pod):
             node = str(objects.spec_of(pod).get("nodeName") or "")
             claims = () if node else tuple(claim_keys(pod))
             if claims:
-                said = map(pinned_node, filter(None, map(self.allocation, claims)))
-                node = next(filter(None, said), "")
+                said = filter(None, map(self.allocation, claims))
+                node = next((one.node for one in said if one.node), "")
             placed = PlacedPod(pod, node, self.pods.requests_of(pod), claims)
         self._put_pod(key, placed)
 
@@ -304,10 +301,8 @@ class ClusterIndex:
         if not self._stale:
             return
         stale, self._stale = self._stale, set()
-        for name in sorted(stale):
-            info = self.nodes.get(name)
-            if info is not None:
-                self._settle(info)
+        for name in sorted(stale & self.nodes.keys()):
+            self._settle(self.nodes[name])
         self.known.retain(len(self.nodes))
         if len(self.changes) > _MOST_CHANGES:
             self.base += len(self.changes)
@@ -336,13 +331,7 @@ class ClusterIndex:
         self.changes.append(Moved(info.name, before, state))
 
     def _view(self, info: NodeInfo, pools: Sequence[Pool]) -> None:
-        for pool in info.pools:
-            viewers = self._viewers[pool.id]
-            viewers.discard(info.name)
-            if not viewers:
-                del self._viewers[pool.id]
-        for pool in pools:
-            self._viewers.setdefault(pool.id, set()).add(info.name)
+        self._viewers.move(info.name, [pool.id for pool in info.pools], [pool.id for pool in pools])
         info.pools = pools
         self.published_version += 1
 

@@ -12,41 +12,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import lt
-from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
+from koordra.api.objects import Fields
 from koordra.errors import InvalidManifest, PlanError
 from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, ClusterIndex
-
-Manifest = Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Manifests:
     """`claims` by key; `pending` are those of them that wait, `refused` those that cannot be read."""
 
-    nodes: dict[str, Manifest] = field(default_factory=dict)
-    pods: list[Manifest] = field(default_factory=list)
-    classes: dict[str, Manifest] = field(default_factory=dict)
-    rules: dict[str, Manifest] = field(default_factory=dict)
-    slices: dict[str, Manifest | list[Manifest]] = field(default_factory=dict)
-    claims: dict[str, Manifest] = field(default_factory=dict)
+    nodes: dict[str, Fields]
+    pods: list[Fields]
+    classes: dict[str, Fields]
+    rules: dict[str, Fields]
+    slices: dict[str, Fields | list[Fields]] = field(default_factory=dict)
+    claims: dict[str, Fields] = field(default_factory=dict)
     pending: dict[str, ResourceClaim] = field(default_factory=dict)
     refused: dict[str, ClaimRefused] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, manifests: Iterable[Manifest]) -> Manifests:
+    def of(cls, manifests: Iterable[Fields]) -> Manifests:
         given = _by_kind(manifests)
-        found = cls(
-            nodes={objects.name(one): one for one in given.get(NODE, ())},
-            pods=given.get(POD, []),
-            classes={objects.name(one): one for one in given.get(CLASS, ())},
-            rules={objects.name(one): one for one in given.get(RULE, ())},
+        nodes, classes, rules = (
+            {objects.name(one): one for one in given.get(kind, ())} for kind in (NODE, CLASS, RULE)
         )
+        found = cls(nodes, given.get(POD, []), classes, rules)
         for name, same in itertools.groupby(given.get(SLICE, ()), key=objects.name):
             versions = list(same)
             found.slices[name] = versions[0] if len(versions) == 1 else versions
@@ -54,7 +50,7 @@ class Manifests:
             found._take(claim)
         return found
 
-    def _take(self, claim: Manifest) -> None:
+    def _take(self, claim: Fields) -> None:
         key = objects.key(claim)
         while key in self.claims:
             # Manifests of a what-if may share a name (generateName); each is a claim of its own.
@@ -96,14 +92,14 @@ class Manifests:
         }
 
 
-def _by_kind(manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
-    found: dict[str, list[Manifest]] = {}
+def _by_kind(manifests: Iterable[Fields]) -> dict[str, list[Fields]]:
+    found: dict[str, list[Fields]] = {}
     for manifest in manifests:
         found.setdefault(str(manifest.get("kind")), []).append(manifest)
-    return {kind: _ordered(entries) for kind, entries in found.items()}
+    return {kind: _ordered(given) for kind, given in found.items()}
 
 
-def _consumers(claim: Manifest) -> set[str]:
+def _consumers(claim: Fields) -> set[str]:
     """Raises nothing: what is no entry uses nothing."""
     entries = objects.status_of(claim).get("reservedFor")
     if not isinstance(entries, Sequence):
@@ -111,63 +107,43 @@ def _consumers(claim: Manifest) -> set[str]:
     return {str(entry.get("uid") or entry.get("name")) for entry in entries if isinstance(entry, Mapping)}
 
 
-def read_inventory(
-    manifests: Iterable[Manifest], *, features: str | Iterable[str] | None = None
-) -> Inventory:
+def read_inventory(manifests: Iterable[Fields], *, features: str | Iterable[str] | None = None) -> Inventory:
     """The ResourceSlices and DeviceTaintRules among the objects. Raises PlanError."""
     given = _by_kind(manifests)
-    return Inventory.of(
-        [one for kind in (SLICE, RULE) for one in given.get(kind, ())], features=Features.of(features)
-    )
+    return Inventory.of([*given.get(SLICE, ()), *given.get(RULE, ())], features=Features.of(features))
 
 
-def _ordered(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _ordered(given: list[Fields]) -> list[Fields]:
     """By name. Of an object that is there several times (by uid, or word by word) the newest is kept.
 
     Claims, pods and slices without a uid may share a name: those are manifests of a what-if, each an object of its own. Slices
     among them stay in the order given, which is all the order they have.
     """
-    given = list(entries)
     who = list(map(_identity, given))
     if all(map(lt, who, islice(who, 1, None))):
         return given
     ordered = [given[at] for at in sorted(range(len(given)), key=who.__getitem__)]
     if len(set(who)) == len(who):
         return ordered
-    found: list[Mapping[str, Any]] = []
+    found: list[Fields] = []
     for _, same in itertools.groupby(ordered, key=_identity):
         versions = list(same)
-        kind, one = versions[0].get("kind"), bool(objects.uid(versions[0]))
-        if kind == "ResourceSlice" and not one:
-            found += versions
-            continue
-        versions.sort(key=_newness)
-        found += versions if kind in _MADE_OFTEN and not one else versions[-1:]
+        kind = "" if objects.uid(versions[0]) else versions[0].get("kind")
+        if kind != SLICE:
+            versions.sort(key=_newness)
+        found += versions if kind in (SLICE, CLAIM, POD) else versions[-1:]
     return found
 
 
-_MADE_OFTEN: Final = ("ResourceClaim", "Pod")
-
-
-def _identity(obj: Mapping[str, Any]) -> tuple[str, str]:
+def _identity(obj: Fields) -> tuple[str, str]:
     own = objects.metadata(obj)
     return f"{own.get('namespace') or 'default'}/{own.get('name', '')}", str(own.get("uid", ""))
 
 
-def _newness(obj: Mapping[str, Any]) -> tuple[object, ...]:
+def _newness(obj: Fields) -> tuple[object, ...]:
     version = objects.resource_version(obj)
     return (
         int(version) if version.isdecimal() else -1,
         "allocation" in objects.status_of(obj),
         json.dumps(obj, sort_keys=True, default=str),
     )
-
-
-def index_of(
-    manifests: Iterable[Manifest], *, features: str | Iterable[str] | None = None
-) -> tuple[ClusterIndex, Manifests]:
-    """The objects as an index of their own. Raises PlanError."""
-    index, found = ClusterIndex(Features.of(features)), Manifests.of(manifests)
-    found.fill(index)
-    index.settle()
-    return index, found

@@ -17,22 +17,23 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.devices.pools import Pool, PublishedDevice, kept_with_pools
 from koordra.api import names, objects
 from koordra.api.devices import Device, DeviceID
+from koordra.api.objects import Fields
+from koordra.api.tables import BoundedCache
 from koordra.placement.free_amounts.node_devices import NodeDevices
 from koordra.placement.free_amounts.state import State
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
-_POSITIONS: Final = "positions"
 
 
 @dataclass(slots=True, eq=False)
 class NodeClass:
     """Nodes that publish the same devices, position by position. `pools` are the first such node's."""
 
-    number: int
     pools: tuple[Pool, ...] = ()
 
 
@@ -79,43 +80,20 @@ class NodeClasses:
         self._classes: dict[Hashable, NodeClass] = {}
         self._devices: dict[Hashable, DeviceState] = {}
         self._states: dict[Hashable, NodeState] = {}
-        self._numbered = 0
-        self._sorts: dict[tuple[str, Device], tuple[int, _Identifying]] = {}
+        self._sorts = BoundedCache[tuple[str, Device], tuple[int, _Identifying]](1 << 14)
         self._contents: dict[Hashable, int] = {}
-
-    def class_of(self, pools: Sequence[Pool]) -> NodeClass | None:
+        self.class_of = kept_with_pools(self._class_of)
         """None for pools that are invalid, or have devices elsewhere: what is taken there matters too."""
+
+    def _class_of(self, pools: Sequence[Pool]) -> NodeClass | None:
         if any(pool.others or pool.trouble for pool in pools):
             return None
-        kept = pools[0].read if pools else {}
-        known: tuple[NodeClasses, Sequence[Pool], NodeClass] | None = kept.get(_CLASS)
-        if (
-            known is not None
-            and known[0] is self
-            and len(known[1]) == len(pools)
-            and all(map(_is, known[1], pools))
-        ):
-            return known[2]
-        published = self._published(pools)
-        found = self._classes.get(published)
-        if found is None:
-            found = self._classes[published] = NodeClass(self._numbered, tuple(pools))
-            self._numbered += 1
-        if pools:
-            kept[_CLASS] = (self, tuple(pools), found)
-        return found
+        return self._classes.setdefault(self._published(pools), NodeClass(tuple(pools)))
 
     def _published(self, pools: Sequence[Pool]) -> Hashable:
         numbers: dict[tuple[str, Hashable], int] = {}
-        return tuple(
-            [
-                (
-                    tuple(sorted(pool.counters.items())),
-                    tuple([self._device(offered, numbers) for offered in pool.devices]),
-                )
-                for pool in pools
-            ]
-        )
+        devices = [tuple([self._device(offered, numbers) for offered in pool.devices]) for pool in pools]
+        return tuple([tuple(sorted(pool.counters.items())) for pool in pools]), tuple(devices)
 
     def _device(self, offered: PublishedDevice, numbers: dict[tuple[str, Hashable], int]) -> Hashable:
         """What is published, as a number, and which of the devices share a value that only identifies."""
@@ -124,8 +102,6 @@ class NodeClasses:
         if sort is None:
             content, identifying = _content(offered)
             self.identities.update([name.rpartition("/")[2] for name, _ in identifying])
-            if len(self._sorts) >= _MOST_SORTS:
-                self._sorts.clear()
             sort = self._sorts[key] = self._contents.setdefault(content, len(self._contents)), identifying
         number, identifying = sort
         shared = [
@@ -138,20 +114,16 @@ class NodeClasses:
         of = self.class_of(pools)
         if of is None:
             return DeviceState(None, honors_partitions)
-        key = (of.number, honors_partitions, _taken_of(pools, taken))
-        found = self._devices.get(key)
-        if found is None:
-            found = self._devices[key] = DeviceState(of, honors_partitions)
-        return found
+        position = positions_in(pools)
+        in_use = [entry for pool in pools for entry in taken.of_pool.get(pool.id, {}).items()]
+        used = tuple(sorted([(position[one], use.amounts) for one, use in in_use if one in position]))
+        return self._devices.setdefault((of, honors_partitions, used), DeviceState(of, honors_partitions))
 
     def node_state(self, devices: DeviceState, predicate_inputs: Hashable) -> NodeState:
-        if devices.node_class is None:
-            return NodeState(devices, predicate_inputs)
-        key = (devices, predicate_inputs)
-        found = self._states.get(key)
-        if found is None:
-            found = self._states[key] = NodeState(devices, predicate_inputs)
-        return found
+        new = NodeState(devices, predicate_inputs)
+        return (
+            new if devices.node_class is None else self._states.setdefault((devices, predicate_inputs), new)
+        )
 
     def retain(self, nodes: int) -> None:
         """Forget states that no node is in, where they are many more than nodes."""
@@ -164,18 +136,11 @@ class NodeClasses:
         self._classes = {key: one for key, one in self._classes.items() if id(one) in classes}
 
 
-_CLASS: Final = "class"
-_MOST_SORTS: Final = 1 << 14
-
 _Identifying = tuple[tuple[str, tuple[Hashable, ...]], ...]
 """Attributes that only identify a device, with their values."""
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
-def node_predicate_inputs(node: Mapping[str, Any]) -> tuple[Hashable, ...]:
+def node_predicate_inputs(node: Fields) -> tuple[Hashable, ...]:
     """What the predicates read of a node besides its name and labels: taints first."""
     spec, status = objects.spec_of(node), objects.status_of(node)
     ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
@@ -187,25 +152,10 @@ def node_predicate_inputs(node: Mapping[str, Any]) -> tuple[Hashable, ...]:
     )
 
 
-def positions_in(pool: Pool) -> Mapping[DeviceID, int]:
-    """Where the pool's devices stand in it."""
-    found: dict[DeviceID, int] | None = pool.read.get(_POSITIONS)
-    if found is None:
-        found = pool.read[_POSITIONS] = {one.id: at for at, one in enumerate(pool.devices)}
-    return found
-
-
-def _taken_of(pools: Sequence[Pool], taken: Usage) -> Hashable:
-    found: list[tuple[int, Any]] = []
-    offset = 0
-    for pool in pools:
-        in_use = taken.of_pool.get(pool.id)
-        if in_use:
-            positions = positions_in(pool)
-            found += [(offset + positions[one], taken.of_device(one)) for one in in_use if one in positions]
-        offset += len(pool.devices)
-    found.sort()
-    return tuple(found)
+@kept_with_pools
+def positions_in(pools: Sequence[Pool]) -> Mapping[DeviceID, int]:
+    """Where the pools' devices stand on the node."""
+    return {one.id: at for at, one in enumerate(device for pool in pools for device in pool.devices)}
 
 
 def _content(offered: PublishedDevice) -> tuple[Hashable, _Identifying]:
@@ -214,7 +164,7 @@ def _content(offered: PublishedDevice) -> tuple[Hashable, _Identifying]:
     attributes: list[Hashable] = []
     for name, attribute in sorted(offered.facts.attributes.items()):
         if name.startswith(_TOPOLOGY) and name not in _IDENTITIES:
-            attributes.append((name, attribute.kind, attribute.value))
+            attributes.append((name, attribute))
             continue
         values = attribute.value if attribute.is_list else (attribute.value,)
         attributes.append((name, attribute.kind))
@@ -226,12 +176,7 @@ def _content(offered: PublishedDevice) -> tuple[Hashable, _Identifying]:
         device.binding_conditions,
         device.binding_failure_conditions,
         tuple(attributes),
-        tuple([(name, entry.value, entry.policy) for name, entry in sorted(offered.facts.capacity.items())]),
-        tuple(
-            [
-                (counter_set, tuple(sorted(counters.items())))
-                for counter_set, counters in sorted(device.consumes_counters.items())
-            ]
-        ),
+        tuple(sorted(offered.facts.capacity.items())),
+        tuple(sorted(device.counters.items())),
     )
     return content, tuple(identifying)

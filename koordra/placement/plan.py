@@ -21,9 +21,10 @@ from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement, takes_all
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import objects
+from koordra.api.objects import Fields
 from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
 from koordra.placement.explain import explain
@@ -38,7 +39,7 @@ from koordra.placement.request.groups import (
     identity_of,
     one_too_many,
 )
-from koordra.placement.request.predicates import refusals
+from koordra.placement.request.request_class import refusals
 
 Exclusions = Mapping[str, Mapping[str, str]]
 
@@ -47,7 +48,7 @@ UPSTREAMS_WALK: Final = 3_000
 
 
 def plan(
-    objects: Iterable[Mapping[str, Any]],
+    objects: Iterable[Fields],
     *,
     policy: str = DEFAULT_POLICY,
     features: str | Iterable[str] | None = None,
@@ -72,7 +73,7 @@ def plan(
         raise PlanError("the engine is for another policy or for other feature gates; keep one for each")
     cluster = Manifests.of(objects)
     cluster.fill(engine.index)
-    return _Planning(engine, cluster, exclude=exclude or {}, report_errors=report_errors).run()
+    return _Planning(engine, cluster, exclude or {}, report_errors).run()
 
 
 def engine_for(
@@ -118,22 +119,19 @@ class Plan:
         }
 
 
+@dataclass(slots=True)
 class _Planning:
     """One run of plan(): what is taken grows group by group."""
 
-    def __init__(
-        self, engine: Engine, cluster: Manifests, *, exclude: Exclusions, report_errors: bool
-    ) -> None:
-        self.engine = engine
-        self.cluster = cluster
-        self.exclude = exclude
-        self.report_errors = report_errors
-        self.result = Plan()
-        self.allocated = engine.index.allocated
-        self.consumers: dict[str, set[str]] = {}
+    engine: Engine
+    cluster: Manifests
+    exclude: Exclusions
+    report_errors: bool
+    result: Plan = field(default_factory=Plan)
+    consumers: dict[str, set[str]] = field(default_factory=dict)
 
     def run(self) -> Plan:
-        groups = groups_of(self.cluster.pending, self.cluster.pods, self.allocated)
+        groups = groups_of(self.cluster.pending, self.cluster.pods, self.engine.index.allocated)
         self.consumers = self.cluster.consumers(
             {key for group in groups for pod in group.pods for key in claim_keys(pod)}
         )
@@ -151,10 +149,7 @@ class _Planning:
     def _place(self, group: Group) -> ClaimRefused | None:
         """Plan one group and record the answer. Returns the error that upstream would have ended with, if any."""
         if group.missing:
-            self._unsatisfiable(
-                group,
-                [Reason(None, None, None, Cause.CONSTRAINT_VIOLATED.value, text) for text in group.missing],
-            )
+            self._unsatisfiable(group, [reason_of(Cause.CONSTRAINT_VIOLATED, text) for text in group.missing])
             return None
         late = one_too_many(group, self.consumers)
         if late:
@@ -175,8 +170,7 @@ class _Planning:
             return self._place_pod_by_pod(group)
         reasons = why.reasons
         if not self.engine.index.nodes:
-            nowhere = "there is no node and no ResourceSlice that names one"
-            nothing = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, nowhere)
+            nothing = reason_of(Cause.NODE_UNSUITABLE, "there is no node and no ResourceSlice that names one")
             reasons = tuple((position, nothing) for position in range(len(group.claims)))
         if why.error is not None:
             return self._refuse(group, why.error, reasons)
@@ -200,7 +194,10 @@ class _Planning:
             for position, claim in enumerate(group.claims)
         }
         for key, own in reasons_of.items():
-            table[key] = own or _waiting_for(reasons_of)
+            # What would fit by itself waits for the others, in their words.
+            table[key] = own or tuple(
+                _waits_for(other, others[0]) for other, others in reasons_of.items() if others
+            )
         return None
 
     def _excluded(self, group: Group) -> dict[str, Reason]:
@@ -208,7 +205,7 @@ class _Planning:
         for pod in group.pods:
             for node, why in self.exclude.get(objects.key(pod), {}).items():
                 text = f"excluded for pod {objects.key(pod)}: {why}"
-                found.setdefault(node, Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text))
+                found.setdefault(node, reason_of(Cause.NODE_UNSUITABLE, text, node))
         return found
 
     def _upstreams_error(self, group: Group) -> ClaimRefused | None:
@@ -229,8 +226,8 @@ class _Planning:
         for name in sorted(engine.index.nodes):
             info = engine.index.nodes[name]
             if name not in excluded and not refusals(engine.index, group, info):
-                alike = info.devices if info.devices.node_class is not None else None
-                answer = engine.search(resolved, info, engine.index.taken, placement=placement, alike=alike)
+                taken = engine.index.taken
+                answer = engine.search(resolved, info, taken, placement=placement, alike=info.devices)
                 if answer.error is not None:
                     return answer.error
         return None
@@ -239,7 +236,7 @@ class _Planning:
         """Pods for which a claim of theirs has no room stay out; claims that only they use wait for that."""
         claims = {claim.key: claim for claim in group.claims}
         rest = [pod for pod in group.pods if objects.key(pod) not in late]
-        others = group_of(rest, claims, self.allocated)
+        others = group_of(rest, claims, self.engine.index.allocated)
         refused = self._place(others) if others.claims else None
         served = {claim.key for claim in others.claims}
         for pod in group.pods:
@@ -247,7 +244,7 @@ class _Planning:
             if full is None:
                 continue
             detail = f"pod {objects.key(pod)}: ResourceClaim {full} has {MAX_CONSUMERS} consumers, which is the most that it can have"
-            reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, detail)
+            reason = reason_of(Cause.RESERVED_FOR_FULL, detail)
             own = [claims[key] for key in claim_keys(pod) if key in claims and key not in served]
             self._unsatisfiable(Group(tuple(own)), [reason])
         return refused
@@ -258,7 +255,7 @@ class _Planning:
         refused = None
         for pod in group.pods:
             left = {key: claim for key, claim in claims.items() if key not in self.result.allocations}
-            alone = group_of([pod], left, self.allocated)
+            alone = group_of([pod], left, self.engine.index.allocated)
             if alone.claims:
                 refused = self._place(alone) or refused
         return refused
@@ -280,8 +277,7 @@ class _Planning:
             if claim.key == error.claim:
                 own.insert(0, error.reason)
             else:
-                waits = f"waits for ResourceClaim {error.claim}, which belongs to it: {error.reason.detail}"
-                own.insert(0, Reason(None, None, None, error.reason.reason, waits))
+                own.insert(0, _waits_for(error.claim, error.reason))
             self.result.unsatisfiable[claim.key] = ordered_reasons(own)
         return error
 
@@ -306,16 +302,7 @@ class _Planning:
                 self.consumers.setdefault(key, set()).add(identity_of(pod))
 
 
-def _waiting_for(reasons_of: Mapping[str, Sequence[Reason]]) -> tuple[Reason, ...]:
-    """For a claim that would fit by itself: which claims of its group it waits for, in their words."""
-    return tuple(
-        Reason(
-            None,
-            None,
-            None,
-            own[0].reason,
-            f"waits for ResourceClaim {key}, which belongs to it: {own[0].detail}",
-        )
-        for key, own in reasons_of.items()
-        if own
+def _waits_for(claim: str, why: Reason) -> Reason:
+    return Reason(
+        None, None, None, why.reason, f"waits for ResourceClaim {claim}, which belongs to it: {why.detail}"
     )

@@ -14,15 +14,15 @@ every pair).
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from koordra.errors import InvalidManifest
 from koordra.placement.free_amounts.state import FULL, WHOLE, Request
 from koordra.simulation.machine_cluster import MachineCluster, Placement
+from koordra.simulation.openb import Row, rows_of
 from koordra.simulation.replay import Clock, Progress, decision_us
 from koordra.topology.levels import Level
 
@@ -47,46 +47,32 @@ class Trace:
     @property
     def most(self) -> int:
         """GPUs in use at once, at most, if everything were placed."""
-        now = most = 0
-        for event in self.events:
-            now += self.requests[event.instance].gpus * (1 if event.arrives else -1)
-            most = max(most, now)
-        return most
+        changes = [self.requests[one.instance].gpus * (1 if one.arrives else -1) for one in self.events]
+        return max(accumulate(changes, initial=0))
 
 
 def read_trace(lines: Iterable[str], *, source: str = "trace") -> Trace:
     """Raises InvalidManifest for a list that is no DLRM trace."""
-    reader = csv.DictReader(lines)
-    missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InvalidManifest(f"has no column {', '.join(missing)}", object=source)
     requests: list[Request] = []
     events: list[Event] = []
     without = 0
-    for row in reader:
-        try:
-            request = _request(row)
-            created, deleted = float(row.get("creation_time") or 0), row.get("deletion_time")
-            if not request.gpus:
-                without += 1
-                continue
-            events.append(Event(created, 1, len(requests)))
-            if deleted:
-                events.append(Event(float(deleted), 0, len(requests)))
-            requests.append(request)
-        except ValueError as error:
-            raise InvalidManifest(
-                f"cannot be read: {error}", object=f"{source} line {reader.line_num}"
-            ) from error
+    for row in rows_of(lines, source, _COLUMNS):
+        request = _request(row)
+        if not request.gpus:
+            without += 1
+            continue
+        events.append(Event(row.amount("creation_time", default=0), 1, len(requests)))
+        if row.text("deletion_time", default=""):
+            events.append(Event(row.amount("deletion_time"), 0, len(requests)))
+        requests.append(request)
     return Trace(tuple(requests), tuple(sorted(events)), without)
 
 
-def _request(row: dict[str, Any]) -> Request:
-    percent = min(FULL, round(float(row["rdma_request"] or 0)))
-    gpus = round(float(row["gpu_request"] or 0))
+def _request(row: Row) -> Request:
+    percent, gpus = min(FULL, round(row.amount("rdma_request"))), round(row.amount("gpu_request"))
     return Request(
-        cpu=round(1000 * float(row["cpu_request"] or 0)),
-        memory=round(1024 * float(row["memory_request"] or 0)),
+        cpu=round(1000 * row.amount("cpu_request")),
+        memory=round(1024 * row.amount("memory_request")),
         gpus=gpus,
         milli=WHOLE if gpus else 0,
         nics=1 if percent else 0,

@@ -12,7 +12,6 @@ has. Rows take at most 64 MiB.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -40,8 +39,6 @@ def tag(request: Request) -> int:
 class Policy(Protocol):
     """How nodes are compared."""
 
-    name: str
-
     def keys(self, fleet: Fleet, at: Ints, request: Request) -> Ints:
         """Of these nodes, whether the request fits or not."""
         ...
@@ -52,20 +49,11 @@ class Policy(Protocol):
 
 
 class Placement(NamedTuple):
-    """Where a request went: the node's number, its GPUs by position, the key."""
+    """Where a request went: the node's number, its GPUs by position."""
 
     node: int
     request: Request
     gpus: tuple[int, ...]
-    key: int
-
-
-@dataclass(slots=True)
-class _Row:
-    """Keys by node; `read`: how many moves are in them."""
-
-    keys: Ints
-    read: int = 0
 
 
 class Fleet:
@@ -79,42 +67,32 @@ class Fleet:
         self.tags = np.zeros(len(nodes), dtype=np.int64)
         width = max([len(state.gpus) for state in nodes] + [1])
         self.gpus = np.array([[*s.gpus, *[-1] * (width - len(s.gpus))] for s in nodes], dtype=np.int64)
-        self._rows: dict[Request, _Row] = {}
-        self._moved: list[int] = []
+        self._rows: dict[Request, tuple[Ints, set[int]]] = {}
+        """The keys by node, and the nodes that changed since they were made."""
 
     def place(self, request: Request) -> Placement | None:
         """The best place for the request, taken; None where no node can serve it."""
-        found = self.find(request)
-        if found is not None:
-            self.take(found)
-        return found
-
-    def find(self, request: Request) -> Placement | None:
-        """The best place for the request, not taken."""
-        return self.find_on(int(self.keys(request).argmin()), request)
-
-    def find_on(self, node: int, request: Request) -> Placement | None:
-        """The request's place on one node, not taken."""
-        key = int(self.keys(request)[node])
-        if key >= INFEASIBLE:
+        keys = self.keys(request)
+        node = int(keys.argmin())
+        if keys[node] >= INFEASIBLE:
             return None
-        return Placement(node, request, self.policy.choose(self, node, request), key)
+        found = Placement(node, request, self.policy.choose(self, node, request))
+        self.take(found)
+        return found
 
     def keys(self, request: Request) -> Ints:
         """The request's key on every node, by number."""
-        row = self._rows.get(request)
-        if row is None:
-            row = _Row(np.empty(len(self.nodes), dtype=np.int64))
-            if (len(self._rows) + 1) * row.keys.nbytes > _KEPT_BYTES:
+        if request not in self._rows:
+            keys = np.empty(len(self.nodes), dtype=np.int64)
+            if (len(self._rows) + 1) * keys.nbytes > _KEPT_BYTES:
                 self._rows.clear()
-            self._rows[request] = row
-            at = np.arange(len(self.nodes))
-        else:
-            at = np.array(list(set(self._moved[row.read :])), dtype=np.int64)
-        if len(at):
-            row.keys[at] = np.where(self.fits(at, request), self.policy.keys(self, at, request), INFEASIBLE)
-        row.read = len(self._moved)
-        return row.keys
+            self._rows[request] = keys, set(range(len(self.nodes)))
+        keys, changed = self._rows[request]
+        if changed:
+            at = np.array(sorted(changed), dtype=np.int64)
+            keys[at] = np.where(self.fits(at, request), self.policy.keys(self, at, request), INFEASIBLE)
+            changed.clear()
+        return keys
 
     def fits(self, at: Ints, request: Request) -> Bools:
         """Whether these nodes may serve the request, and have enough of everything."""
@@ -124,27 +102,20 @@ class Fleet:
             found &= np.array([kind.model in request.models for kind in self.kinds])[self.kind[at]]
         return found
 
+    def fitting(self, node: int, request: Request) -> list[int]:
+        """The node's GPUs with as much free as the request wants of each."""
+        return [at for at, free in enumerate(self.nodes[node].gpus) if free >= request.milli]
+
     def take(self, placement: Placement) -> None:
         """The request is placed there."""
         node, request = placement.node, placement.request
-        self._set(node, after(self.nodes[node], request, Choice(placement.gpus)))
+        state = self.nodes[node] = after(self.nodes[node], request, Choice(placement.gpus))
+        self.cpu[node], self.memory[node] = state.cpu, state.memory
+        self.gpus[node, : len(state.gpus)] = state.gpus
         self.tags[node] |= tag(request)
-
-    def release(self, placement: Placement) -> None:
-        """The request is there no more."""
-        request = placement.request
-        negative = request._replace(cpu=-request.cpu, memory=-request.memory, milli=-request.milli)
-        self._set(placement.node, after(self.nodes[placement.node], negative, Choice(placement.gpus)))
+        for _, changed in self._rows.values():
+            changed.add(node)
 
     def policy_changed(self) -> None:
         """Every key is to be made again."""
         self._rows.clear()
-
-    def _set(self, node: int, state: State) -> None:
-        self.nodes[node] = state
-        self.cpu[node], self.memory[node] = state.cpu, state.memory
-        self.gpus[node, : len(state.gpus)] = state.gpus
-        self._moved.append(node)
-        if len(self._moved) > 16 * len(self.nodes) + 4096:
-            self._moved.clear()
-            self._rows.clear()

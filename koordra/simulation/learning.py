@@ -1,23 +1,27 @@
-"""A better table for the policy `koordra`: learned by replaying the workload.
+"""The policy `koordra` on a fleet: the terms of `placement.policy.expected_waste` that nodes of a trace have, over all nodes at once.
 
-Streams drawn from the counts, of 100 % of the capacity, are placed on an empty fleet by the policy itself; every free share that a GPU
-passed through votes with what the GPU had left in the end, five votes go to the value at once (`workload_learning.expected`). Half of
+The key is 1024 * cost + what is left on the chosen GPU (ties: smallest leftover). Inside a node the GPU with the least waste and leftover
+is taken, one that nobody uses yet only if that is better by what B loses; among equal ones the first.
+
+`replayed` learns a better table for it by replaying the workload. Streams drawn from the counts, of 100 % of the capacity, are placed on an empty fleet by the policy itself; every free share that a GPU
+passed through votes with what the GPU had left in the end, five votes go to the value at once (`workload.expected`). Half of
 the result is mixed in per round; the mean of the last rounds is the table.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
-from koordra.placement.policy.workload_table import STEP, STEPS, LearnedTable
-from koordra.simulation.fleet import Fleet
-from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
+from koordra.placement.policy import expected_waste as terms
+from koordra.placement.policy.workload import Workload, expected
+from koordra.placement.policy.workload_table import MILLION, STEP, STEPS, LearnedTable
+from koordra.simulation.fleet import INFEASIBLE, SHARE, Fleet, Ints, tag
 
 _VOTES = 5
 _Votes = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -25,10 +29,9 @@ _Votes = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def capacity_of(kinds: Sequence[Kind], nodes: Sequence[State]) -> dict[str, int]:
     """GPUs by model."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for state in nodes:
-        kind = kinds[state.kind]
-        found[kind.model] = found.get(kind.model, 0) + kind.gpus
+        found[kinds[state.kind].model] += kinds[state.kind].gpus
     return dict(sorted(found.items()))
 
 
@@ -95,3 +98,82 @@ def _vote(fleet: Fleet, stream: Sequence[Request], sums: _Votes, visits: _Votes)
         for step in steps:
             sums[step] += end
             visits[step] += 1
+
+
+_LEFT_BITS: Final = 10
+_MICRO: Final = 1000
+
+
+class FleetExpectedWaste:
+    """See the module; before anything was learned the cost is U/100, which is best fit."""
+
+    def __init__(self, kinds: Sequence[Kind], table: LearnedTable | None = None) -> None:
+        self._kinds = kinds
+        self.learn(table or LearnedTable())
+
+    def learn(self, table: LearnedTable) -> None:
+        """The fleet is to be told (`Fleet.policy_changed`)."""
+        self.table = table
+        self._hole = table.hole
+        self._waste = waste = terms.ExpectedWaste(table)
+        self._lone = terms.BLOCKS * waste.blocks.value_of_one
+        self._reserve = np.array([table.reserved.get(kind.model, 0) for kind in self._kinds], dtype=np.int64)
+
+    def choose(self, fleet: Fleet, node: int, request: Request) -> tuple[int, ...]:
+        if tag(request) == SHARE:
+            return (int(self._shares(fleet.gpus[node], request).argmin()),)
+        return tuple(fleet.fitting(node, request)[: request.gpus])
+
+    def keys(self, fleet: Fleet, at: Ints, request: Request) -> Ints:
+        gpus, cpu, memory, kind = fleet.gpus[at], fleet.cpu[at], fleet.memory[at], fleet.kind[at]
+        free = np.maximum(gpus, 0)
+        rest, unused = _MICRO * free.sum(axis=1), (gpus == WHOLE).sum(axis=1)
+        usable = rest - self._hole[free].sum(axis=1)
+        left = np.zeros(len(at), dtype=np.int64)
+        lost: Ints = left + request.gpus * (_MICRO * WHOLE - int(self._hole[WHOLE] - self._hole[0]))
+        broken: Ints = left + request.gpus
+        if tag(request) == SHARE:
+            chosen = self._shares(gpus, request).argmin(axis=1)[:, None]
+            before = np.take_along_axis(free, chosen, axis=1)[:, 0]
+            left = np.maximum(before - request.milli, 0)
+            lost = _MICRO * request.milli + self._hole[left] - self._hole[before]
+            broken = (before == WHOLE).astype(np.int64)
+
+        def lacking(usable: Ints, cpu: Ints, memory: Ints) -> Ints:
+            cores, host = self._waste.cores, self._waste.memory
+            return np.maximum(_stranded(cores, usable, cpu), _stranded(host, usable, memory))
+
+        cost = (terms.HOLES - terms.PACKING) * lost + terms.PACKING * usable
+        cost -= terms.HOLES * _MICRO * request.share
+        cost += terms.RESERVED * request.share * self._reserve[kind]
+        cost += terms.LACKING * (
+            lacking(usable - lost, cpu - request.cpu, memory - request.memory) - lacking(usable, cpu, memory)
+        )
+        then = self._lost(rest - _MICRO * request.share, unused - broken, cpu - request.cpu, kind)
+        cost += terms.BLOCKS * (then - self._lost(rest, unused, cpu, kind))
+        found: Ints = (cost + terms.UNIT // 2) // terms.UNIT << _LEFT_BITS | left
+        return found
+
+    def _lost(self, rest: Ints, unused: Ints, cpu: Ints, kind: Ints) -> Ints:
+        """`MultiGpuFragmentation.one`, element by element."""
+        blocks, fitting = self._waste.blocks, np.zeros_like(rest)
+        for block in blocks.blocks:
+            allowed = np.array([not block.models or one.model in block.models for one in self._kinds])[kind]
+            fitting += block.part * ((unused >= block.gpus) & (cpu >= block.cpu) & allowed)
+        found: Ints = (blocks.total * rest - terms.UNIT * unused * fitting) // MILLION
+        return found
+
+    def _shares(self, gpus: Ints, request: Request) -> Ints:
+        """What a share costs on each GPU, and what it leaves there."""
+        left = np.maximum(gpus - request.milli, 0)
+        waste = (terms.HOLES - terms.PACKING) * (self._hole[left] - self._hole[np.maximum(gpus, 0)])
+        waste += self._lone * (gpus == WHOLE)
+        found: Ints = np.where(gpus >= request.milli, waste << _LEFT_BITS | left, INFEASIBLE)
+        return found
+
+
+def _stranded(of: terms.StrandedCapacity, usable: Ints, free: Ints) -> Ints:
+    """`StrandedCapacity.one`, element by element."""
+    enough = np.searchsorted(of.per_gpu, free * MILLION // np.maximum(usable, 1), side="right")
+    found: Ints = usable * np.array(of.gpu)[enough] - free * np.array(of.other)[enough]
+    return np.maximum(found, 0) // MILLION

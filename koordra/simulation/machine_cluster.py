@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from koordra.allocator.features import Features
@@ -11,15 +11,13 @@ from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
+from koordra.api.objects import Fields
 from koordra.placement.decide import Engine
-from koordra.placement.free_amounts.node_devices import NodeDevices
-from koordra.placement.free_amounts.state import FULL, WHOLE, Request, State
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request
 from koordra.placement.index import CLASS, NODE, POD, SLICE, Change
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.groups import Group
 from koordra.topology.machine_shape import pair_level
-
-Manifest = Mapping[str, Any]
 
 
 class Placement(NamedTuple):
@@ -39,7 +37,7 @@ class MachineCluster:
 
     def __init__(
         self,
-        slices: Sequence[Manifest],
+        slices: Sequence[Fields],
         count: int,
         *,
         policy: str = DEFAULT_POLICY,
@@ -61,19 +59,22 @@ class MachineCluster:
         for number in range(count):
             name = f"node-{number:06}"
             for at, published in enumerate(slices):
-                apply(Change(SLICE, f"{name}-{at}", _renamed(published, name, f"{name}-{at}")))
+                pool = {**published["spec"]["pool"], "name": name}
+                spec = {**published["spec"], "nodeName": name, "pool": pool}
+                key = f"{name}-{at}"
+                apply(Change(SLICE, key, {**published, "metadata": {"name": key}, "spec": spec}))
             apply(Change(NODE, name, {"metadata": {"name": name}, "status": {"allocatable": size}}))
         self.capacity = WHOLE * gpus * count
 
     def place(self, request: Request) -> Placement | None:
         """The best place for the request, taken; None where no node can serve it."""
         self._number += 1
-        return self.take(_claim(request, f"c{self._number}"), request)
+        return self.take(claim_of(request, f"c{self._number}"), request)
 
-    def take(self, manifest: Manifest, request: Request) -> Placement | None:
+    def take(self, manifest: Fields, request: Request) -> Placement | None:
         """The same of a claim, for a pod that asks for the request's cores and memory."""
         engine, key = self.engine, objects.key(manifest)
-        group = Group((ResourceClaim.from_dict(manifest),), (_pod(request, objects.name(manifest)),))
+        group = Group((ResourceClaim.from_dict(manifest),), (pod_of(request, objects.name(manifest)),))
         resolved = engine.resolve(group)
         if self._learns:
             engine.settle()
@@ -92,23 +93,21 @@ class MachineCluster:
         self.engine.index.apply(Change(POD, placement.key, {}))
         self.engine.index.apply(Change(POD, placement.key, None))
 
-    def _free(self, node: str) -> tuple[NodeDevices, State]:
-        found = self.engine.order.free(self.engine.index.nodes[node])
-        assert found is not None
-        return found
-
     def _levels(self, offer: Offer, request: Request) -> tuple[int | None, int | None]:
-        devices, free = self._free(offer.node)
+        found = self.engine.order.free(self.engine.index.nodes[offer.node])
+        assert found is not None
+        devices, free = found
         shape = devices.kind.shape
         if shape is None or request.gpus != 1 or request.nics != 1:
             return None, None
         chosen = [place for one in offer.placed if (place := devices.places[one.device])]
         (gpu,) = [place.card for place in chosen if place.is_gpu]
         (nic,) = [place.card for place in chosen if not place.is_gpu]
-        if not self._pairs:
-            for at in range(shape.gpus):
-                for port in range(shape.nics):
-                    self._pairs[at, port] = int(pair_level(shape, 1 << at, 1 << port) or 0)
+        self._pairs = self._pairs or {
+            (at, port): int(pair_level(shape, 1 << at, 1 << port) or 0)
+            for at in range(shape.gpus)
+            for port in range(shape.nics)
+        }
         best = min(
             level
             for (at, port), level in self._pairs.items()
@@ -117,17 +116,7 @@ class MachineCluster:
         return self._pairs[gpu, nic], best
 
 
-def _renamed(published: Manifest, node: str, name: str) -> Manifest:
-    """The slice as this node publishes it."""
-    pool = {**published["spec"]["pool"], "name": node}
-    return {
-        **published,
-        "metadata": {"name": name},
-        "spec": {**published["spec"], "nodeName": node, "pool": pool},
-    }
-
-
-def _claim(request: Request, name: str) -> Manifest:
+def claim_of(request: Request, name: str) -> Fields:
     requests, config = [], []
     if request.gpus:
         exactly: dict[str, Any] = {"deviceClassName": names.CLASS_GPU, "count": request.gpus}
@@ -148,7 +137,7 @@ def _claim(request: Request, name: str) -> Manifest:
     return {"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": {"devices": devices}}
 
 
-def _pod(request: Request, name: str) -> Manifest:
+def pod_of(request: Request, name: str) -> Fields:
     asked = {"cpu": f"{request.cpu}m", "memory": f"{request.memory}Mi"}
     spec = {"containers": [{"name": "c", "resources": {"requests": asked}}]}
     return {"metadata": {"name": name, "namespace": "d", "uid": f"p-{name}"}, "spec": spec}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from koordra.errors import InvalidManifest
@@ -48,14 +49,14 @@ def read_nodes(lines: Iterable[str], *, source: str = "nodes") -> list[TraceNode
             gpus=row.number("gpu"),
             model=row.text("model", default=""),
         )
-        for row in _rows(lines, source, _NODE_COLUMNS)
+        for row in rows_of(lines, source, _NODE_COLUMNS)
     ]
 
 
 def read_pods(lines: Iterable[str], *, source: str = "pods") -> list[TracePod]:
     """The pods in the order of the list. Raises InvalidManifest with the line."""
     found = []
-    for row in _rows(lines, source, _POD_COLUMNS):
+    for row in rows_of(lines, source, _POD_COLUMNS):
         gpus, milli = row.number("num_gpu"), row.number("gpu_milli")
         if gpus and not 0 < milli <= WHOLE:
             raise row.wrong("gpu_milli", f"is {milli}", "write 1 to 1000")
@@ -76,7 +77,9 @@ _PLENTY: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
+    """A line of a list; an amount that is empty is 0."""
+
     source: str
     line: int
     values: dict[str, str]
@@ -90,20 +93,24 @@ class _Row:
         return value.strip()
 
     def number(self, column: str, *, default: int | None = None) -> int:
+        return int(self.amount(column, default=default))
+
+    def amount(self, column: str, *, default: int | None = None) -> float:
         text = self.text(column, default=None if default is None else str(default))
         try:
-            value = int(float(text or 0))
+            value = float(text or 0)
         except ValueError as error:
-            raise self.wrong(column, f"is {text!r}", "write a whole number") from error
-        if value < 0:
-            raise self.wrong(column, f"is {value}", "write a number that is not negative")
+            raise self.wrong(column, f"is {text!r}", "write a number") from error
+        if not 0 <= value < inf:
+            raise self.wrong(column, f"is {text}", "write a number that is not negative")
         return value
 
     def wrong(self, column: str, what: str, remedy: str) -> InvalidManifest:
         return InvalidManifest(what, object=f"{self.source} line {self.line}", field=column, remedy=remedy)
 
 
-def _rows(lines: Iterable[str], source: str, needed: tuple[str, ...]) -> list[_Row]:
+def rows_of(lines: Iterable[str], source: str, needed: tuple[str, ...]) -> list[Row]:
+    """The rows of a list with at least these columns. Raises InvalidManifest."""
     reader = csv.DictReader(lines)
     columns = [name.strip() for name in reader.fieldnames or ()]
     missing = [name for name in needed if name not in columns]
@@ -111,10 +118,10 @@ def _rows(lines: Iterable[str], source: str, needed: tuple[str, ...]) -> list[_R
         raise InvalidManifest(
             f"has no column {', '.join(missing)}",
             object=source,
-            remedy="give the CSV a header line with the columns of OpenB",
+            remedy="give the CSV a header line with the columns of its trace",
         )
     reader.fieldnames = columns
     return [
-        _Row(source, reader.line_num, {key: value for key, value in row.items() if key and value is not None})
+        Row(source, reader.line_num, {key: value for key, value in row.items() if key and value is not None})
         for row in reader
     ]

@@ -9,6 +9,7 @@ The arrival ratio of an event is the GPU share asked for so far per capacity, ro
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,14 +19,18 @@ import numpy as np
 from koordra.allocator.score import DEFAULT_POLICY
 from koordra.errors import PlanError
 from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import Online
+from koordra.placement.policy.workload import Online, Workload
 from koordra.placement.policy.workload_table import LearnedTable
-from koordra.simulation.baseline_policies import SCORES, BaselinePolicy, place_randomly
-from koordra.simulation.fgd import Fgd, Target, fragmented
+from koordra.simulation.baseline_policies import (
+    SCORES,
+    BaselinePolicy,
+    Fgd,
+    Target,
+    fragmented,
+    place_randomly,
+)
 from koordra.simulation.fleet import Fleet, Placement, Policy
-from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
-from koordra.simulation.learning import capacity_of
+from koordra.simulation.learning import FleetExpectedWaste, capacity_of
 from koordra.simulation.openb import TraceNode, TracePod
 
 NAMES: Final = (*SCORES, "fgd", DEFAULT_POLICY)
@@ -104,8 +109,8 @@ class Curve:
     `fragmented` holds (sum, samples): the first event of each percent, and every eighth of those at 100 %.
     """
 
-    events: dict[int, int] = field(default_factory=dict)
-    allocated: dict[int, float] = field(default_factory=dict)
+    events: Counter[int] = field(default_factory=Counter)
+    allocated: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     fragmented: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def percent_allocated(self, at: int) -> float | None:
@@ -158,8 +163,8 @@ def run(
         if placement is not None:
             allocated += request.share
         now = round(100 * requested / capacity)
-        curve.events[now] = curve.events.get(now, 0) + 1
-        curve.allocated[now] = curve.allocated.get(now, 0.0) + allocated / capacity
+        curve.events[now] += 1
+        curve.allocated[now] += allocated / capacity
         if fragmentation is not None and (now != percent or (now == 100 and number % 8 == 0)):
             total, samples = curve.fragmented.get(now, (0.0, 0))
             curve.fragmented[now] = total + fragmentation(fleet) / capacity, samples + 1
@@ -183,7 +188,7 @@ def policy_named(
 ) -> Policy:
     """A fresh policy; `table` is what `koordra` knows. Raises PlanError for an unknown name."""
     if name in SCORES:
-        return BaselinePolicy(name, SCORES[name])
+        return BaselinePolicy(SCORES[name])
     if name not in NAMES:
         raise PlanError(f"{name!r} is not a policy; policies are {', '.join(NAMES)}")
     return Fgd(Target(workload.popular(), kinds)) if name == "fgd" else FleetExpectedWaste(kinds, table)

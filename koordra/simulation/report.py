@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -47,67 +47,40 @@ def document(reports: Iterable[Reported]) -> dict[str, Any]:
     }
 
 
+_FIGURES: Final = {
+    "ALLOC%@100": ("alloc_pct_100", 2),
+    "ALLOC%@130": ("alloc_pct_130", 2),
+    "IDLE GPUS@130": ("unallocated_gpus_130", 0),
+    "FRAG%@100": ("frag_pct_100", 2),
+    "SECONDS": ("elapsed_s", 2),
+}
+"""Column -> figure of a run, of which there is a mean, and its digits."""
+
+COLUMNS: Final = ("POLICY", "SEED", "ARRIVALS", *_FIGURES, "P50 µs", "P99 µs")
+
+
 def _summary(policy: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = [run for run in runs if run["policy"] == policy]
     values = [run["alloc_pct_130"] for run in own if run["alloc_pct_130"] is not None]
     return {
         "policy": policy,
-        "alloc_pct_130_mean": round(float(np.mean(values)), 3) if values else None,
         "alloc_pct_130_std": round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else 0.0,
-        "alloc_pct_100_mean": _mean(own, "alloc_pct_100"),
-        "unallocated_gpus_130_mean": _mean(own, "unallocated_gpus_130"),
-        "frag_pct_100_mean": _mean(own, "frag_pct_100"),
-        "elapsed_s_mean": _mean(own, "elapsed_s"),
+        **{f"{figure}_mean": _mean(own, figure) for figure, _ in _FIGURES.values()},
     }
 
 
 def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The document as lines of a table: the runs, then the means."""
-    lines: list[tuple[str, ...]] = [
-        (
-            run["policy"],
-            str(run["seed"]),
-            str(run["arrivals"]),
-            _shown(run["alloc_pct_100"]),
-            _shown(run["alloc_pct_130"]),
-            _shown(run["unallocated_gpus_130"], 0),
-            _shown(run["frag_pct_100"]),
-            _shown(run["elapsed_s"]),
-            _shown(run["decision_us"]["p50"], 0),
-            _shown(run["decision_us"]["p99"], 0),
-        )
-        for run in found["runs"]
-    ]
-    lines += [
-        (
-            one["policy"],
-            "mean",
-            "",
-            _shown(one["alloc_pct_100_mean"]),
-            f"{_shown(one['alloc_pct_130_mean'])} ±{_shown(one['alloc_pct_130_std'])}",
-            _shown(one["unallocated_gpus_130_mean"], 0),
-            _shown(one["frag_pct_100_mean"]),
-            _shown(one["elapsed_s_mean"]),
-            "",
-            "",
-        )
-        for one in found["summary"]
-    ]
+    lines: list[tuple[str, ...]] = []
+    for run in found["runs"]:
+        figures = [_shown(run[figure], digits) for figure, digits in _FIGURES.values()]
+        times = [_shown(run["decision_us"][part], 0) for part in ("p50", "p99")]
+        lines.append((run["policy"], str(run["seed"]), str(run["arrivals"]), *figures, *times))
+    for one in found["summary"]:
+        means = {figure: _shown(one[f"{figure}_mean"], digits) for figure, digits in _FIGURES.values()}
+        means["alloc_pct_130"] += f" ±{_shown(one['alloc_pct_130_std'], 2)}"
+        lines.append((one["policy"], "mean", "", *means.values(), "", ""))
     return lines
-
-
-COLUMNS = (
-    "POLICY",
-    "SEED",
-    "ARRIVALS",
-    "ALLOC%@100",
-    "ALLOC%@130",
-    "IDLE GPUS@130",
-    "FRAG%@100",
-    "SECONDS",
-    "P50 µs",
-    "P99 µs",
-)
 
 
 def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:
@@ -119,5 +92,5 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _shown(value: float | None, digits: int = 2) -> str:
+def _shown(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"

@@ -2,7 +2,9 @@
 
 ``levels``               how near two devices are, from published attributes alone: what the allocator imports
 ``machine``              the facts of one node as frozen values; ``partitions`` MIG instances and sub-functions of a device
+``problems``             what a reading of a machine gives: the machine, and what it could not resolve
 ``published``            a machine from ResourceSlices; ``overlay`` adds what sysfs does not show
+``cpu_lists``            CPUs as the kernel lists them
 ``fabrics``              NVLink domains and rails, and how NVLink is published
 ``product_names``        names and versions as they are published
 ``graph``                the machine as a networkx graph (imported only when one is built)
@@ -13,31 +15,6 @@
 """
 
 from koordra.api.opaque.parameters import Scope
-from koordra.topology.levels import (
-    SCOPES,
-    Level,
-    level_between,
-    level_label,
-    level_on_paths,
-    parse_level,
-    parse_scope,
-    scope_key,
-    scopes_from,
-    together,
-    worst_level,
-)
+from koordra.topology.levels import Level, level_between, scope_key, together
 
-__all__ = [
-    "SCOPES",
-    "Level",
-    "Scope",
-    "level_between",
-    "level_label",
-    "level_on_paths",
-    "parse_level",
-    "parse_scope",
-    "scope_key",
-    "scopes_from",
-    "together",
-    "worst_level",
-]
+__all__ = ["Level", "Scope", "level_between", "scope_key", "together"]

@@ -12,6 +12,7 @@ The fabric of an HGX machine thus costs one number for each GPU, and only a mesh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -47,23 +48,22 @@ def rails(machine: Machine) -> dict[str, int]:
     """
     if machine.published_fabrics is not None:
         return dict(machine.published_fabrics.rails)
-    with_gpu = {gpu.location.switches[0] for gpu in machine.gpus if gpu.location.switches}
-    cards: dict[str, set[str]] = {}
-    for location in (nic.location for nic in machine.nics):
-        if location.switches and location.switches[0] in with_gpu:
-            cards.setdefault(location.switches[0], set()).add(location.card)
-    if len({len(group) for group in cards.values()}) != 1:
+    with_gpu = {gpu.location.switch for gpu in machine.gpus} - {None}
+    places = [nic.location for nic in machine.nics if nic.location.switch in with_gpu]
+    cards = {location.card: location.switch for location in places}
+    if len(set(Counter(cards.values()).values())) != 1:
         return {}
-    numbers = {card: index for index, card in enumerate(sorted(set().union(*cards.values()), key=bus_order))}
-    places = [nic.location for nic in machine.nics if nic.location.card in numbers]
+    numbers = {card: number for number, card in enumerate(sorted(cards, key=bus_order))}
     return {location.bus_id: numbers[location.card] for location in places}
 
 
 def inferred_parts(machine: Machine) -> set[str]:
     """Switches and host bridges that were not read from the machine: an overlay or inference puts devices below them."""
     devices = list(machine.devices())
-    roots = {device.location.root for device in devices if "pcieRoot" in device.inferred}
-    return roots.union(*(device.location.switches for device in devices if "pcieSwitch" in device.inferred))
+    roots = {device.location.root for device in devices if "pcieRoot" in device.location.inferred}
+    return roots.union(
+        *(device.location.switches for device in devices if "pcieSwitch" in device.location.inferred)
+    )
 
 
 def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:

@@ -18,10 +18,11 @@ networkx is imported when a graph is built, never before: allocation reads table
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from koordra.topology.machine import Gpu, Machine, nvlinks_between
+from koordra.topology.machine import Machine, nvlinks_between
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -43,16 +44,14 @@ def build(machine: Machine) -> nx.Graph[str]:
         nx.add_path(graph, path, kind="fabric")
         graph.add_node(path[-1], kind="numa", cpus=node.cpus)
     kinds = {bridge.bus_id: bridge.kind.value for bridge in machine.bridges}
-    below: dict[str, set[int | None]] = {}
-    for device in machine.devices():
-        location = device.location
-        below.setdefault(location.root, set()).add(location.numa)
+    below: defaultdict[str, set[int | None]] = defaultdict(set)
+    for location in (device.location for device in machine.devices()):
+        below[location.root].add(location.numa)
         nx.add_path(graph, location.path, kind="pcie")
         graph.add_node(location.root, kind="root")
         graph.add_nodes_from((part, {"kind": kinds.get(part, "bridge")}) for part in location.path[1:-1])
     for device in machine.devices():
-        kind = "gpu" if isinstance(device, Gpu) else "vf" if device.parent else "nic"
-        graph.add_node(device.location.bus_id, kind=kind, name=device.name)
+        graph.add_node(device.location.bus_id, kind=device.type, name=device.name)
     for root, numbers in sorted(below.items()):
         numa = f"numa-{next(iter(numbers))}" if len(numbers) == 1 else MACHINE
         graph.add_edge(numa if numa in graph else MACHINE, root, kind="fabric")
@@ -73,8 +72,5 @@ def nvlink_cliques(graph: nx.Graph[str]) -> list[frozenset[str]]:
     """Largest sets of GPUs in which every pair is joined by NVLink, the largest and first in bus order first."""
     import networkx as nx
 
-    nvlink: nx.Graph[str] = nx.Graph()
-    nvlink.add_edges_from((a, b) for a, b in graph.edges if graph.edges[a, b]["kind"] == "nvlink")
-    return sorted(
-        (frozenset(clique) for clique in nx.find_cliques(nvlink)), key=lambda c: (-len(c), sorted(c))
-    )
+    nvlink = graph.edge_subgraph(edge for edge in graph.edges if graph.edges[edge]["kind"] == "nvlink")
+    return sorted(map(frozenset, nx.find_cliques(nvlink)), key=lambda gpus: (-len(gpus), sorted(gpus)))

@@ -1,28 +1,25 @@
 """The facts of one machine, as frozen values.
 
-Discovery makes a :class:`Machine`, everything else reads it: the ResourceSlices, the graph, the
-matrix, Prepare and the list of guarded device nodes. A value that is not known is ``None`` and stays
-so; nothing here guesses. ``inferred`` names the fields of a device that were inferred rather than
-read, so that every picture can mark them.
+Discovery makes a :class:`Machine`, everything else reads it. A value that is not known is ``None`` and stays so; nothing here
+guesses. ``inferred`` names the fields of a location that were inferred rather than read, so that every picture can mark them.
 
-Addresses are written as sysfs writes them: ``dddd:bb:dd.f`` in lower case, five to eight digits of
-domain only where the domain needs them. A device's ``path`` runs from the host bridge to the device:
-``("pci0000:07", "0000:07:01.0", "0000:08:00.0", "0000:09:00.0", "0000:0f:00.0")``.
+Addresses are written as sysfs writes them: ``dddd:bb:dd.f`` in lower case, five to eight digits of domain only where the domain
+needs them. A device's ``path`` runs from the host bridge to the device: ``("pci0000:07", "0000:07:01.0", ..., "0000:0f:00.0")``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from koordra.api import names
 from koordra.topology.levels import Level, level_between
-from koordra.topology.partitions import Fabric, MigInstance, MigProfile, SubFunction
+from koordra.topology.partitions import Fabric, MigInstance, MigProfile, PublishedFabrics, SubFunction
 
 BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 ROOT_ID = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+LONGEST_STRING = 64  # bytes of an attribute in a ResourceSlice
 
 
 def bus_order(address: str) -> tuple[int, ...]:
@@ -56,15 +53,12 @@ class DeviceNode:
     def __str__(self) -> str:
         return f"{self.path} ({self.type} {self.major}:{self.minor})"
 
-    def to_dict(self) -> dict[str, str | int]:
-        return {"path": self.path, "type": self.type, "major": self.major, "minor": self.minor}
-
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """``cpus`` is the kernel's list form ("0-55,112-167"), empty for memory-only nodes; ``distances`` is the
-    node's SLIT row, in the order of the machine's nodes (their numbers may have gaps); ``socket`` is the CPUs'
-    physical package, None where they disagree or there are none."""
+    """``cpus`` is the kernel's list form ("0-55,112-167"), empty for memory-only nodes; ``distances`` is the node's SLIT row, in
+    the order of the machine's nodes (their numbers may have gaps); ``socket`` is the CPUs' physical package, None where they
+    disagree or there are none."""
 
     id: int
     cpus: str
@@ -93,13 +87,15 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a PCI function sits. ``switches`` are the upstream ports above it, topmost first."""
+    """Where a PCI function sits. ``switches`` are the upstream ports above it, topmost first; ``inferred`` names what was
+    inferred or laid over, not read: "numaNode", "pcieSwitch", "pcieRoot"."""
 
     bus_id: str
-    path: tuple[str, ...]
+    path: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     numa: int | None = None
     socket: int | None = None
+    inferred: frozenset[str] = frozenset()
 
     @property
     def root(self) -> str:
@@ -107,20 +103,46 @@ class Location:
         return self.path[0]
 
     @property
+    def switch(self) -> str | None:
+        """The topmost switch."""
+        return self.switches[0] if self.switches else None
+
+    @property
     def card(self) -> str:
         """The address without its function: both ports of a dual-port card have the same."""
         return self.bus_id.rpartition(".")[0]
+
+    def attributes(self) -> dict[str, str | int | None]:
+        """The place as it is published; None for what is not known, and then not published. What was inferred is named, except
+        rails, which always are."""
+        return {
+            names.ATTR_NUMA_NODE: self.numa,
+            names.ATTR_SOCKET: self.socket,
+            names.ATTR_PCIE_SWITCH: self.switch,
+            names.ATTR_PCIE_PATH: self._switch_chain(),
+            names.STANDARD_PCIE_ROOT: self.root,
+            names.STANDARD_PCI_BUS_ID: self.bus_id,
+            names.ATTR_INFERRED: ",".join(sorted(self.inferred)) or None,
+        }
+
+    def _switch_chain(self) -> str | None:
+        """Where switches are nested. Of a chain that is too long its lower end, which identifies the place as well."""
+        if len(self.switches) < 2:
+            return None
+        chain = "/".join(self.switches)
+        while len(chain) > LONGEST_STRING:
+            chain = chain.partition("/")[2]
+        return chain
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU. ``uuid``, ``memory_bytes`` and ``node`` must be known for it to be offered.
 
-    ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and
-    not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known.
-    ``peers`` are the bus ids of the GPUs whose memory this one can read and write directly, None where that is not known;
-    ``faults`` say why nothing should be placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the driver's
-    own word that the card needs no recovery, None where it does not say.
+    ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and not given out.
+    ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known. ``faults`` say why nothing should be
+    placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the driver's own word that the card needs no recovery, None
+    where it does not say.
     """
 
     location: Location
@@ -136,13 +158,15 @@ class Gpu:
     node: DeviceNode | None = None
     graphics_nodes: tuple[DeviceNode, ...] = ()
     disputed: tuple[str, ...] = ()
-    inferred: frozenset[str] = frozenset()
     mig_profiles: tuple[MigProfile, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()
     fabric: Fabric | None = None
-    peers: tuple[str, ...] | None = None
     faults: tuple[str, ...] = ()
     recovered: bool | None = None
+
+    @property
+    def type(self) -> str:
+        return names.TYPE_GPU
 
     @property
     def name(self) -> str:
@@ -175,8 +199,8 @@ class Nic:
     """One RDMA-capable PCI function of any vendor.
 
     ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm) belong to the NIC as
-    well: they are guarded, and not given out. ``parent`` is the physical function's bus id for an SR-IOV virtual function, None for
-    a physical one; ``vf_index`` is its number there, None where the physical function does not list it.
+    well: they are guarded, and not given out. ``parent`` is the physical function's bus id for an SR-IOV virtual function, None
+    for a physical one; ``vf_index`` is its number there, None where the physical function does not list it.
     """
 
     location: Location
@@ -192,8 +216,11 @@ class Nic:
     sriov_active: int = 0
     parent: str | None = None
     disputed: tuple[str, ...] = ()
-    inferred: frozenset[str] = frozenset()
     vf_index: int | None = None
+
+    @property
+    def type(self) -> str:
+        return names.TYPE_NIC if self.parent is None else names.TYPE_VF
 
     @property
     def name(self) -> str:
@@ -209,8 +236,8 @@ class Nic:
 
     @property
     def publishable(self) -> bool:
-        """Certain enough to be offered: identity, a port and the verbs node are known and nothing contradicts them; of
-        a virtual function also its number."""
+        """Certain enough to be offered: identity, a port and the verbs node are known and nothing contradicts them; of a virtual
+        function also its number."""
         known = self.guid and self.ports and self.verbs and not self.disputed
         return bool(known and (self.parent is None or self.vf_index is not None))
 
@@ -218,23 +245,19 @@ class Nic:
 Device = Gpu | Nic
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedFabrics:
-    """Domains and rails as a node published them, since they can be inferred only from the whole machine: bus id and NVLink
-    domain, bus id and rail."""
-
-    nvlink_domains: tuple[tuple[str, str], ...] = ()
-    rails: tuple[tuple[str, int], ...] = ()
+def in_bus_order(device: Device) -> tuple[tuple[int, ...], str]:
+    """Sort key of devices; several RDMA devices of one function by name."""
+    return bus_order(device.location.bus_id), "" if isinstance(device, Gpu) else device.ib_device
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One node. Devices are in bus order; ``vfs`` are Nics whose ``parent`` is one of ``nics``.
 
-    ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
-    GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are
-    guarded and never given out. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``published_fabrics`` is for a machine that
-    is seen through its ResourceSlices, None where the machine itself was read.
+    ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a GPU or of a NIC
+    needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are guarded and never given out.
+    ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``published_fabrics`` is for a machine that is seen through its
+    ResourceSlices, None where the machine itself was read.
     """
 
     numa_nodes: tuple[NumaNode, ...] = ()
@@ -251,9 +274,9 @@ class Machine:
     sub_functions: tuple[SubFunction, ...] = ()
     published_fabrics: PublishedFabrics | None = None
 
-    def devices(self) -> Iterator[Device]:
+    def devices(self) -> tuple[Device, ...]:
         """GPUs, then NICs, then virtual functions."""
-        return iter((*self.gpus, *self.nics, *self.vfs))
+        return *self.gpus, *self.nics, *self.vfs
 
     def device(self, name: str) -> Device | None:
         """The device published under this name (``gpu-0000-0f-00-0``)."""
@@ -264,10 +287,10 @@ class Machine:
 
     def distance(self, one: int, other: int) -> int | None:
         """The SLIT distance between two NUMA nodes."""
-        node = self.numa(one)
-        if node is None or len(node.distances) != len(self.numa_nodes):
+        node, ids = self.numa(one), [node.id for node in self.numa_nodes]
+        if node is None or len(node.distances) != len(ids) or other not in ids:
             return None
-        return {to.id: far for to, far in zip(self.numa_nodes, node.distances, strict=True)}.get(other)
+        return node.distances[ids.index(other)]
 
     def memory_only(self) -> tuple[NumaNode, ...]:
         """NUMA nodes with neither CPUs nor devices: the memory of Grace's GPUs (up to 32 nodes of a board), of CXL cards."""
@@ -280,34 +303,24 @@ class Machine:
         return (node.cpus or None) if node else None
 
 
-def with_switches(known: Iterable[Bridge], devices: Iterable[Device]) -> tuple[Bridge, ...]:
-    """The known bridges and the switches above the devices, in bus order."""
-    found = {bridge.bus_id: bridge for bridge in known}
-    for location in (device.location for device in devices):
+def with_switches(machine: Machine) -> Machine:
+    """The machine with the switches above its devices among its bridges, in bus order."""
+    found = {bridge.bus_id: bridge for bridge in machine.bridges}
+    for location in (device.location for device in machine.devices()):
         for depth, part in enumerate(location.path):
             if part in location.switches and part not in found:
                 found[part] = Bridge(part, location.path[: depth + 1], BridgeKind.UPSTREAM)
-    return tuple(found[bus_id] for bus_id in sorted(found, key=bus_order))
+    return replace(machine, bridges=tuple(found[bus_id] for bus_id in sorted(found, key=bus_order)))
 
 
 def pcie_level(a: Device, b: Device) -> Level:
     """The PCIe level between two devices of one machine: what the allocator concludes from what they publish."""
-    return level_between(_published_place(a.location), _published_place(b.location))
-
-
-def _published_place(location: Location) -> dict[str, str | int | None]:
-    return {
-        names.STANDARD_PCI_BUS_ID: location.bus_id,
-        names.STANDARD_PCIE_ROOT: location.root,
-        names.ATTR_PCIE_SWITCH: location.switches[0] if location.switches else None,
-        names.ATTR_PCIE_PATH: "/".join(location.switches),
-        names.ATTR_NUMA_NODE: location.numa,
-    }
+    return level_between(a.location.attributes(), b.location.attributes())
 
 
 def level_is_inferred(a: Device, b: Device) -> bool:
-    """Whether the PCIe level between two devices rests on something that was inferred or laid over, not read."""
-    return _DECIDED_BY.get(pcie_level(a, b)) in a.inferred | b.inferred
+    """Whether the level between two devices rests on something that was inferred or laid over, not read; NVLink never does."""
+    return _DECIDED_BY.get(level(a, b)[0]) in a.location.inferred | b.location.inferred
 
 
 _DECIDED_BY = {
@@ -319,19 +332,11 @@ _DECIDED_BY = {
 }
 
 
-def inferred_attribute(device: Device) -> str | None:
-    """What ``koordra.io/inferred`` publishes: the attributes that were inferred or laid over ("numaNode,pcieSwitch").
-
-    None, and not published, where all was read. A rail is always inferred and not listed.
-    """
-    return ",".join(sorted(device.inferred)) or None
-
-
 def nvlinks_between(a: Gpu, b: Gpu) -> int:
     """How many NVLinks join two GPUs: the direct ones, or what the narrower of the two has to shared NVSwitches.
 
-    An NVSwitch fabric is non-blocking within a machine, so every pair on it has the width of its narrower member
-    (this is what nvidia-smi prints as NV18 for every pair of an HGX H100).
+    An NVSwitch fabric is non-blocking within a machine, so every pair on it has the width of its narrower member (this is what
+    nvidia-smi prints as NV18 for every pair of an HGX H100).
     """
     direct = sum(link.links for link in a.nvlinks if not link.to_switch and link.peer == b.location.bus_id)
     return direct or min(sum(link.links for link in gpu.nvlinks if link.to_switch) for gpu in (a, b))

@@ -13,7 +13,7 @@ can be said in YAML::
       - {numa: 0, switch: "ffff:ff:01.0", devices: ["0001:00:00.0", "0101:00:00.0"]}
 
 The file fills gaps, it never overrules: a NUMA node that sysfs gives, or a switch that it shows, stays, and where the
-file says otherwise that is a :class:`Contradiction` for people to read. Everything taken from the file is marked in
+file says otherwise that is a :class:`Problem` for people to read. Everything taken from the file is marked in
 ``inferred`` ("numaNode", "pcieSwitch", "pcieRoot"), and so in every picture.
 
 The host bridge follows. Devices below one switch of the file share one, or "same root" would be narrower than "same
@@ -25,22 +25,16 @@ Either is marked "pcieRoot".
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
-from koordra.topology.machine import (
-    BUS_ID,
-    Device,
-    Gpu,
-    Location,
-    Machine,
-    Nic,
-    bus_order,
-    with_switches,
-)
+from koordra.topology.machine import BUS_ID, Gpu, Location, Machine, Nic, bus_order, with_switches
+from koordra.topology.problems import Discovery, Problem
 
 SCHEMA = "koordra.io/overlay/v1"
 _INVENTED_ROOT = "pciffff:"
@@ -56,21 +50,97 @@ class Place:
     switches: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Contradiction:
-    """The file and the machine disagree about ``field`` of a device; the machine is believed."""
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """``file`` is its name, for people; ``places`` are by bus id."""
 
-    device: str
-    field: str
-    machine: str
-    overlay: str
+    file: str
+    places: Mapping[str, Place]
 
-    def __str__(self) -> str:
-        return f"{self.device}: {self.field}: the machine says {self.machine}, the overlay {self.overlay}"
+    def apply(self, found: Discovery) -> Discovery:
+        """The machine with its gaps filled. Problems that the file solves are gone; what it says against the machine is added.
+        Devices that the file does not know stay as they are."""
+        machine = found.machine
+        roots = self._roots(machine)
+
+        def placed(device: _DeviceT) -> _DeviceT:
+            seen = device.location
+            if seen.bus_id not in self.places:
+                return device
+            return replace(
+                device, location=_located(machine, seen, self.places[seen.bus_id], roots[seen.bus_id])
+            )
+
+        laid_over = with_switches(
+            replace(
+                machine,
+                gpus=tuple(map(placed, machine.gpus)),
+                nics=tuple(map(placed, machine.nics)),
+                vfs=tuple(map(placed, machine.vfs)),
+            )
+        )
+        known = {
+            f"PCI device {device.location.bus_id}"
+            for device in laid_over.devices()
+            if device.location.numa is not None
+        }
+        unsolved = {one for one in found.problems if one.field != "numaNode" or one.object not in known}
+        return Discovery(laid_over, tuple(sorted(unsolved.union(self._contradictions(machine)))))
+
+    def _roots(self, machine: Machine) -> dict[str, str]:
+        """Bus id of a placed device -> the host bridge that it counts as being under."""
+        locations = {device.location.bus_id: device.location for device in machine.devices()}
+        placed = [
+            (locations[bus_id], self.places[bus_id])
+            for bus_id in sorted(locations.keys() & self.places, key=bus_order)
+        ]
+        numbers: defaultdict[str, set[int | None]] = defaultdict(set)
+        for seen, place in placed:
+            numbers[seen.root].add(place.numa)
+        roots: dict[str, str] = {}
+        of_switch: dict[str, str] = {}
+        for seen, place in placed:
+            root = seen.root
+            if place.numa is not None and seen.numa is None and len(numbers[root] - {None}) > 1:
+                root = f"{_INVENTED_ROOT}{place.numa:02x}"
+            if place.switches and not seen.switches:
+                root = of_switch.setdefault(place.switches[0], root)
+            roots[seen.bus_id] = root
+        return roots
+
+    def _contradictions(self, machine: Machine) -> Iterator[Problem]:
+        for device in machine.devices():
+            seen, place = device.location, self.places.get(device.location.bus_id, Place())
+            disagreements: list[tuple[str, object, object]] = []
+            if place.numa is not None and seen.numa not in (None, place.numa):
+                disagreements.append(("numaNode", seen.numa, place.numa))
+            if place.numa is not None and machine.numa(place.numa) is None:
+                disagreements.append(("numaNode", "there is no such node", place.numa))
+            # Ids need not agree (NCCL names the secondary side); it is enough that the file names no other switch of the machine.
+            others = {bridge.bus_id for bridge in machine.bridges}.difference(seen.path)
+            if seen.switches and others.intersection(place.switches[:1]):
+                disagreements.append(("pcieSwitch", seen.switches[0], place.switches[0]))
+            for field, says, file_says in disagreements:
+                text = f"the machine says {says}, the overlay {file_says}"
+                yield Problem(device.name, field, text, f"correct {self.file}; the machine is believed")
 
 
-def load(path: Path) -> dict[str, Place]:
-    """Bus id -> place, from an NCCL topology file or one in koordra's form. Raises InvalidManifest naming the file."""
+def _located(machine: Machine, seen: Location, place: Place, root: str) -> Location:
+    node = machine.numa(place.numa) if seen.numa is None else None
+    switches = () if seen.switches else place.switches
+    laid_over = {"numaNode": node, "pcieRoot": root != seen.root, "pcieSwitch": switches}
+    return replace(
+        seen,
+        path=(root, *switches, seen.bus_id) if switches else (root, *seen.path[1:]),
+        switches=seen.switches or switches,
+        numa=node.id if node else seen.numa,
+        socket=node.socket if node else seen.socket,
+        inferred=seen.inferred.union(field for field, changed in laid_over.items() if changed),
+    )
+
+
+def load(path: Path) -> Overlay:
+    """An NCCL topology file or one in koordra's form. Raises InvalidManifest naming the file."""
     subject = f"overlay {path.name}"
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -80,30 +150,8 @@ def load(path: Path) -> dict[str, Place]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidManifest(f"cannot be read: {error}", object=subject) from error
-    return _of_xml(text, subject) if text.lstrip().startswith("<") else _of_yaml(text, subject)
-
-
-def apply(machine: Machine, places: Mapping[str, Place]) -> tuple[Machine, tuple[Contradiction, ...]]:
-    """The machine with its gaps filled, and what the file says against it. Devices that the file does not know stay."""
-    contradictions: list[Contradiction] = []
-    roots = _roots(machine, places)
-
-    def placed(device: _DeviceT) -> _DeviceT:
-        bus_id = device.location.bus_id
-        if bus_id not in places:
-            return device
-        contradictions.extend(_contradictions(machine, device, places[bus_id]))
-        location, inferred = _located(machine, device.location, places[bus_id], roots[bus_id])
-        return replace(device, location=location, inferred=device.inferred | inferred)
-
-    gpus, nics, vfs = (
-        tuple(map(placed, machine.gpus)),
-        tuple(map(placed, machine.nics)),
-        tuple(map(placed, machine.vfs)),
-    )
-    bridges = with_switches(machine.bridges, (*gpus, *nics, *vfs))
-    overlaid = replace(machine, gpus=gpus, nics=nics, vfs=vfs, bridges=bridges)
-    return overlaid, tuple(sorted(contradictions))
+    read = _of_xml if text.lstrip().startswith("<") else _of_yaml
+    return Overlay(path.name, read(text, subject))
 
 
 def _of_xml(text: str, subject: str) -> dict[str, Place]:
@@ -135,80 +183,25 @@ def _of_yaml(text: str, subject: str) -> dict[str, Place]:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidManifest(f"is not YAML: {error}", object=subject) from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise InvalidManifest(
-            "is no overlay", object=subject, field="schema", remedy=f"write schema: {SCHEMA}"
-        )
+    read = Reader(document, object=subject)
+    if read.text("schema") != SCHEMA:
+        raise read.wrong("is no overlay", f"write schema: {SCHEMA}", at="schema")
+    if not read.sequence("groups"):
+        raise read.wrong("needs a list of {numa, switch, devices}", "see the example", at="groups")
     places: dict[str, Place] = {}
-    groups = document.get("groups")
-    for group in groups if isinstance(groups, list) else [None]:
-        if not isinstance(group, dict) or not isinstance(group.get("devices"), list):
-            needed = "needs a list of {numa, switch, devices}"
-            raise InvalidManifest(needed, object=subject, field="groups", remedy="see the example")
-        numa, switch = group.get("numa"), group.get("switch")
-        if numa is not None and (not isinstance(numa, int) or isinstance(numa, bool)):
-            raise InvalidManifest(f"{numa!r} is no NUMA node", object=subject, field="groups.numa")
-        place = Place(numa, () if switch is None else (_bus_id(switch, subject),))
-        places |= {_bus_id(device, subject): place for device in group["devices"]}
+    for group in read.each("groups"):
+        devices, switch = group.texts("devices"), group.text("switch")
+        if not devices:
+            raise group.wrong("is missing or empty", "list PCI addresses", at="devices")
+        place = Place(group.between("numa", 0), (_bus_id(switch, subject),) if switch else ())
+        places |= {_bus_id(device, subject): place for device in devices}
     return places
 
 
-def _bus_id(value: Any, subject: str) -> str:
+def _bus_id(value: str | None, subject: str) -> str:
     text = str(value).lower()
     if not BUS_ID.fullmatch(text):
         raise InvalidManifest(
             f"{value!r} is no PCI address", object=subject, field="busid", remedy="write 0000:1b:00.0"
         )
     return text
-
-
-def _roots(machine: Machine, places: Mapping[str, Place]) -> dict[str, str]:
-    """Bus id of a placed device -> the host bridge that it counts as being under."""
-    placed = [
-        (device.location, places[device.location.bus_id])
-        for device in sorted(machine.devices(), key=lambda device: bus_order(device.location.bus_id))
-        if device.location.bus_id in places
-    ]
-    numbers: dict[str, set[int]] = {}
-    for seen, place in placed:
-        if place.numa is not None:
-            numbers.setdefault(seen.root, set()).add(place.numa)
-    roots: dict[str, str] = {}
-    of_switch: dict[str, str] = {}
-    for seen, place in placed:
-        root = seen.root
-        if place.numa is not None and seen.numa is None and len(numbers[root]) > 1:
-            root = f"{_INVENTED_ROOT}{place.numa:02x}"
-        if place.switches and not seen.switches:
-            root = of_switch.setdefault(place.switches[0], root)
-        roots[seen.bus_id] = root
-    return roots
-
-
-def _located(machine: Machine, seen: Location, place: Place, root: str) -> tuple[Location, frozenset[str]]:
-    inferred: set[str] = set()
-    location = seen
-    node = machine.numa(place.numa)
-    if seen.numa is None and node is not None:
-        location = replace(location, numa=node.id, socket=node.socket)
-        inferred.add("numaNode")
-    if root != seen.root:
-        location = replace(location, path=(root, *location.path[1:]))
-        inferred.add("pcieRoot")
-    if place.switches and not seen.switches:
-        location = replace(location, path=(root, *place.switches, seen.bus_id), switches=place.switches)
-        inferred.add("pcieSwitch")
-    return location, frozenset(inferred)
-
-
-def _contradictions(machine: Machine, device: Device, place: Place) -> Iterator[Contradiction]:
-    seen = device.location
-    if place.numa is not None and seen.numa is not None and seen.numa != place.numa:
-        yield Contradiction(device.name, "numaNode", str(seen.numa), str(place.numa))
-    if place.numa is not None and machine.numa(place.numa) is None:
-        yield Contradiction(device.name, "numaNode", "there is no such node", str(place.numa))
-    if place.switches and seen.switches:
-        # Ids need not agree (NCCL names the secondary side); it is enough that the file names no other switch of the machine.
-        others = {bridge.bus_id for bridge in machine.bridges}.difference(seen.path)
-        if place.switches[0] in others:
-            yield Contradiction(device.name, "pcieSwitch", seen.switches[0], place.switches[0])

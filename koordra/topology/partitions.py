@@ -78,6 +78,15 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedFabrics:
+    """Domains and rails as a node published them, since they can be inferred only from the whole machine: bus id and NVLink
+    domain, bus id and rail."""
+
+    nvlink_domains: tuple[tuple[str, str], ...] = ()
+    rails: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SubFunction:
     """A part of a NIC without a PCI function of its own (``mlx5_core.sf.2``). Guarded, never given out.
 

@@ -59,8 +59,8 @@ ALLOCATORS = {
 }
 
 
-def region_module() -> Any:
-    """region.py alone: the packages above it import what a bare machine does not have."""
+def region_modules() -> tuple[Any, Any]:
+    """region.py and usage.py alone: the packages above it import what a bare machine does not have."""
     package = NATIVE.parent
     for name in (
         "koordra",
@@ -71,7 +71,8 @@ def region_module() -> Any:
         module = types.ModuleType(name)
         module.__path__ = [str(package / name.replace(".", "/"))]
         sys.modules[name] = module
-    return importlib.import_module("koordra.kubelet_plugin.isolation.limiter.region")
+    region = importlib.import_module("koordra.kubelet_plugin.isolation.limiter.region")
+    return region, importlib.import_module("koordra.kubelet_plugin.isolation.limiter.usage")
 
 
 def driver_folder() -> Path:
@@ -183,7 +184,7 @@ def main() -> int:
         raise SystemExit("this is a limited container: run it on the node, or where koordra is not")
     out, limit = options.out.resolve(), options.limit_gib << 30
     driver = (options.driver or driver_folder()).resolve()
-    program, region = build(out), region_module()
+    program, (region, usage) = build(out), region_modules()
     with tempfile.TemporaryDirectory() as folder:
         bare = environment(driver, out=None, regions=folder)
         card = run([str(program), "card"], bare)
@@ -196,7 +197,7 @@ def main() -> int:
             region.allow(regions / "claim", claim="bench", uuid=card["uuid"], limit=limit)
             variables = environment(driver, out=out, regions=str(regions)) | more
             said = run(command, variables) if command else compared(program, bare, variables, options.pairs)
-            use = region.read(regions / "claim")
+            use = usage.read(regions / "claim")
             return {"said": said, "refusedByLimiter": use.devices[0].denied, "handshake": use.handshake}
 
         document: dict[str, Any] = {

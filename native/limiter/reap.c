@@ -77,11 +77,11 @@ static bool gone_for_good(struct slot *slot)
 /* `owners` is the file of the slot's owners. */
 static bool reap_slot(const struct region *region, int work, int owners, unsigned number)
 {
-    if (slot_owned(region, owners, number) || !slot_seize(work, number))
+    if (slot_owned(owners, number) || !slot_seize(work, number))
         return false; /* its owner lives, or somebody is at work on it */
     /* Asked again: it may have been taken in between. */
     struct usage *usage = region->usage;
-    bool dead = !slot_owned(region, owners, number) && gone_for_good(&usage->slots[number]);
+    bool dead = !slot_owned(owners, number) && gone_for_good(&usage->slots[number]);
     if (dead) {
         slot_clear(usage, number);
         compact(usage, number);

@@ -79,9 +79,9 @@ static enum region_answer map_region(struct region *region, const char *folder, 
     enum region_answer answer = REGION_OK;
     if (!region->policy || !region->usage)
         answer = REGION_ABSENT;
-    else if (region->policy->magic != POLICY_MAGIC || region->policy->version > REGION_VERSION ||
-             region->policy->version < REGION_VERSION_OLDEST || region->policy->bytes != sizeof *region->policy ||
-             region->usage->magic != USAGE_MAGIC || region->usage->version != region->policy->version ||
+    else if (region->policy->magic != POLICY_MAGIC || region->policy->version != REGION_VERSION ||
+             region->policy->bytes != sizeof *region->policy || region->usage->magic != USAGE_MAGIC ||
+             region->usage->version != REGION_VERSION ||
              region->usage->bytes != sizeof *region->usage || atomic_load(&region->policy->device_count) > DEVICES_MAX)
         answer = REGION_INVALID;
     if (answer != REGION_OK)

@@ -85,8 +85,8 @@ static bool take_slot(struct region *region, int work, unsigned number)
         return false; /* it is being given back this very moment: the bit stays, and goes with the next reaping */
     int owners = slot_owners(region, number);
     /* One with an owner had lost its bit: only who writes over the file can do that. It has it again now. */
-    if (!slot_owned(region, owners, number))
-        region->lock = slot_own(region, work, owners, number);
+    if (!slot_owned(owners, number))
+        region->lock = slot_own(work, owners, number);
     slot_owners_end(owners);
     if (!region->lock) {
         slot_release(work, number);

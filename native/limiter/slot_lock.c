@@ -122,16 +122,11 @@ static const void *map_for_life(int file)
     return kept;
 }
 
-static bool by_seizing(const struct region *region)
-{
-    return region->policy->version == 1 || DEFECT(one_list_of_locks);
-}
-
 int slot_owners(const struct region *region, unsigned slot)
 {
     char name[16];
     snprintf(name, sizeof name, "alive.%u", slot % ALIVE_FILES);
-    return by_seizing(region) ? -1 : region_file(region->folder, name, O_RDONLY);
+    return DEFECT(one_list_of_locks) ? -1 : region_file(region->folder, name, O_RDONLY);
 }
 
 void slot_owners_end(int owners)
@@ -140,9 +135,9 @@ void slot_owners_end(int owners)
         close(owners);
 }
 
-const void *slot_own(const struct region *region, int work, int owners, unsigned slot)
+const void *slot_own(int work, int owners, unsigned slot)
 {
-    if (by_seizing(region))
+    if (DEFECT(one_list_of_locks))
         return map_for_life(work);
     const void *kept = owners >= 0 && lock_byte(owners, F_RDLCK, slot) ? map_for_life(owners) : NULL;
     if (DEFECT(locks_go_with_a_fork))
@@ -150,9 +145,9 @@ const void *slot_own(const struct region *region, int work, int owners, unsigned
     return kept;
 }
 
-bool slot_owned(const struct region *region, int owners, unsigned slot)
+bool slot_owned(int owners, unsigned slot)
 {
-    if (by_seizing(region))
+    if (DEFECT(one_list_of_locks))
         return false;
     if (owners < 0 && !DEFECT(unasked_is_dead))
         return true;

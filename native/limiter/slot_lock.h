@@ -17,17 +17,16 @@ void slot_work_end(int work);
 bool slot_seize(int work, unsigned slot);
 void slot_release(int work, unsigned slot);
 
-/* The file that has the slot's owner's lock; -1 where that is `usage` (version 1), or it cannot be had. Slots n and n + ALIVE_FILES
- * share one. */
+/* The file that has the slot's owner's lock; -1 where it cannot be had. Slots n and n + ALIVE_FILES share one. */
 int slot_owners(const struct region *region, unsigned slot);
 void slot_owners_end(int owners);
 
-/* Whether the slot has a living owner; one that cannot be asked about has. In version 1 slot_seize tells. */
-bool slot_owned(const struct region *region, int owners, unsigned slot);
+/* Whether the slot has a living owner; one that cannot be asked about has. */
+bool slot_owned(int owners, unsigned slot);
 
 /* The mapping that says for as long as it is there that the slot, seized through `work`, has a living owner; NULL where it
  * cannot be had. */
-const void *slot_own(const struct region *region, int work, int owners, unsigned slot);
+const void *slot_own(int work, int owners, unsigned slot);
 
 /* From now until this process's memory goes, the node can see that it was refused. */
 void refused_for_life(const char *folder);

@@ -41,7 +41,7 @@ void region_make(const char *path, const uint8_t (*uuids)[16], unsigned count, u
     CHECK(mkdir(path, 0755) == 0 || errno == EEXIST);
     policy = make_file(path, "policy", sizeof *policy);
     usage = make_file(path, "usage", sizeof *usage);
-    make_owners(path); /* of no use to version 1, which has none */
+    make_owners(path);
     policy->version = REGION_VERSION;
     policy->bytes = sizeof *policy;
     policy->flags = flags;
@@ -77,8 +77,6 @@ void begin_with(struct setting setting)
     for (unsigned claim = claims; !setting.no_region && claim-- > 0;) {
         snprintf(path, sizeof path, "%s/claim-%u", regions, claim);
         region_make(path, (const uint8_t(*)[16])uuids, cards, limit, kept, setting.flags);
-        if (setting.version)
-            policy->version = usage->version = setting.version;
     }
     if (!setting.no_context)
         start_cuda();

@@ -72,7 +72,6 @@ struct setting {
     uint64_t policy_context; /* what the policy keeps, where that is different; 1: nothing */
     unsigned flags;
     unsigned claims;         /* 1; each gets `limit` */
-    unsigned version;        /* of the region; the newest */
     bool no_region, no_context;
 };
 

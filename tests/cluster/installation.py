@@ -243,7 +243,7 @@ def dry_run(client: KubeClient, obj: Object) -> Object:
     kind, place = kind_of(obj), objects.metadata(obj).get("namespace")
     query = {"dryRun": "All", "fieldManager": "koordra-test", "fieldValidation": "Strict", "force": "true"}
     path = kind.path(namespace=place, name=objects.name(obj))
-    return client._send("PATCH", path, query=query, body=obj, content_type="application/apply-patch+yaml")
+    return client._answer("PATCH", path, query=query, body=obj, content_type="application/apply-patch+yaml")
 
 
 __all__ = ["Installation", "account_kubeconfig", "documents", "dry_run", "kind_of", "token"]

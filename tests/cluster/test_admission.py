@@ -20,8 +20,8 @@ from tests.cluster.waiting import NODES, eventually
 
 pytestmark = pytest.mark.cluster
 
-ROLES = kinds.Kind("rbac.authorization.k8s.io", "v1", "roles", "Role", namespaced=True)
-ROLE_BINDINGS = kinds.Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", namespaced=True)
+ROLES = kinds.Kind("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = kinds.Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 
 ALL = {"operator": "Exists"}
 TOLERATIONS = {
@@ -346,9 +346,7 @@ def test_native_namespaces_get_standard_terms(client: KubeClient, native: str) -
 
 
 RESOURCE_CLASSES = kinds.Kind("koordra.io", "v1alpha1", "resourceclasses", "ResourceClass", namespaced=False)
-CLASS_PARAMETERS = kinds.Kind(
-    "koordra.io", "v1alpha1", "resourceclassparameters", "ResourceClassParameters", namespaced=True
-)
+CLASS_PARAMETERS = kinds.Kind("koordra.io", "v1alpha1", "resourceclassparameters", "ResourceClassParameters")
 
 
 @pytest.fixture
@@ -520,7 +518,7 @@ def test_slices_of_every_machine_are_accepted_as_they_are(
         build_slices(discover(tmp_path).machine, node_name=NODES[0], node_uid="u", mode=mode, generation=1)
     ):
         body["metadata"] = {"name": f"koordra-test-dry-{number}"}
-        accepted = client._send(
+        accepted = client._answer(
             "POST",
             kinds.RESOURCE_SLICES.path(),
             query={"dryRun": "All", "fieldValidation": "Strict"},

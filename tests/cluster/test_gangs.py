@@ -9,7 +9,7 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import POD_GROUPS_ALPHA
+from koordra.controller.cache.changes import POD_GROUPS
 from koordra.controller.gangs.annotations import COMMITTED, GANG, GANG_MIN
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
@@ -18,7 +18,8 @@ from tests.cluster.waiting import NODES, eventually
 
 pytestmark = pytest.mark.cluster
 
-JOBS = Kind("batch", "v1", "jobs", "Job", namespaced=True)
+POD_GROUPS_ALPHA = POD_GROUPS[1]
+JOBS = Kind("batch", "v1", "jobs", "Job")
 MEMBERS = 8
 PATIENCE = 240.0
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from koordra import quantity
-from koordra.allocator import worst_level
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Invalid
 from koordra.kube import KubeClient
+from koordra_devcluster.demo.report import worst_level
 from tests.cluster.waiting import NODES, eventually
 
 pytestmark = pytest.mark.cluster

@@ -23,7 +23,7 @@ from tests.cluster.waiting import NODES, eventually
 
 pytestmark = pytest.mark.cluster
 
-DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", namespaced=True)
+DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment")
 TEMPLATES: Final = kinds.RESOURCE_CLAIM_TEMPLATES
 LONG: Final = 90.0
 
@@ -188,7 +188,6 @@ def dry(client: KubeClient, limits: Object) -> Object:
     return client._answer(
         "POST",
         f"/api/v1/namespaces/{NAMESPACE}/pods",
-        kinds.PODS,
         body=pod("dry", limits),
         query={"dryRun": "All"},
     )

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.controller.webhook import connections, keys
-from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.run import CONFIGURATIONS, SECRET_NAME, SECRETS
 from koordra.controller.webhook.run import NAME as CONFIGURATION
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
@@ -69,9 +69,9 @@ def verdict(client: KubeClient, namespace: str) -> str:
 # --- certificates ---
 
 
-def served(port: int) -> bytes:
+def served(port: int) -> x509.Certificate:
     """The certificate that a new connection meets."""
-    return ssl.get_server_certificate(("127.0.0.1", port), timeout=5).encode()
+    return x509.load_pem_x509_certificate(ssl.get_server_certificate(("127.0.0.1", port), timeout=5).encode())
 
 
 def stored(client: KubeClient) -> keys.Keys:
@@ -127,19 +127,19 @@ def test_a_certificate_that_nears_its_end_is_replaced_and_nobody_notices(
 ) -> None:
     present, past = stored(client), datetime.now(UTC) - timedelta(days=61)
     names_of = sorted(keys.names_of(present.serving.certificate))
-    old = keys.issue(present.authority, names_of, now=past, lifetime=keys.SERVING_LIFETIME)
+    old = keys.issue(present.authorities[0], names_of, now=past, lifetime=keys.SERVING_LIFETIME)
     with Asking(client, namespace) as asking:
-        store(client, keys.Keys(old, present.authority))
+        store(client, keys.Keys(old, present.authorities))
         eventually(
             lambda: (
-                keys.begins(served(installed.webhook_port)) > datetime.now(UTC) - timedelta(hours=1)
+                served(installed.webhook_port).not_valid_before_utc > datetime.now(UTC) - timedelta(hours=1)
                 and stored(client).serving.certificate not in (old.certificate, present.serving.certificate)
             ),
             "a new certificate",
             timeout=ROUND,
         )
     assert asking.answers == {"refused"}
-    assert stored(client).authority == present.authority
+    assert stored(client).authorities == present.authorities
 
 
 def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
@@ -150,17 +150,16 @@ def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
     due = keys.issue(
         None, ["koordra-webhook"], now=now - timedelta(days=2600), lifetime=keys.AUTHORITY_LIFETIME
     )
-    names_of = sorted(keys.names_of(present.serving.certificate))
-    serving = keys.issue(due, names_of, now=now, lifetime=keys.SERVING_LIFETIME)
-    announced = keys.Keys(present.serving, present.authority, Pair(due.certificate, due.key))
-    store(client, announced)
-    eventually(lambda: set(bundles(client)) == {announced.bundle}, "both authorities trusted", timeout=ROUND)
     with Asking(client, namespace) as asking:
-        store(client, keys.Keys(serving, due, predecessor=present.authority.certificate))
-        eventually(lambda: stored(client).successor is not None, "a successor", timeout=ROUND)
+        store(client, keys.Keys(present.serving, (*present.authorities, due)))
         eventually(
             lambda: all(one.count(b"BEGIN CERTIFICATE") == 3 for one in bundles(client)),
-            "three trusted authorities",
+            "a successor beside both",
+            timeout=ROUND,
+        )
+        eventually(
+            lambda: keys.is_signed_by(served(installed.webhook_port), due.certificate),
+            "a certificate from the trusted one",
             timeout=ROUND,
         )
         # Ten minutes later; the controller still announces this one before it lets it sign.
@@ -170,27 +169,29 @@ def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
             now=datetime.now(UTC) - keys.SETTLE - timedelta(minutes=1),
             lifetime=keys.AUTHORITY_LIFETIME,
         )
-        store(client, keys.Keys(serving, due, settled, present.authority.certificate))
+        store(client, keys.Keys(stored(client).serving, (*present.authorities, due, settled)))
         eventually(
             lambda: keys.is_signed_by(served(installed.webhook_port), settled.certificate),
             "a certificate from the successor",
             timeout=ROUND,
         )
     assert asking.answers == {"refused"}
-    assert stored(client).predecessor == due.certificate
+    assert due in stored(client).authorities
 
 
 def test_lost_keys_are_made_anew(client: KubeClient, installed: Installation, namespace: str) -> None:
     before = stored(client)
     client.delete(SECRETS, SECRET_NAME, namespace=SYSTEM)
     eventually(
-        lambda: _is_there(client) and stored(client).authority != before.authority, "new keys", timeout=ROUND
+        lambda: _is_there(client) and stored(client).authorities != before.authorities,
+        "new keys",
+        timeout=ROUND,
     )
     eventually(
         lambda: set(bundles(client)) == {stored(client).bundle}, "the new authority trusted", timeout=ROUND
     )
     eventually(lambda: verdict(client, namespace) == "refused", "an answer of the webhook")
-    assert keys.is_signed_by(served(installed.webhook_port), stored(client).authority.certificate)
+    assert keys.is_signed_by(served(installed.webhook_port), stored(client).authorities[0].certificate)
 
 
 def _is_there(client: KubeClient) -> bool:
@@ -283,7 +284,7 @@ def adding_claims(client: KubeClient, controller: None, tmp_path: Path) -> Itera
     now = datetime.now(UTC)
     authority = keys.issue(None, ["koordra-test"], now=now, lifetime=timedelta(days=1))
     pair = keys.issue(authority, ["127.0.0.1"], now=now, lifetime=timedelta(days=1))
-    (tmp_path / "pair").write_bytes(pair.key + b"\n" + pair.certificate)
+    (tmp_path / "pair").write_bytes(b"".join(reversed(pair.to_pem())))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "pair")
     server = ThreadingHTTPServer(("127.0.0.1", 0), _AddsAClaim)
@@ -307,7 +308,7 @@ def adding_claims(client: KubeClient, controller: None, tmp_path: Path) -> Itera
         ],
         "clientConfig": {
             "url": f"https://127.0.0.1:{server.server_address[1]}/",
-            "caBundle": base64.b64encode(authority.certificate).decode(),
+            "caBundle": base64.b64encode(authority.to_pem()[0]).decode(),
         },
     }
     body = {

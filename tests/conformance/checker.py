@@ -222,8 +222,11 @@ class _Judge:
             r["device"]
             for r in results
             if r["device"] in cards
-            and amount(r["consumedCapacity"]["memory"])
-            == amount(cards[r["device"]]["capacity"]["memory"]["value"])
+            and (
+                "shareID" not in r
+                or amount(r["consumedCapacity"]["memory"])
+                == amount(cards[r["device"]]["capacity"]["memory"]["value"])
+            )
         }
         table = hopper_partitions(cards)
         if (table or by_claim) and len(whole) > 1 and whole not in table:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds, names
-from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
+from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
 from tests.e2e.node import NAMESPACE, KoordraNode, Prepared
@@ -98,7 +98,7 @@ def answer(containerd: Containerd, container: str, command: str) -> dict[str, An
 
 def room(node: KoordraNode, claim: Prepared) -> int:
     """What the share leaves beside a context."""
-    (device,) = limiter_region.read(node.state / "limiter" / "claims" / claim.uid).devices
+    (device,) = limiter_usage.read(node.state / "limiter" / "claims" / claim.uid).devices
     assert device.context_bytes > 0
     return SHARE - device.context_bytes
 
@@ -123,13 +123,13 @@ def test_a_program_cannot_allocate_past_its_share(
     claim = prepare(share_of(node.machine.gpus[0]), config=limited())
     container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi, mounts=tenant.mounts))
     region = node.state / "limiter" / "claims" / claim.uid
-    assert limiter_region.read(region).handshake == "waiting"
+    assert limiter_usage.read(region).handshake == "waiting"
     wait_until(lambda: limited_condition(node, claim) == ("Unknown", "NoProcessYet"), "the claim's condition")
 
     said = answer(containerd, container, tenant.command(room(node, claim)))
     assert said == {"opened": True, "init": 0, "past": 2, "within": 0, "free": 0, "total": SHARE}
 
-    use = limiter_region.read(region)
+    use = limiter_usage.read(region)
     assert use.handshake == "enforcing"
     assert use.devices[0].denied == 1
     assert use.devices[0].limit == SHARE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koordra.placement.defragment.emptying import Pod, Site, kept_free, without
+from koordra.placement.defragment.emptying import Pod, kept_free, without
 from koordra.placement.defragment.moves import Freed, ways
 from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Request, State, after
 from koordra.topology.machine_shape import MachineShape
@@ -35,11 +35,11 @@ def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | Non
         state = now[move.pod.node]
         assert state is not None
         now[move.pod.node] = without(state, move.pod)
-    site = now[freed.node]
+    site = now[freed.site.node]
     assert site is not None
-    assert all(site.gpus[at] == WHOLE for at in freed.gpus)
-    assert all(site.nics[at] == FULL for at in freed.nics)
-    now[freed.node] = kept_free(site, Site((), 0, freed.node, freed.gpus, freed.nics))
+    assert all(site.gpus[at] == WHOLE for at in freed.site.gpus)
+    assert all(site.nics[at] == FULL for at in freed.site.nics)
+    now[freed.site.node] = kept_free(site, freed.site)
     for node in {move.node for move in freed.moves}:
         state = now[node]
         assert state is not None

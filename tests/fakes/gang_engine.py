@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from koordra.api.claims import ResourceClaim
+from koordra.api.objects import Fields
 from koordra.placement import engine_for
 from koordra.placement.decide import Engine
 from koordra.placement.gang import GangScore, Member
 from koordra.placement.manifests import Manifests
 from koordra.placement.request.groups import Group
 
-Object = Mapping[str, Any]
 
-
-def gang_engine(manifests: Iterable[Object], *, policy: str = "koordra") -> Engine:
+def gang_engine(manifests: Iterable[Fields], *, policy: str = "koordra") -> Engine:
     """Allocated claims hold what they say, bound pods load their node."""
     engine = engine_for(policy=policy)
     Manifests.of(manifests).fill(engine.index)
     return engine
 
 
-def member(key: str, pods: Sequence[Object], claims: Sequence[Object] = (), **more: Any) -> Member:
+def member(key: str, pods: Sequence[Fields], claims: Sequence[Fields] = (), **more: Any) -> Member:
     """A member by its plain objects."""
     return Member(key, Group(tuple(map(ResourceClaim.from_dict, claims)), tuple(pods)), **more)
 

@@ -20,8 +20,9 @@ from typing import Any
 from koordra.api import objects
 from koordra.api.kinds import ALL, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
+from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.errors import Conflict, Invalid, NotFound
+from tests.fakes.cluster import Cluster
 
 Key = tuple[str, str, str]
 """(plural, namespace, name); namespace is empty for cluster-scoped kinds."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from koordra.controller.cache.changes import Change, Cluster
+from koordra.controller.cache.changes import Change
+from tests.fakes.cluster import Cluster
 
 
 class Listing:
@@ -13,10 +14,10 @@ class Listing:
         self._before = Cluster()
 
     def changes(self) -> list[Change]:
-        before = dict(self._before.tables())
+        before = dict(self._before)
         self._before = self.seen
         found: list[Change] = []
-        for kind, table in self.seen.tables():
+        for kind, table in self.seen.items():
             found += (
                 Change(kind, key, obj) for key, obj in table.items() if before[kind].get(key) is not obj
             )

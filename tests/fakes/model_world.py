@@ -45,11 +45,12 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
+from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.writes import Writer
 from koordra.errors import ApiUnreachable, KoordraError
+from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import device_class, gpu_slice, node
 from tests.fakes.model_api import Client, Killed, ModelApi, Request, unreachable
 from tests.fakes.model_planner import CARD, amount_of, results_of

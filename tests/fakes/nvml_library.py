@@ -112,7 +112,6 @@ def described(gpu: Gpu, changes: dict[str, str]) -> Iterator[str]:
     }
     yield f"gpu {nvml_bus_id(gpu.location.bus_id)}"
     yield from (f"{fact} {value}" for fact, value in facts.items() if value is not None)
-    yield from (f"peer {nvml_bus_id(peer)}" for peer in gpu.peers or ())
     number = 0
     for link in gpu.nvlinks:
         for _ in range(link.links):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.network.netlink_links import LinkState
+from koordra.node_state.claim_network import NetworkPlan
 
 HOST = "host"
 
@@ -67,32 +68,22 @@ class FakeLinks:
         assert (HOST, parent) in self.where
         self.where[netns, as_name] = LinkState(as_name, 1500, False, "02:aa:00:00:00:01", ())
 
-    def add_child(
-        self, parent: str, *, netns: str, as_name: str, vlan: int | None = None, pkey: int | None = None
-    ) -> None:
-        self._step(f"{as_name} on {parent}: vlan {vlan} pkey {pkey}")
+    def add_child(self, parent: str, plan: NetworkPlan, *, netns: str) -> None:
+        self._step(f"{plan.interface} on {parent}: vlan {plan.vlan} pkey {plan.pkey}")
         assert (netns, parent) in self.where
-        self.where[netns, as_name] = LinkState(as_name, 1500, False, "02:bb:00:00:00:01", ())
+        self.where[netns, plan.interface] = LinkState(plan.interface, 1500, False, "02:bb:00:00:00:01", ())
 
     def delete_in(self, netns: str, name: str) -> None:
         self._step(f"delete {name}")
         self.where.pop((netns, name), None)
 
-    def configure(
-        self,
-        name: str,
-        *,
-        netns: str,
-        mtu: int | None,
-        addresses: tuple[str, ...],
-        routes: tuple[tuple[str, str], ...],
-    ) -> LinkState:
+    def configure(self, plan: NetworkPlan, *, netns: str) -> LinkState:
+        name = plan.interface
         self._step(f"configure {name}")
-        state = replace(
-            self.where[netns, name], mtu=mtu or self.where[netns, name].mtu, up=True, addresses=addresses
-        )
+        before = self.where[netns, name]
+        state = replace(before, mtu=plan.mtu or before.mtu, up=True, addresses=plan.addresses)
         self.where[netns, name] = state
-        self.routes += [(name, destination, gateway) for destination, gateway in routes]
+        self.routes += [(name, destination, gateway) for destination, gateway in plan.routes]
         return state
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from koordra.topology import overlay, presets
 from koordra.topology.machine import Machine
 from koordra.topology.presets import Preset
+from koordra.topology.problems import Discovery
 
 HERE = Path(__file__).parent
 NAMES = sorted(
@@ -29,6 +30,6 @@ def machine(name: str) -> Machine:
     made = kind.machine(serial=SERIAL)
     if kind.overlay is None:
         return made
-    laid_over, contradictions = overlay.apply(made, overlay.load(kind.overlay))
-    assert not contradictions
-    return laid_over
+    laid_over = overlay.load(kind.overlay).apply(Discovery(made))
+    assert not laid_over.problems
+    return laid_over.machine

@@ -85,7 +85,7 @@ TEXTS: Final = (
     (
         "writer",
         "a give-back that does not depend on the claim's version",
-        '        return self._patch_claim(claim, _no_allocation(claim), subresource="status")\n',
+        "        return self._patch_claim(claim, _no_allocation(claim))\n",
         '        return self._send(RESOURCE_CLAIMS, claim, _no_allocation(claim), subresource="status")\n',
     ),
     (

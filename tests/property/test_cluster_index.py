@@ -102,9 +102,11 @@ def said(index: ClusterIndex) -> Dict:
         },
         "alike": sorted(alike.values()),
         "devices": sorted(devices.values()),
-        "dedicated": set(index.taken.dedicated),
-        "shares": index.taken.shares,
-        "consumed": index.taken.consumed,
+        "taken": {
+            one: (bool(use.holder), use.shares, use.consumed)
+            for of_pool in index.taken.of_pool.values()
+            for one, use in of_pool.items()
+        },
         "allocated": {key: held.allocation for key, held in index.allocated.items()},
         "classes": set(index.classes),
     }

@@ -18,13 +18,14 @@ from koordra.api.claims import ResourceClaim
 from koordra.api.classic.notes import Notes
 from koordra.api.opaque import parameters
 from koordra.cel.selectors import compile_error
-from koordra.compat.detection import written_by_schedulers
-from koordra.compat.dialect import Place
+from koordra.compat.detection import is_written
+from koordra.compat.dialect import Dialect, covers
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.dialects import elastic_gpu as elastic
+from koordra.compat.rewrite import Rewritten
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.settings import in_a_cluster
-from koordra.controller.legacy.translation import Translation, Translations, translated
+from koordra.controller.legacy.translation import Translations, translated
 from koordra.errors import InvalidInput
 from koordra.quantity import to_int
 from koordra_devcluster.apiserver.fields.schema import Decoder
@@ -38,13 +39,18 @@ RULES = Rules(datetime(2026, 1, 1, tzinfo=UTC), compile_error)
 
 # --- any pod ----------------------------------------------------------------------------------------------------------
 
-RESOURCES = sorted(
-    {name.key.replace("*", "1g.5gb") for dialect in DIALECTS for name in dialect.of(Place.RESOURCE)}
+RESOURCES = sorted({name.replace("*", "1g.5gb") for dialect in DIALECTS for name in dialect.resources})
+
+
+def annotations_of(dialect: Dialect) -> list[str]:
+    known = (*dialect.annotations, *dialect.soft_annotations, *dialect.written)
+    return sorted({name.replace("*", "a") for name in known})
+
+
+ANNOTATIONS = sorted({name for dialect in DIALECTS for name in annotations_of(dialect)})
+LABELS = sorted(
+    {name.replace("*", "a") for dialect in DIALECTS for name in (*dialect.labels, *dialect.soft_labels)}
 )
-ANNOTATIONS = sorted(
-    {name.key.replace("*", "a") for dialect in DIALECTS for name in dialect.of(Place.ANNOTATION)}
-)
-LABELS = sorted({name.key.replace("*", "a") for dialect in DIALECTS for name in dialect.of(Place.LABEL)})
 WORDS = (
     "", "true", "spread", "binpack,mutex", "numa", "A100,V100", ",", "GPU-1", "mig", "hami-core", "50", "slot=1,core=1,memory=1", "ignore", "HAMi-core", "{", "[]",
     '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}', '{"rdma": {"vfSelector": {}}}', '{"gpu": {"requiredTopologyScope": "PCIe"}}', '{"allocatePolicy": "Restricted"}',
@@ -60,12 +66,8 @@ strange = st.dictionaries(
 HOPELESS = {"koordinator.sh/fpga", "aliyun.com/gpu-count", *elastic.README_ONLY}
 FAMILIES = [
     (
-        [
-            name
-            for name in RESOURCES
-            if any(one.covers(name) for one in dialect.of(Place.RESOURCE)) and name not in HOPELESS
-        ],
-        sorted({name.key.replace("*", "a") for name in dialect.of(Place.ANNOTATION)}),
+        [name for name in RESOURCES if covers(dialect.resources, name) and name not in HOPELESS],
+        annotations_of(dialect),
     )
     for dialect in DIALECTS
 ]
@@ -212,7 +214,7 @@ def bare(manifest: Dict) -> Dict:
     spec = manifest["spec"]
     if spec.get("schedulerName") in ("hami-scheduler", "alnair-cost-saving"):
         del spec["schedulerName"]
-    results = written_by_schedulers(ANNOTATIONS)
+    results = {name for name in ANNOTATIONS if is_written(name)}
     annotations = {
         key: value for key, value in manifest["metadata"].pop("annotations", {}).items() if key not in results
     }
@@ -558,10 +560,10 @@ def stored(sent: Dict) -> tuple[Dict, tuple[object, ...]]:
     """The pod as it is stored, and all else that came of it."""
     notes = Notes("Pod team/p")
     try:
-        found, problems = translated(sent, SETTINGS, notes, classes=None)
+        found = translated(sent, SETTINGS, notes, classes=None)
     except InvalidInput as error:
         return sent, (str(error), notes.found)
-    return found.pod, (found.template, found.dialect, found.entry, problems, notes.found)
+    return found.pod, (found.template, found.dialect, found.entry, found.problems, notes.found)
 
 
 @given(any_pods(), st.integers(0, 3), st.integers(4, 9))
@@ -584,10 +586,10 @@ def test_pods_of_a_workload_share_a_template_and_keep_their_own(
     assert outcomes[0] == outcomes[1]
 
 
-def all_of(work: Callable[[Notes], Translation]) -> tuple[object, ...]:
+def all_of(work: Callable[[Notes], Rewritten]) -> tuple[object, ...]:
     notes = Notes("Pod team/p")
     try:
-        return *work(notes), notes.found
+        return work(notes), notes.found
     except InvalidInput as error:
         return str(error), notes.found
 

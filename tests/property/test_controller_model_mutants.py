@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api import objects
-from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
@@ -53,15 +52,14 @@ def _protects(change: Change) -> bool:
 def test_a_write_without_a_version_is_caught(
     monkeypatch: pytest.MonkeyPatch, concerned: Callable[[Change], bool], last: int
 ) -> None:
-    conditional = Writer._patch_claim
+    conditional = Writer._send
 
-    def patch(self: Writer, claim: Object, change: Change, **how: Any) -> Written:
-        if not concerned(change):
-            return conditional(self, claim, change, **how)
-        body = {**change, "metadata": {**(change.get("metadata") or {}), "uid": objects.uid(claim)}}
-        return self._send(RESOURCE_CLAIMS, claim, body, **how)
+    def send(self: Writer, kind: Kind, obj: Object, body: Any, **how: Any) -> Written:
+        if kind is RESOURCE_CLAIMS and concerned(body):
+            body = {**body, "metadata": {**body["metadata"], "resourceVersion": None}}
+        return conditional(self, kind, obj, body, **how)
 
-    monkeypatch.setattr(Writer, "_patch_claim", patch)
+    monkeypatch.setattr(Writer, "_send", send)
     caught(UNSEEN, last=last)
 
 

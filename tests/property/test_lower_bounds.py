@@ -361,7 +361,7 @@ def test_packing_finds_a_way_exactly_where_there_is_one(hundred: int) -> None:
         assert (found is not None) == fits(0, dict(rooms), frozenset()), (hundred, number)
         if found is not None:
             for device, room in rooms.items():
-                given = [item.takes[device] for item, at in zip(items, found, strict=True) if at == device]
+                given = [item.takes[device] for item, at in found if at == device]
                 for capacity, left in enumerate(room):
                     assert sum(amounts[capacity] for amounts in given) <= left
-            assert len({(item.request, at) for item, at in zip(items, found, strict=True)}) == len(items)
+            assert len({(item.request, at) for item, at in found}) == len(items)

@@ -4,12 +4,67 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import koordra
+from koordra import kube, logs, process
+from koordra.cli.processes import controller, nri
+from koordra.controller import run as controller_run
+from koordra.controller.webhook import run as webhook_run
+from koordra.nri import service
 from tests.conftest import ROOT
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Settings of the processes that commands would have run; neither signals, logs nor a cluster are touched."""
+    found: list[Any] = []
+    monkeypatch.setattr(process, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(logs, "configure", lambda **_: None)
+    monkeypatch.setattr(kube, "KubeClient", lambda *_, **__: None)
+    monkeypatch.setattr(service, "run", lambda options, _stop: found.append(options))
+    monkeypatch.setattr(controller_run, "run", lambda _client, settings, **_: found.append(settings))
+    monkeypatch.setattr(webhook_run, "start_webhook", lambda _client, settings, **_: found.append(settings))
+    return found
+
+
+def test_options_of_the_hook_are_its_settings(started: list[Any], tmp_path: Path) -> None:
+    arguments = ["--node-name", "n", "--state-dir", str(tmp_path), "--socket", "/s", "--plugin-index", "07"]
+    arguments += ["--exempt-namespace", "a", "--validate", "--proc", "/p", "--cgroups", "/c"]
+    arguments += ["--verify-period", "0", "--metrics-address", ":1"]
+    assert CliRunner().invoke(nri.command, arguments).exception is None
+    (options,) = started
+    assert (options.node_name, options.state_dir, options.socket_path) == ("n", tmp_path, Path("/s"))
+    assert (options.plugin_index, options.exempt, options.validating) == ("07", {"a"}, True)
+    assert (options.proc, options.cgroups, options.bundles) == (Path("/p"), Path("/c"), None)
+    assert (options.verify_period, options.metrics_address, options.client) == (0.0, ":1", None)
+
+
+def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:
+    arguments = [
+        "--identity",
+        "me",
+        "--no-leader-elect",
+        "--lease-namespace",
+        "ns",
+        "--starvation-after",
+        "7",
+    ]
+    arguments += ["--preemption", "--elastic-gpu", "--peer-annotations", "--legacy-pods"]
+    arguments += ["--webhook-address", ":9443", "--webhook-certificates", "/tls", "--webhook-host", "h"]
+    assert CliRunner().invoke(controller.command, arguments).exception is None
+    webhook, settings = started
+    assert webhook == webhook_run.WebhookSettings(":9443", "ns", Path("/tls"), "h")
+    assert (settings.identity, settings.leader_elect, settings.lease_namespace) == ("me", False, "ns")
+    assert (settings.starves_after, settings.preemption, settings.elastic_gpu) == (7.0, True, True)
+    assert settings.peer_annotations
+    assert settings.legacy is not None
 
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 
-EVENTS_V1: Final = Kind("events.k8s.io", "v1", "events", "Event", namespaced=True)
+EVENTS_V1: Final = Kind("events.k8s.io", "v1", "events", "Event")
 
 VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
@@ -52,11 +52,11 @@ SCALE: Final = ("scale", "Scale", ("get", "patch", "update"))
 
 
 def _core(plural: str, kind: str) -> Kind:
-    return Kind("", "v1", plural, kind, namespaced=True)
+    return Kind("", "v1", plural, kind)
 
 
 def _apps(plural: str, kind: str) -> Kind:
-    return Kind("apps", "v1", plural, kind, namespaced=True)
+    return Kind("apps", "v1", plural, kind)
 
 
 def _rbac(plural: str, kind: str, *, namespaced: bool) -> Kind:
@@ -76,10 +76,10 @@ RESOURCE_QUOTAS: Final = _core("resourcequotas", "ResourceQuota")
 PRIORITY_CLASSES: Final = Kind(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
-WORKLOADS: Final = Kind("scheduling.k8s.io", "v1alpha2", "workloads", "Workload", namespaced=True)
-POD_GROUPS: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", namespaced=True)
+WORKLOADS: Final = Kind("scheduling.k8s.io", "v1alpha2", "workloads", "Workload")
+POD_GROUPS: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 GENERIC_WORKLOAD: Final = "GenericWorkload"
-JOBS: Final = Kind("batch", "v1", "jobs", "Job", namespaced=True)
+JOBS: Final = Kind("batch", "v1", "jobs", "Job")
 ROLES: Final = _rbac("roles", "Role", namespaced=True)
 ROLE_BINDINGS: Final = _rbac("rolebindings", "RoleBinding", namespaced=True)
 CLUSTER_ROLES: Final = _rbac("clusterroles", "ClusterRole", namespaced=False)
@@ -134,7 +134,7 @@ SERVED: Final = (
     Served(CONTROLLER_REVISIONS, "ControllerRevision"),
     Served(JOBS, "Job", (), ("all",), (_status("Job"),)),
     Served(
-        Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True),
+        Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
         "PodDisruptionBudget",
         ("pdb",),
         subresources=(_status("PodDisruptionBudget"),),

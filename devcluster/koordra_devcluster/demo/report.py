@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from koordra.allocator import worst_level
+from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.api import kinds, names, objects
+from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
 from koordra.errors import PlanError
 from koordra.kube import KubeClient
-from koordra.placement import plan
+from koordra.placement import plan, read_inventory
 from koordra_devcluster.demo.manifests import Refused
 
 PLANNED = (
@@ -217,6 +218,16 @@ def _placed_entry(
         ],
         "level": worst_level(claim, list(observation.slices)),
     }
+
+
+def worst_level(claim: Object, slices: Iterable[Object]) -> str | None:
+    """The worst GPU-NIC level of a claim that has its allocation, from published attributes; None without NIC or GPU."""
+    allocation, given = Allocation.of_claim(claim), list(slices)
+    held = {result.device for result in allocation.results} if allocation else set()
+    inventory, nodes = read_inventory(given), {str(one["spec"].get("nodeName") or "") for one in given}
+    pools = [pool for name in sorted(nodes) for pool in inventory.pools({"metadata": {"name": name}})]
+    found = {one.id: one.plain for pool in pools for one in pool.devices if one.id in held}
+    return level_of(list(found.values()))
 
 
 def _device_types(slices: Iterable[Object]) -> dict[tuple[str, str], str]:

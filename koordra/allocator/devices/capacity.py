@@ -18,17 +18,19 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from koordra.allocator.reasons import figure
+from koordra.api import names
 from koordra.api.claims import Alternative
 from koordra.api.devices import Capacity, Device, RequestPolicy
 
 _BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 _DECIMAL: Final = ("E", "P", "T", "G", "M", "k")
-
-
 _NANO: Final = 10**9
+
+_Amount = tuple[Decimal, str]
+"""How much, and the quantity in whose form it is spelled."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -40,6 +42,21 @@ def nano(amount: Decimal) -> int:
 def in_units(amount: int) -> Decimal:
     """An amount of `nano` as people write it."""
     return Decimal(amount) / _NANO
+
+
+def measures(name: str) -> bool:
+    """Whether the capacity measures its device: a number of slots does not."""
+    return name.rpartition("/")[2] != names.CAPACITY_SLOTS
+
+
+def measured(amounts: Mapping[str, Decimal], device: Device) -> Decimal | None:
+    """The largest part of any measuring capacity of the device that the amounts are; None where they are of none."""
+    parts = [
+        amount / device.capacity[name].value
+        for name, amount in amounts.items()
+        if measures(name) and name in device.capacity and device.capacity[name].value > 0
+    ]
+    return max(parts, default=None)
 
 
 @dataclass(frozen=True)
@@ -60,8 +77,7 @@ class Demand:
         return tuple(sorted(self.nano.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class Unmet:
+class Unmet(NamedTuple):
     """Why the device can never serve the request, free or not. `short_of` is the capacity that is too small, if it is that."""
 
     detail: str
@@ -74,30 +90,24 @@ def demand_of(
     *,
     driver: str,
     fractional: bool = True,
-    percent: Mapping[str, int] | None = None,
+    memory_percent: int | None = None,
     whole: frozenset[str] = frozenset(),
 ) -> Demand | Unmet:
     """What the request takes of the device, or why it cannot."""
-    asked: dict[str, Decimal] = {}
-    spelled: dict[str, str] = {}
+    asked: dict[str, _Amount] = {}
     for name, amount in (alternative.capacity or {}).items():
         found = _published_name(name, device.capacity, driver)
         if found is None:
             return Unmet(f"{name}: requested {figure(amount)}, the device has no capacity of that name")
-        asked[found] = amount
-        spelled[found] = alternative.capacity_spelled.get(name, str(amount))
-    for name, share in (percent or {}).items():
-        found = _published_name(name, device.capacity, driver)
-        if found is not None and found not in asked:
-            asked[found] = _part(device.capacity[found], share)
-            spelled[found] = device.capacity[found].spelled
+        asked[found] = amount, alternative.capacity_spelled.get(name, str(amount))
+    memory = _published_name(names.CAPACITY_MEMORY, device.capacity, driver)
+    if memory_percent is not None and memory is not None and memory not in asked:
+        asked[memory] = _part(device.capacity[memory], memory_percent), device.capacity[memory].spelled
     amounts: dict[str, Decimal] = {}
     forms: dict[str, str] = {}
     for name, capacity in device.capacity.items():
-        if name in whole:
-            taken, form = capacity.value, capacity.spelled
-        else:
-            taken, form = _taken(asked.get(name), spelled.get(name, ""), capacity, fractional=fractional)
+        every = capacity.value, capacity.spelled
+        taken, form = every if name in whole else _taken(asked.get(name), capacity, fractional=fractional)
         refused = _policy_refuses(taken, capacity.policy, fractional=fractional)
         if refused:
             return Unmet(f"{name}: requested {figure(taken)}, {refused}")
@@ -141,28 +151,27 @@ def _published_name(name: str, capacity: Mapping[str, Capacity], driver: str) ->
     return other if other in capacity else None
 
 
-def _taken(
-    asked: Decimal | None, spelled: str, capacity: Capacity, *, fractional: bool
-) -> tuple[Decimal, str]:
+def _taken(asked: _Amount | None, capacity: Capacity, *, fractional: bool) -> _Amount:
     policy = capacity.policy
     if asked is None:
         if policy is not None and policy.default is not None:
             return policy.default, policy.spelled.get("default", capacity.spelled)
         return capacity.value, capacity.spelled
+    amount, spelled = asked
     if policy is None:
-        return asked, spelled
+        return asked
     if policy.has_range and policy.minimum is not None:
-        if asked < policy.minimum:
+        if amount < policy.minimum:
             return policy.minimum, policy.spelled.get("min", spelled)
         if policy.step is None:
-            return asked, spelled
+            return asked
         step, start = (_reading(one, fractional) for one in (policy.step, policy.minimum))
-        steps = ((_reading(asked, fractional) - start) / step).to_integral_value(ROUND_CEILING)
+        steps = ((_reading(amount, fractional) - start) / step).to_integral_value(ROUND_CEILING)
         return start + steps * step, policy.spelled.get("step", spelled)
     for value in policy.valid_values:
-        if asked <= value:
+        if amount <= value:
             return value, policy.spelled.get(str(value), spelled)
-    return asked, spelled
+    return asked
 
 
 def _reading(amount: Decimal, fractional: bool) -> Decimal:

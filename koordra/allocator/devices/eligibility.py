@@ -7,8 +7,8 @@ error only if the search gets to that device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import NamedTuple
 
 from koordra.allocator import features as gates
 from koordra.allocator.devices.capacity import Demand, Unmet, demand_of
@@ -17,14 +17,13 @@ from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
-from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
+from koordra.api.devices import Taint
 from koordra.api.opaque.isolation import published_policy
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
+class Verdict(NamedTuple):
     """`demand` is set for a device that fits; otherwise `cause` and `detail` say why not.
 
     `error`: upstream ends there. `of_class`: the class's selectors match. `short_of`: the capacity that is too small at all.
@@ -45,36 +44,35 @@ def judge(wanted: RequestAlternative, offered: PublishedDevice, *, features: Fea
 
 def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict | None:
     """Why the selectors leave the device out; None where they do not. The same for all requests with these selectors."""
-    if (
-        offered.device.binding_conditions
-        and not {gates.BINDING_CONDITIONS, gates.DEVICE_STATUS} <= features.on
-    ):
-        return Verdict(
-            cause=Cause.FEATURE_DISABLED,
-            detail=f"binding conditions need the gate {gates.BINDING_CONDITIONS}",
-        )
-    for owner, expressions, facts in (
+    if offered.device.binding_conditions and not {gates.BINDING_CONDITIONS, gates.DEVICE_STATUS} <= features:
+        detail = f"binding conditions need the gate {gates.BINDING_CONDITIONS}"
+        return Verdict(None, Cause.FEATURE_DISABLED, detail)
+    chosen = (
         (f"class {wanted.device_class.name}", wanted.device_class.selectors, offered.class_facts),
-        ("selector", wanted.spec.selectors, offered.facts),
-    ):
+        ("", wanted.spec.selectors, offered.facts),
+    )
+    for of, expressions, facts in chosen:
         for index, expression in enumerate(expressions):
-            failed = _selector(expression, facts, owner=owner, index=index)
-            if failed is not None:
-                return replace(failed, of_class=owner == "selector")
+            try:
+                if matches(expression, facts):
+                    continue
+            except SelectorError as error:
+                place = f"{of}: selector #{index}" if of else f"selector #{index}"
+                detail = f"{place}: {error.problem}"
+                return Verdict(None, Cause.SELECTOR_ERROR, detail, error=True, of_class=not of)
+            detail = f"{of or 'selector'} {' '.join(expression.split())}: {_values(expression, facts)}"
+            return Verdict(None, Cause.SELECTOR_MISMATCH, detail, of_class=not of)
     return None
 
 
 def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict:
     """The verdict on a device that the selectors choose."""
     if not offered.here:
-        return Verdict(
-            cause=Cause.NODE_UNSUITABLE, detail="the device's own node selection leaves this node out"
-        )
+        detail = "the device's own node selection leaves this node out"
+        return Verdict(None, Cause.NODE_UNSUITABLE, detail)
     if wanted.own_driver_only and offered.id.driver != names.DRIVER:
-        return Verdict(
-            cause=Cause.FOREIGN_DRIVER,
-            detail=f"driver {offered.id.driver}: the claim asks for {names.DRIVER} devices and cannot be mixed",
-        )
+        detail = f"driver {offered.id.driver}: the claim asks for {names.DRIVER} devices and cannot be mixed"
+        return Verdict(None, Cause.FOREIGN_DRIVER, detail)
     demand = (
         Demand({})
         if gates.CONSUMABLE_CAPACITY not in features
@@ -83,27 +81,26 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
             offered.device,
             driver=offered.id.driver,
             fractional=gates.FRACTIONAL_RANGE in features,
-            percent=wanted.percent,
+            memory_percent=wanted.memory_percent,
             whole=wanted.whole,
         )
     )
     if isinstance(demand, Unmet):
-        return Verdict(cause=Cause.INSUFFICIENT_CAPACITY, detail=demand.detail, short_of=demand.short_of)
+        return Verdict(None, Cause.INSUFFICIENT_CAPACITY, demand.detail, short_of=demand.short_of)
     if offered.device.consumes_counters and gates.PARTITIONABLE_DEVICES not in features:
-        return Verdict(
-            demand,
-            cause=Cause.FEATURE_DISABLED,
-            detail=f"the device consumes counters, which needs the gate {gates.PARTITIONABLE_DEVICES}",
-        )
+        detail = f"the device consumes counters, which needs the gate {gates.PARTITIONABLE_DEVICES}"
+        return Verdict(demand, Cause.FEATURE_DISABLED, detail)
     refused = _isolation(wanted, offered, demand)
     if refused is not None:
-        return Verdict(demand, cause=Cause.BACKEND_UNAVAILABLE, detail=refused)
+        return Verdict(demand, Cause.BACKEND_UNAVAILABLE, refused)
     if gates.DEVICE_TAINTS in features:
         for taint in offered.taints:
-            if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not _tolerated(taint, wanted):
+            # A held device is in use, whatever the request says: no toleration makes it free.
+            tolerations = wanted.spec.tolerations if taint.key != names.HELD_TAINT else ()
+            if taint.keeps_out and not any(one.tolerates(taint) for one in tolerations):
                 unhealthy = taint.key.startswith(names.UNHEALTHY_TAINT)
                 cause = Cause.DEVICE_UNHEALTHY if unhealthy else Cause.TAINTED
-                return Verdict(demand, cause=cause, detail=_taint_text(taint))
+                return Verdict(demand, cause, _taint_text(taint))
     return Verdict(demand)
 
 
@@ -122,17 +119,6 @@ def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Dem
     return wanted.isolation.refusal(policy, share=share)
 
 
-def _selector(expression: str, facts: DeviceFacts, *, owner: str, index: int) -> Verdict | None:
-    shown = " ".join(expression.split())
-    try:
-        if matches(expression, facts):
-            return None
-    except SelectorError as error:
-        place = f"selector #{index}" if owner == "selector" else f"{owner}: selector #{index}"
-        return Verdict(cause=Cause.SELECTOR_ERROR, detail=f"{place}: {error.problem}", error=True)
-    return Verdict(cause=Cause.SELECTOR_MISMATCH, detail=f"{owner} {shown}: {_values(expression, facts)}")
-
-
 def _values(expression: str, facts: DeviceFacts) -> str:
     """The values of what the expression names, which is why it did not match."""
     found = [f"driver is {facts.driver}"] if "device.driver" in expression else []
@@ -143,13 +129,6 @@ def _values(expression: str, facts: DeviceFacts) -> str:
                 shown = getattr(entry, "spelled", None) or str(entry)
                 found.append(f"{name} is {shown}")
     return ", ".join(found) or "it has no such attribute"
-
-
-def _tolerated(taint: Taint, wanted: RequestAlternative) -> bool:
-    """A held device is in use, whatever the request says: no toleration makes it free."""
-    return taint.key != names.HELD_TAINT and any(
-        toleration.tolerates(taint) for toleration in wanted.spec.tolerations
-    )
 
 
 def _taint_text(taint: Taint) -> str:

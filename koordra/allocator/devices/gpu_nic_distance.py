@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from koordra.allocator.devices.inventory import Inventory
-from koordra.allocator.devices.pools import facts_of
-from koordra.allocator.features import Features
 from koordra.api import names
-from koordra.api.allocation import Allocation
-from koordra.api.devices import DeviceID
 from koordra.topology.levels import Level, level_between
 
 
@@ -21,22 +16,6 @@ def level_of(devices: Sequence[Mapping[str, Any]]) -> str | None:
     nics = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_NIC, names.TYPE_VF)]
     worst = worst_pair(gpus, nics)
     return None if worst is None else str(worst)
-
-
-def worst_level(claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> str | None:
-    """The worst GPU-NIC level of a claim that has its allocation, from published attributes; None without NIC or GPU."""
-    allocation = Allocation.of_claim(claim)
-    if allocation is None:
-        return None
-    wanted = dict.fromkeys(result.device for result in allocation.results)
-    newest: dict[Any, tuple[int, Mapping[str, Any]]] = {}
-    for entries in Inventory.of(slices, features=Features()).by_pool.values():
-        for entry in entries:
-            for device in entry.devices:
-                identity = DeviceID(entry.driver, entry.pool, device.name)
-                if identity in wanted and entry.generation >= newest.get(identity, (-1, {}))[0]:
-                    newest[identity] = entry.generation, facts_of(entry.driver, device)[2]
-    return level_of([newest[device][1] for device in wanted if device in newest])
 
 
 def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> Level | None:
@@ -70,8 +49,8 @@ def _assignment(costs: Sequence[Sequence[int]], room: int) -> list[int]:
     rows, columns = len(costs), len(costs[0]) * room
     infinity = 10**9
     row_price, column_price = [0] * (rows + 1), [0] * (columns + 1)
-    owner, way = [0] * (columns + 1), [0] * (columns + 1)
-    for row in range(1, rows + 1):
+    owner, way = [0] * (columns + 1), dict[int, int]()
+    for row, _ in enumerate(costs, start=1):
         owner[0], column = row, 0
         least, done = [infinity] * (columns + 1), [False] * (columns + 1)
         while owner[column]:
@@ -95,8 +74,5 @@ def _assignment(costs: Sequence[Sequence[int]], room: int) -> list[int]:
         while column:
             owner[column] = owner[way[column]]
             column = way[column]
-    found = [0] * rows
-    for column in range(1, columns + 1):
-        if owner[column]:
-            found[owner[column] - 1] = column - 1
-    return found
+    column_of = {row: column - 1 for column, row in enumerate(owner)}
+    return [column_of[row] for row in range(1, rows + 1)]

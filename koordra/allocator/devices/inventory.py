@@ -9,86 +9,77 @@ counters of every device in use (once per device, however many shares it has). a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Final
 
 from koordra.allocator import features as gates
-from koordra.allocator.devices.pools import (
-    GPU,
-    NIC,
-    Pool,
-    PoolID,
-    PublishedDevice,
-    concerns,
-    pool_of,
-)
-from koordra.allocator.features import TAINT_RULES, Features
+from koordra.allocator.devices.pools import GPU, NIC, Pool, PoolID, PublishedDevice, concerns, pool_of
+from koordra.allocator.features import Features
 from koordra.api import objects
 from koordra.api.allocation import DeviceResult
 from koordra.api.devices import DeviceID, DeviceTaintRule, ResourceSlice
+from koordra.api.objects import Fields
+from koordra.api.tables import set_or_drop
 from koordra.errors import InvalidManifest, PlanError
 
-__all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice", "Usage", "available_counters"]
+__all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice"]
 
-_Key = TypeVar("_Key")
-_Found = TypeVar("_Found")
+
+@dataclass(slots=True)
+class DeviceUse:
+    """What is in use of one device. `holder`: the claim that has all of it; `sharers`: the claims that have shares, each with the
+    capacities that it takes something of."""
+
+    holder: str = ""
+    shares: int = 0
+    consumed: dict[str, Decimal] = field(default_factory=dict)
+    sharers: dict[str, set[str]] = field(default_factory=dict)
+    _amounts: Hashable = field(default=None, compare=False)
+
+    def add(self, result: DeviceResult, holder: str) -> None:
+        self._amounts = None
+        if result.share_id is None:
+            self.holder = self.holder or holder
+            return
+        self.shares += 1
+        takes = self.sharers.setdefault(holder, set())
+        for name, amount in result.consumed.items():
+            self.consumed[name] = self.consumed.get(name, Decimal(0)) + amount
+            if amount > 0:
+                takes.add(name)
+
+    @property
+    def amounts(self) -> Hashable:
+        """What is in use, whoever holds it."""
+        if self._amounts is None:
+            self._amounts = bool(self.holder), self.shares, tuple(sorted(self.consumed.items()))
+        return self._amounts
+
+
+UNUSED: Final = DeviceUse()
 
 
 @dataclass(slots=True)
 class Usage:
-    """What is in use. Grows while groups are planned one after the other."""
+    """What is in use, by pool. Grows while groups are planned one after the other."""
 
-    dedicated: dict[DeviceID, str] = field(default_factory=dict)
-    shares: dict[DeviceID, int] = field(default_factory=dict)
-    consumed: dict[DeviceID, dict[str, Decimal]] = field(default_factory=dict)
-    sharers: dict[DeviceID, dict[str, set[str]]] = field(default_factory=dict)
-    """Of shared devices: the claims that have shares, each with the capacities that it takes something of."""
-    of_pool: dict[PoolID, set[DeviceID]] = field(default_factory=dict)
-    _of_device: dict[DeviceID, Hashable] = field(default_factory=dict, compare=False)
-
-    def __post_init__(self) -> None:
-        for device in (*self.dedicated, *self.shares):
-            self._uses(device)
-
-    def _uses(self, device: DeviceID) -> None:
-        self.of_pool.setdefault((device.driver, device.pool), set()).add(device)
+    of_pool: dict[PoolID, dict[DeviceID, DeviceUse]] = field(default_factory=dict)
 
     def add(self, results: Iterable[DeviceResult], *, holder: str) -> None:
         """Count an allocation's results. `holder` is the claim, for messages."""
         for result in results:
-            if result.admin_access:
-                continue
-            self._uses(result.device)
-            self._of_device.pop(result.device, None)
-            if result.share_id is None:
-                self.dedicated.setdefault(result.device, holder)
-                continue
-            self.shares[result.device] = self.shares.get(result.device, 0) + 1
-            amounts = self.consumed.setdefault(result.device, {})
-            takes = self.sharers.setdefault(result.device, {}).setdefault(holder, set())
-            for name, amount in result.consumed.items():
-                amounts[name] = amounts.get(name, Decimal(0)) + amount
-                if amount > 0:
-                    takes.add(name)
+            if not result.admin_access:
+                of_pool = self.of_pool.setdefault(result.device[:2], {})
+                of_pool.setdefault(result.device, DeviceUse()).add(result, holder)
 
-    def clear(self, pool: PoolID) -> None:
-        """Nothing of the pool is in use."""
-        for device in self.of_pool.pop(pool, ()):
-            for table in (self.dedicated, self.shares, self.consumed, self.sharers, self._of_device):
-                table.pop(device, None)
+    def of(self, device: DeviceID) -> DeviceUse:
+        """What is in use of the device."""
+        return self.of_pool.get(device[:2], {}).get(device, UNUSED)
 
     def in_use(self, device: DeviceID) -> bool:
-        return device in self.dedicated or device in self.shares
-
-    def of_device(self, device: DeviceID) -> Hashable:
-        """What is in use of the device, whoever holds it."""
-        found = self._of_device.get(device)
-        if found is None:
-            amounts = tuple(sorted(self.consumed.get(device, {}).items()))
-            found = self._of_device[device] = device in self.dedicated, self.shares.get(device, 0), amounts
-        return found
+        return device in self.of_pool.get(device[:2], ())
 
 
 @dataclass(slots=True)
@@ -96,8 +87,7 @@ class Inventory:
     """ResourceSlices by pool and by the node they are for ("" for several), with the taint rules; unreadable ones make their
     pool invalid.
 
-    It is told what changes (`put`, `remove`: what a watch delivers). What was gathered for a node is kept until one of its pools
-    changes. Not thread-safe.
+    It is told what changes (what a watch delivers). What was gathered for a node is kept until one of its pools changes. Not thread-safe.
     """
 
     features: Features
@@ -110,62 +100,48 @@ class Inventory:
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, manifests: Iterable[Mapping[str, Any]], *, features: Features) -> Inventory:
-        """Of ResourceSlices and DeviceTaintRules in a fixed order. Raises PlanError for a rule that cannot be read."""
+    def of(cls, manifests: Iterable[Fields], *, features: Features) -> Inventory:
+        """Of the ResourceSlices and DeviceTaintRules among the objects, in their order. Raises PlanError for a rule that cannot be read."""
         index = cls(features)
         for manifest in manifests:
-            index._add(manifest)
+            match manifest.get("kind"):
+                case "ResourceSlice":
+                    index._add(manifest)
+                case "DeviceTaintRule":
+                    index.put_rule(objects.name(manifest), manifest)
         return index
 
-    def put(self, manifest: Mapping[str, Any]) -> None:
-        """A ResourceSlice or DeviceTaintRule that is new or has changed. Objects are told apart by kind and name.
-
-        Raises PlanError for another kind, and for a taint rule that cannot be read (which then taints what it did before).
-        """
-        if manifest.get("kind") == "ResourceSlice":
-            self.remove(manifest)
-        self._add(manifest)
-        self._forget(manifest)
-
-    def remove(self, manifest: Mapping[str, Any]) -> set[str]:
-        """A ResourceSlice or DeviceTaintRule that is gone; only kind and name are looked at. Unknown ones change nothing.
-
-        Returns the nodes that may see another pool.
-        """
-        touched = self._forget(manifest)
-        name = objects.name(manifest)
-        if manifest.get("kind") == "DeviceTaintRule":
+    def put_rule(self, name: str, manifest: Fields | None) -> None:
+        """The DeviceTaintRule of this name is this one now, or gone. Raises PlanError for one that cannot be read (which then taints
+        what it did before)."""
+        if manifest is None:
             self.rules.pop(name, None)
-            return touched
-        for pool, node in self._named.pop(name, ()):
-            _keep(self.by_pool, pool, [entry for entry in self.by_pool.get(pool, ()) if entry.name != name])
-            _keep(self.by_node, node, [entry for entry in self.by_node.get(node, ()) if entry.name != name])
-            texts = self.unreadable.get(pool, {})
-            _keep(self.unreadable, pool, {of: text for of, text in texts.items() if of != name})
-        return touched
-
-    def replace(
-        self, name: str, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-    ) -> set[str]:
-        """The ResourceSlices of this name are `after` now; they were `before`. Returns the nodes that may see another pool."""
-        touched = self.remove({"kind": "ResourceSlice", "metadata": {"name": name}}) if before else set()
-        for manifest in after:
-            self._add(manifest)
-            touched |= self._forget(manifest)
-        return touched
-
-    def _add(self, manifest: Mapping[str, Any]) -> None:
-        name = objects.name(manifest)
-        if manifest.get("kind") == "DeviceTaintRule":
+        elif gates.TAINT_RULES in self.features:
             try:
-                if TAINT_RULES in self.features:
-                    self.rules[name] = DeviceTaintRule.from_dict(manifest)
+                self.rules[name] = DeviceTaintRule.from_dict(manifest)
             except InvalidManifest as error:
                 # A rule that cannot be read might taint anything; planning on without it would ignore an administrator.
                 raise PlanError(str(error)) from error
-            return
-        if manifest.get("kind") != "ResourceSlice":
-            raise PlanError(f"{objects.describe(manifest)} is neither a ResourceSlice nor a DeviceTaintRule")
+        self._pools.clear()
+
+    def put_slices(self, name: str, manifests: Iterable[Fields]) -> set[str]:
+        """The ResourceSlices of this name are these now. Returns the nodes that may see another pool."""
+        touched = self._forget(name)
+        for pool, node in self._named.pop(name, ()):
+            set_or_drop(
+                self.by_pool, pool, [entry for entry in self.by_pool.get(pool, ()) if entry.name != name]
+            )
+            set_or_drop(
+                self.by_node, node, [entry for entry in self.by_node.get(node, ()) if entry.name != name]
+            )
+            texts = self.unreadable.get(pool, {})
+            set_or_drop(self.unreadable, pool, {of: text for of, text in texts.items() if of != name})
+        for manifest in manifests:
+            self._add(manifest)
+        return touched | self._forget(name)
+
+    def _add(self, manifest: Fields) -> None:
+        name = objects.name(manifest)
         try:
             entry = ResourceSlice.from_dict(manifest)
         except InvalidManifest as error:
@@ -184,11 +160,11 @@ class Inventory:
         ):
             self.by_node.setdefault(node, []).append(entry)
 
-    def _forget(self, manifest: Mapping[str, Any]) -> set[str]:
-        """What was gathered from pools that the object is, or was, a part of; a rule may be about any."""
-        named = self._named.get(objects.name(manifest), ())
-        nodes = {part.selection.node_name for pool, _ in named for part in self.by_pool.get(pool, ())}
-        if manifest.get("kind") == "DeviceTaintRule" or "" in nodes:
+    def _forget(self, name: str) -> set[str]:
+        """What was gathered from pools that slices of the name are, or were, a part of."""
+        pools = [pool for pool, _ in self._named.get(name, ())]
+        nodes = {part.selection.node_name for pool in pools for part in self.by_pool.get(pool, ())}
+        if "" in nodes:
             nodes = set(self._pools)
         for node in nodes:
             self._pools.pop(node, None)
@@ -199,7 +175,7 @@ class Inventory:
         named = {device.selection.node_name for entry in self.by_node.get("", ()) for device in entry.devices}
         return sorted((named | self.by_node.keys()) - {""})
 
-    def pools(self, node: Mapping[str, Any]) -> list[Pool]:
+    def pools(self, node: Fields) -> list[Pool]:
         """All pools that are accessible from the node, in search order; gathered once per node (and its labels)."""
         name = objects.name(node)
         anywhere = self.by_node.get("", ())
@@ -228,21 +204,12 @@ class Inventory:
         return found
 
 
-def _keep(table: dict[_Key, _Found], key: _Key, found: _Found) -> None:
-    """Nodes and pools come and go under names of their own: what is empty is not kept."""
-    if found:
-        table[key] = found
-    else:
-        table.pop(key, None)
-
-
 def available_counters(pool: Pool, taken: Usage) -> dict[tuple[str, str], Decimal]:
     """What is left of the pool's counters; may be negative where more was given out than is published now."""
     left = dict(pool.counters)
     for identity, device in (*((entry.id, entry.device) for entry in pool.devices), *pool.others):
         if device.consumes_counters and taken.in_use(identity):
-            for set_name, counters in device.consumes_counters.items():
-                for counter, amount in counters.items():
-                    if (set_name, counter) in left:
-                        left[set_name, counter] -= amount
+            for counter, amount in device.counters.items():
+                if counter in left:
+                    left[counter] -= amount
     return left

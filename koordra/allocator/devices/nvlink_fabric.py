@@ -17,57 +17,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final
 
+from koordra.allocator.devices.pools import PublishedDevice, shape_of
 from koordra.api import names
-from koordra.topology.levels import attribute
-from koordra.topology.machine_shape import shape_of_devices
-
-if TYPE_CHECKING:
-    from koordra.allocator.devices.inventory import PublishedDevice
-    from koordra.allocator.request.requests import ResolvedClaim
-
-_PUBLISHED: Final = (
-    names.ATTR_NVLINK_DOMAIN,
-    names.ATTR_NVLINKS,
-    names.ATTR_NVLINK_PEERS,
-    names.ATTR_MINOR,
-    names.ATTR_ARCHITECTURE,
-)
-
-Links = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fabric:
-    """`cards` are positions in the node's device order; `links[a][b]` is by position among the cards.
+    """`cards` are positions in the node's device order; `links[a][b]` is by place among the cards.
 
-    `widest` is the most links that any pair has, 0 without NVLink. `partitions` are sets of device positions of two
-    and more cards, the largest first.
+    `partitions` are sets of device positions of two and more cards, the largest first.
     """
 
     cards: tuple[int, ...] = ()
-    links: Links = ()
-    widest: int = 0
+    links: tuple[tuple[int, ...], ...] = ()
     partitions: tuple[frozenset[int], ...] = ()
-    sizes: frozenset[int] = frozenset()
-    place: Mapping[int, int] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, cards: Sequence[int], links: Links, masks: Sequence[int]) -> Fabric:
-        """`masks`: the partitions, over the cards' places."""
-        partitions = tuple(
-            frozenset(card for place, card in enumerate(cards) if mask >> place & 1) for mask in masks
-        )
-        return cls(
-            cards=tuple(cards),
-            links=links,
-            widest=max(max(row) for row in links),
-            partitions=partitions,
-            sizes=frozenset(len(members) for members in partitions),
-            place={card: place for place, card in enumerate(cards)},
-        )
+    @cached_property
+    def place(self) -> Mapping[int, int]:
+        return {card: place for place, card in enumerate(self.cards)}
+
+    @cached_property
+    def widest(self) -> int:
+        """The most links that any pair has, 0 without NVLink."""
+        return max(map(max, self.links), default=0)
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        return frozenset(map(len, self.partitions))
 
     @property
     def uniform(self) -> bool:
@@ -120,29 +99,30 @@ NO_FABRIC: Final = Fabric()
 
 def fabric_of(devices: Sequence[PublishedDevice]) -> Fabric:
     """The NVLink of the cards among a node's devices."""
-    cards = _cards(devices)
+    cards = cards_of(devices)
     if sum(devices[card].plain.get(names.ATTR_NVLINK_DOMAIN) is not None for card in cards) < 2:
         return NO_FABRIC
     # All cards, also those without NVLink: a pair with one of those is a pair without links.
-    published = (tuple(attribute(devices[card].plain, name) for name in _PUBLISHED) for card in cards)
-    return Fabric.of(cards, *_wiring(tuple(published)))
+    shape = shape_of([devices[card] for card in cards], [])
+    return Fabric(
+        tuple(cards),
+        shape.nvlinks,
+        tuple(
+            frozenset(card for place, card in enumerate(cards) if mask >> place & 1)
+            for mask in shape.partitions
+        ),
+    )
 
 
-def _cards(devices: Sequence[PublishedDevice]) -> list[int]:
-    return [at for at, offered in enumerate(devices) if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU]
-
-
-@lru_cache(maxsize=256)
-def _wiring(published: tuple[tuple[Any, ...], ...]) -> tuple[Links, tuple[int, ...]]:
-    """Links and partition masks by the values that decide them; the nodes of a kind share the answer."""
-    shape = shape_of_devices([dict(zip(_PUBLISHED, values, strict=True)) for values in published], [])
-    return shape.nvlinks, shape.partitions
+def cards_of(devices: Sequence[PublishedDevice]) -> list[int]:
+    """Positions of the GPUs that are given out as a whole."""
+    return [at for at, offered in enumerate(devices) if offered.type == names.TYPE_GPU]
 
 
 def honors_partitions(labels: Mapping[str, Any]) -> bool:
     """Whether the node demands partitions; koordra's label wins over Koordinator's."""
-    said = next((labels[name] for name in names.PARTITION_POLICY_LABELS if name in labels), None)
-    return said == names.PARTITION_HONOR
+    policy = next((labels[name] for name in names.PARTITION_POLICY_LABELS if name in labels), None)
+    return policy == names.PARTITION_HONOR
 
 
 @dataclass(slots=True)
@@ -176,17 +156,6 @@ class PartitionTracker:
     def complete(self) -> bool:
         """Whether what every claim has is a partition."""
         return all(len(cards) < 2 or cards in self.fabric.partitions for cards in self.held.values())
-
-
-def demanded_of(
-    claims: Sequence[ResolvedClaim], devices: Sequence[PublishedDevice], fabric: Fabric, *, by_node: bool
-) -> PartitionTracker | None:
-    """Of whom partitions are demanded on a node; None where that is nobody."""
-    by_node = by_node and bool(fabric.partitions)
-    demanding = frozenset(at for at, claim in enumerate(claims) if by_node or claim.demands_partition)
-    if not demanding:
-        return None
-    return PartitionTracker(fabric, demanding, frozenset(fabric.cards or _cards(devices)))
 
 
 def spelled_sizes(sizes: Iterable[int]) -> str:

@@ -22,14 +22,13 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from koordra.allocator.devices.capacity import nano
-from koordra.allocator.devices.inventory import GPU, Pool
+from koordra.allocator.devices.pools import GPU, Pool, kept_with_pools
 from koordra.allocator.node_state import NodeState
 from koordra.api import names
 from koordra.api.devices import Device
 
 CARD: Final = 1000
 _DIGITS: Final = "0123456789"
-_READ: Final = "parts"
 
 Counters = Mapping[str, Decimal]
 Amounts = Mapping[str, int]
@@ -85,17 +84,15 @@ class PartitionableGpus:
         self._card_of: dict[int, _CardID] = {}
         self._cards: dict[_CardID, _Card] = {}
         self._known: dict[tuple[_CardID, tuple[int, ...]], int] = {}
-        first = 0
-        for number, pool in enumerate(state.pools):
-            for name, parts in _parts_of(pool).items():
-                here = {first + at: part for at, part in parts.items() if not state.shared[first + at]}
-                free = {at: part for at, part in here.items() if not state.busy[at]}
-                left = {key[1]: left for key, left in state.counters[number].items() if key[0] == name}
-                self._cards[number, name] = _Card(
-                    free, left, _possible(free, left), sum(part.size for part in here.values())
-                )
-                self._card_of |= dict.fromkeys(here, (number, name))
-            first += len(pool.devices)
+        for card, parts in _parts_of(state.pools).items():
+            number, name = card
+            here = {at: part for at, part in parts.items() if not state.shared[at]}
+            free = {at: part for at, part in here.items() if not state.busy[at]}
+            left = {key[1]: left for key, left in state.counters[number].items() if key[0] == name}
+            self._cards[card] = _Card(
+                free, left, _possible(free, left), sum(part.size for part in here.values())
+            )
+            self._card_of |= dict.fromkeys(here, card)
 
     def destroyed(self, devices: Iterable[int]) -> int:
         """Thousandths of what the cards of these devices have in parts that cannot be taken any more once these are taken."""
@@ -129,20 +126,16 @@ def _possible(parts: Mapping[int, _Part], left: Amounts) -> int:
     )
 
 
-def _parts_of(pool: Pool) -> dict[str, dict[int, _Part]]:
-    """GPUs of the pool that take of one set of counters alone, by set and by position in the pool; found once for a pool."""
-    known: dict[str, dict[int, _Part]] | None = pool.read.get(_READ)
-    if known is not None:
-        return known
-    found: dict[str, dict[int, _Part]] = {}
-    has: dict[str, dict[str, Decimal]] = {}
-    for (name, counter), amount in pool.counters.items():
-        has.setdefault(name, {})[counter] = amount
-    for at, offered in enumerate(pool.devices):
+@kept_with_pools
+def _parts_of(pools: Sequence[Pool]) -> dict[_CardID, dict[int, _Part]]:
+    """GPUs that take of one set of counters alone, by that set and by their position on the node."""
+    found: dict[_CardID, dict[int, _Part]] = {}
+    devices = [(number, offered) for number, pool in enumerate(pools) for offered in pool.devices]
+    for at, (number, offered) in enumerate(devices):
         consumes = offered.device.consumes_counters
         if offered.kind == GPU and len(consumes) == 1 and not offered.device.allow_multiple_allocations:
             ((name, takes),) = consumes.items()
+            has = {key[1]: amount for key, amount in pools[number].counters.items() if key[0] == name}
             amounts = {counter: nano(amount) for counter, amount in takes.items()}
-            found.setdefault(name, {})[at] = _Part(amounts, size_of(offered.device, takes, has.get(name, {})))
-    pool.read[_READ] = found
+            found.setdefault((number, name), {})[at] = _Part(amounts, size_of(offered.device, takes, has))
     return found

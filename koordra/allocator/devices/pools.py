@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -31,7 +32,9 @@ from koordra.api.devices import (
     ResourceSlice,
     Taint,
 )
+from koordra.api.objects import Fields
 from koordra.cel.selectors import DeviceFacts
+from koordra.topology.machine_shape import MachineShape, shape_of_devices
 
 PoolID = tuple[str, str]
 _Found = TypeVar("_Found")
@@ -45,7 +48,7 @@ _KINDS: Final = {names.TYPE_GPU: GPU, names.TYPE_MIG: GPU, names.TYPE_NIC: NIC, 
 class PublishedDevice:
     """A device as one node sees it. `taints` are the slice's and the rules', without koordra's joint taint.
 
-    `kind` is `gpu` (also for a MIG slice), `nic` (also for a VF), or "" for a device that is neither.
+    `type` is as published; `kind` is `gpu` (also for a MIG slice), `nic` (also for a VF), or "" for a device that is neither.
     """
 
     id: DeviceID
@@ -56,6 +59,7 @@ class PublishedDevice:
     selection: NodeSelection
     here: bool
     taints: tuple[Taint, ...]
+    type: str
     kind: str
 
 
@@ -63,7 +67,7 @@ class PublishedDevice:
 class Pool:
     """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from the pool.
 
-    `read` is what was made of the pool, by who made it: it goes when the pool goes.
+    `read` is what was made of a node's pools of which this is the first (`kept_with_pools`).
     """
 
     id: PoolID
@@ -72,17 +76,33 @@ class Pool:
     counters: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
     incomplete: bool = False
     trouble: str = ""
-    read: dict[str, Any] = field(default_factory=dict, repr=False)
+    read: dict[object, tuple[Sequence[Pool], Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __str__(self) -> str:
         return "/".join(self.id)
+
+
+def kept_with_pools(make: Callable[[Sequence[Pool]], _Found]) -> Callable[[Sequence[Pool]], _Found]:
+    """What is made of a node's pools is kept with them, and goes when they go: the inventory makes new ones when something changes."""
+
+    def kept(pools: Sequence[Pool]) -> _Found:
+        if not pools:
+            return make(pools)
+        own = tuple(pools)
+        known = own[0].read.get(make)
+        if known is None or known[0] != own:
+            known = own[0].read[make] = own, make(own)
+        found: _Found = known[1]
+        return found
+
+    return kept
 
 
 def pool_of(
     key: PoolID,
     kept: Sequence[ResourceSlice],
     of_pool: Sequence[ResourceSlice],
-    node: Mapping[str, Any],
+    node: Fields,
     *,
     features: Features,
     rules: Sequence[DeviceTaintRule],
@@ -133,7 +153,7 @@ def pool_of(
 
 
 def _offered(
-    entry: ResourceSlice, device: Device, node: Mapping[str, Any], rules: Sequence[DeviceTaintRule]
+    entry: ResourceSlice, device: Device, node: Fields, rules: Sequence[DeviceTaintRule]
 ) -> PublishedDevice:
     identity = DeviceID(entry.driver, entry.pool, device.name)
     selection = device.selection if entry.per_device_selection else entry.selection
@@ -145,33 +165,32 @@ def _offered(
     if taints and entry.driver == names.DRIVER:
         taints = tuple([taint for taint in taints if taint.key != names.JOINT_TAINT])
     here = not entry.per_device_selection or _selected(selection, node)
-    kind = _KINDS.get(str(plain.get(names.ATTR_TYPE)), "")
-    return PublishedDevice(identity, device, facts, class_facts, plain, selection, here, taints, kind)
+    of = str(plain.get(names.ATTR_TYPE))
+    kind = _KINDS.get(of, "")
+    return PublishedDevice(identity, device, facts, class_facts, plain, selection, here, taints, of, kind)
 
 
-def concerns(entry: ResourceSlice, node: Mapping[str, Any]) -> bool:
+def concerns(entry: ResourceSlice, node: Fields) -> bool:
     """Whether the slice says anything about the node."""
     if entry.per_device_selection:
         return any(_selected(device.selection, node) for device in entry.devices)
     return _selected(entry.selection, node)
 
 
-def _selected(selection: NodeSelection, node: Mapping[str, Any]) -> bool:
+def _selected(selection: NodeSelection, node: Fields) -> bool:
     if selection.node_name:
         return selection.node_name == objects.name(node)
-    if selection.all_nodes:
-        return True
-    return selection.selector is not None and selector_matches(selection.selector, node)
+    return selection.all_nodes or (
+        selection.selector is not None and selector_matches(selection.selector, node)
+    )
 
 
 def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice], *, counters: bool) -> str:
     """Why the pool cannot be trusted; empty when it can."""
-    seen: set[str] = set()
-    for entry in kept:
-        for device in entry.devices:
-            if device.name in seen:
-                return f"duplicate device name {device.name}"
-            seen.add(device.name)
+    named = Counter(device.name for entry in kept for device in entry.devices)
+    for name, times in named.items():
+        if times > 1:
+            return f"duplicate device name {name}"
     if not counters:
         return ""
     sets: dict[str, Mapping[str, Decimal]] = {}
@@ -211,3 +230,33 @@ def _qualified(driver: str, named: Mapping[str, _Found]) -> dict[str, _Found]:
 
 
 _SCHEDULER = Attribute("string", names.ALLOCATOR_SCHEDULER)
+
+
+_IDENTITY: Final = frozenset(
+    {
+        names.ATTR_UUID,
+        names.ATTR_IB_DEVICE,
+        names.ATTR_NETDEV,
+        names.ATTR_PRODUCT_NAME,
+        names.ATTR_TYPE,
+        names.ATTR_PROFILE,
+        names.ATTR_PLACEMENT_START,
+    }
+)
+"""Attributes that say who a device is, not where."""
+
+_Where = tuple[tuple[str, Any], ...]
+
+
+def shape_of(gpus: Sequence[PublishedDevice], nics: Sequence[PublishedDevice]) -> MachineShape:
+    """The shape that the published places make; nodes of one sort have devices at the same places, and it is made once."""
+    return _shape(tuple(map(_where, gpus)), tuple(map(_where, nics)))
+
+
+def _where(one: PublishedDevice) -> _Where:
+    return tuple(sorted((name, value) for name, value in one.plain.items() if name not in _IDENTITY))
+
+
+@lru_cache(maxsize=1024)
+def _shape(gpus: tuple[_Where, ...], nics: tuple[_Where, ...]) -> MachineShape:
+    return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])

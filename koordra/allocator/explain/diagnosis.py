@@ -16,7 +16,7 @@ from koordra.allocator.explain.nearest_fit import ClaimReason, Together
 from koordra.allocator.explain.rejection import Rejection, device_reason
 from koordra.allocator.joint_allocation import Rule
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.reasons import Cause, Reason, figure
+from koordra.allocator.reasons import Cause, Reason, figure, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 
 
@@ -25,7 +25,7 @@ def reasons_on_node(
     claims: Sequence[ResolvedClaim],
     state: NodeState,
     *,
-    joint_rules: Sequence[Rule],
+    joint_rules: tuple[Rule, ...],
     known: dict[tuple[object, ...], list[ClaimReason]],
     form: tuple[object, ...],
 ) -> list[ClaimReason]:
@@ -47,7 +47,7 @@ def reasons_on_node(
     for pool in state.pools:
         if pool.trouble:
             detail = f"pool {pool} is {'incomplete' if pool.incomplete else 'invalid'}: {pool.trouble}"
-            reason = Reason(node, None, None, Cause.POOL_INCOMPLETE.value, detail)
+            reason = reason_of(Cause.POOL_INCOMPLETE, detail, node)
             found += [(position, reason) for position in range(len(claims))]
     if served:
         if form not in known:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
@@ -22,9 +22,10 @@ from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_si
 from koordra.allocator.explain.rejection import usable_devices
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.reasons import Cause, Reason, figure
+from koordra.allocator.reasons import Cause, Reason, figure, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
+from koordra.allocator.search.partial_choice import Clauses
 from koordra.allocator.search.search import Search
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
@@ -46,23 +47,11 @@ ConstraintAt = tuple[int, int]
 """A constraint by the position of its claim and its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What is left of the clauses: rules, constraints that are taken away, whether partitions are still demanded and shared
-    counters count."""
-
-    joint_rules: tuple[Rule, ...]
-    without: frozenset[ConstraintAt] = frozenset()
-    partitions: bool = True
-    counters: bool = True
-
-
 class Together:
     def __init__(
-        self, node: str, claims: Sequence[ResolvedClaim], state: NodeState, joint_rules: Sequence[Rule]
+        self, node: str, claims: Sequence[ResolvedClaim], state: NodeState, joint_rules: tuple[Rule, ...]
     ) -> None:
-        self.node, self.claims, self.state = node, claims, state
-        self.joints = tuple(rule for rule in joint_rules if rule.scope is not None)
+        self.node, self.claims, self.state, self.joints = node, claims, state, joint_rules
         self.demanded = state.demanded_of(claims)
         self.candidates = candidates_of(claims, state)
         self.wanted = [request.alternatives[0] for claim in claims for request in claim.requests]
@@ -72,7 +61,7 @@ class Together:
 
     def _reasons(self, cause: Cause, detail: str, claims: Iterable[int] | None = None) -> list[ClaimReason]:
         """The same for these claims, or for all."""
-        reason = Reason(self.node, None, None, cause.value, detail)
+        reason = reason_of(cause, detail, self.node)
         return [(position, reason) for position in (range(len(self.claims)) if claims is None else claims)]
 
     def _nearest(self) -> list[ClaimReason]:
@@ -82,60 +71,42 @@ class Together:
             for position, claim in enumerate(self.claims)
             for index in range(len(claim.constraints))
         )
-        kinds = ["partitions"] if self.demanded is not None else []
-        kinds += ["joints"] if self.joints else []
-        kinds += ["constraints"] if constraints else []
+        there = {"partitions": self.demanded, "joints": self.joints, "constraints": constraints}
+        kinds = [kind for kind, clauses in there.items() if clauses]
         for count in range(1, len(kinds) + 1):
             for out in itertools.combinations(kinds, count):
-                left = Left(
+                left = Clauses(
                     () if "joints" in out else self.joints,
                     constraints if "constraints" in out else frozenset(),
                     "partitions" not in out,
                 )
                 if self._fits(left):
                     return list(self._story(out, left))
-        if self._fits(Left(self.joints, counters=False)):
+        if self._fits(Clauses(self.joints, counters=False)):
             return self._reasons(Cause.COUNTERS_EXHAUSTED, self._exclusion())
         return []
 
-    def _story(self, out: Sequence[str], left: Left) -> Iterator[ClaimReason]:
-        wanted = []
-        if "joints" in out:
-            wanted.append(f"the JointAllocation{'s' if len(self.joints) > 1 else ''}")
-        if "constraints" in out:
-            wanted.append("the constraints")
+    def _story(self, out: Sequence[str], left: Clauses) -> Iterator[ClaimReason]:
+        words = {
+            "joints": f"the JointAllocation{'s' if len(self.joints) > 1 else ''}",
+            "constraints": "the constraints",
+            "partitions": "" if self.demanded is None else self._demands(self.demanded),
+        }
+        without = f"it would fit without {' and '.join(words[kind] for kind in words if kind in out)}"
+        nearest = without if len(out) > 1 else ""
         if self.demanded is not None and "partitions" in out:
-            wanted.append(self._demands(self.demanded))
-        nearest = f"it would fit without {' and '.join(wanted)}" if len(out) > 1 else ""
-        if self.demanded is not None and "partitions" in out:
-            yield from self._no_partition(self.demanded, nearest or f"it would fit without {wanted[-1]}")
+            yield from self._no_partition(self.demanded, without)
         if "joints" in out:
             yield from self._unmet_scopes(left, nearest)
         if "constraints" in out:
             yield from self._violated(left, nearest)
 
-    def _fits(self, left: Left, *, budget: int = _BUDGET) -> bool:
-        search = Search(
-            self.claims,
-            self.state,
-            joint_rules=left.joint_rules,
-            strict=False,
-            in_any_order=True,
-            without_constraints=left.without,
-            without_partitions=not left.partitions,
-            without_counters=not left.counters,
-            budget=budget,
-        )
+    def _fits(self, left: Clauses, *, budget: int = _BUDGET) -> bool:
+        search = Search(self.claims, self.state, left, in_any_order=True, budget=budget)
         try:
             if self.candidates is not None and left.counters:
-                search.candidates = narrow(
-                    self.claims,
-                    self.state,
-                    self.candidates,
-                    joint_rules=left.joint_rules,
-                    without=left.without,
-                )
-                if not enough(search.candidates, rooms_of(self.state, search.candidates)):
+                search.candidates = fewer = narrow(search, self.candidates)
+                if not enough(fewer, rooms_of(self.state, fewer)):
                     return False
             return search.run().solution is not None
         except PlanError:
@@ -143,7 +114,7 @@ class Together:
         finally:
             search.unwind()
 
-    def _unmet_scopes(self, left: Left, nearest: str) -> Iterator[ClaimReason]:
+    def _unmet_scopes(self, left: Clauses, nearest: str) -> Iterator[ClaimReason]:
         alone = {rule: "" if nearest else self._relaxed(rule, left) for rule in self.joints}
         for rule in [rule for rule in self.joints if alone[rule]] or self.joints:
             end = alone[rule] or nearest or "it would fit without the JointAllocations"
@@ -170,16 +141,20 @@ class Together:
         free = ", ".join(f"{times} x ({text})" for text, times in sorted(shapes.items()))
         return f"requested {_counted(asked)}; free per {rule.scope}: {free}"
 
-    def _relaxed(self, rule: Rule, left: Left) -> str:
+    def _relaxed(self, rule: Rule, left: Clauses) -> str:
         """The narrowest wider scope of this one rule with which the group fits, or that it fits without the rule."""
         scopes = list(Scope)
-        for scope in (*scopes[scopes.index(rule.scope or Scope.NODE) + 1 :], None):
-            changed = tuple(replace(other, scope=scope) if other is rule else other for other in self.joints)
+        for scope in (*scopes[scopes.index(rule.scope) + 1 :], None):
+            changed = tuple(
+                replace(other, scope=scope) if other is rule and scope else other
+                for other in self.joints
+                if other is not rule or scope
+            )
             if self._fits(replace(left, joint_rules=changed)):
                 return f"it would fit {f'with scope {scope}' if scope else 'without the JointAllocation'}"
         return ""
 
-    def _violated(self, left: Left, nearest: str) -> Iterator[ClaimReason]:
+    def _violated(self, left: Clauses, nearest: str) -> Iterator[ClaimReason]:
         at_fault, end = sorted(left.without), nearest or "it would fit without the constraints of the claims"
         if not nearest:
             at_fault, end = self._constraints_at_fault(left) or (at_fault, end)
@@ -194,7 +169,7 @@ class Together:
                 covered = ", ".join(constraint.requests) or None
                 yield position, Reason(self.node, None, covered, Cause.CONSTRAINT_VIOLATED.value, detail)
 
-    def _constraints_at_fault(self, left: Left) -> tuple[list[ConstraintAt], str] | None:
+    def _constraints_at_fault(self, left: Clauses) -> tuple[list[ConstraintAt], str] | None:
         """One constraint, or those of one claim, without which the group fits."""
         every = sorted(left.without)
         for one in every[:_TRIED_ALONE]:
@@ -238,23 +213,19 @@ class Together:
 
     def _takes_text(self, device: int) -> str:
         offered = self.state.devices[device]
-        takes = {
-            (set_name, counter): amount
-            for set_name, counters in offered.device.consumes_counters.items()
-            for counter, amount in counters.items()
-        }
+        takes = offered.device.counters
         left = {counter: self.state.counters_left(device, counter) for counter in takes}
         most = max(sorted(takes), key=lambda one: takes[one] / (left[one] or Decimal(1)))
         amounts = f"{figure(takes[most])} of {'/'.join(most)}, of which {figure(left[most])} are free"
         return f"{offered.id.device} takes {amounts}"
 
     def _demands(self, demanded: PartitionTracker) -> str:
-        said = []
+        sources = []
         if self.state.honors_partitions and self.state.fabric.partitions:
-            said.append(f"{names.PARTITION_POLICY_LABELS[0]}: {names.PARTITION_HONOR}")
+            sources.append(f"{names.PARTITION_POLICY_LABELS[0]}: {names.PARTITION_HONOR}")
         if any(self.claims[position].demands_partition for position in demanded.claims):
-            said.append(f"GpuConfig partition: {names.PARTITION_HONOR}")
-        return " and ".join(said)
+            sources.append(f"GpuConfig partition: {names.PARTITION_HONOR}")
+        return " and ".join(sources)
 
     def _no_partition(self, demanded: PartitionTracker, nearest: str) -> Iterator[ClaimReason]:
         """Cards are to be partitions of the node's fabric, and those of the sizes asked for are not free."""
@@ -290,14 +261,10 @@ class Together:
                 asked = sum(wanted.spec.count for wanted in of_class)
                 free = len({device for devices in of_class.values() for device in devices})
                 count = f"class {name}: {asked} devices requested in all, {free} have room"
+                amounts = self._amounts([one for one in self.wanted if one.device_class.name == name])[1]
                 yield from self._reasons(
                     Cause.INSUFFICIENT_CAPACITY,
-                    "; ".join(
-                        [
-                            count,
-                            *self._amounts([one for one in self.wanted if one.device_class.name == name])[1],
-                        ]
-                    ),
+                    "; ".join([count, *amounts]),
                     sorted({wanted.claim for wanted in of_class}),
                 )
 

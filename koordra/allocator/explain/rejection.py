@@ -38,25 +38,21 @@ def device_reason(wanted: RequestAlternative, device: int, state: NodeState) -> 
     if wanted.spec.admin_access or verdict.demand is None:
         return None
     if state.busy[device]:
-        holder = state.taken.dedicated.get(offered.id)
-        holders = [holder] if holder else state.taken.sharers.get(offered.id, ())
-        return Rejection(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{_in_use_by(holders)}")
+        use = state.taken.of(offered.id)
+        detail = f"device: requested 1, free 0 of 1{_in_use_by([use.holder] if use.holder else use.sharers)}"
+        return Rejection(Cause.ALREADY_ALLOCATED, detail)
     for name, amount in sorted(verdict.demand.amounts.items()):
         if nano(amount) > state.room(device, name):
             return _no_room(state, device, name, amount)
     if state.shared[device] and state.holders[device]:
         return None
     published = state.pools[state.pool_of[device]].counters
-    for set_name, counters in sorted(offered.device.consumes_counters.items()):
-        for counter, amount in sorted(counters.items()):
-            available = max(state.counters_left(device, (set_name, counter)), Decimal(0))
-            if amount > available:
-                total = published.get((set_name, counter), Decimal(0))
-                return Rejection(
-                    Cause.COUNTERS_EXHAUSTED,
-                    f"counter {set_name}/{counter}: requested {figure(amount)},"
-                    f" free {figure(available)} of {figure(total)}",
-                )
+    for counter, amount in sorted(offered.device.counters.items()):
+        available = max(state.counters_left(device, counter), Decimal(0))
+        if amount > available:
+            total = figure(published.get(counter, Decimal(0)))
+            detail = f"requested {figure(amount)}, free {figure(available)} of {total}"
+            return Rejection(Cause.COUNTERS_EXHAUSTED, f"counter {'/'.join(counter)}: {detail}")
     return None
 
 
@@ -72,7 +68,7 @@ def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Rejec
     detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
     if amount <= total:
         # Who asks for more than there is waits for nobody.
-        sharers = state.taken.sharers.get(offered.id, {})
+        sharers = state.taken.of(offered.id).sharers
         detail += _in_use_by([holder for holder, takes in sharers.items() if name in takes])
     return Rejection(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)
 

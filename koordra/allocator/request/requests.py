@@ -39,7 +39,6 @@ from koordra.api.opaque.parameters import (
     RdmaConfig,
     RdmaMode,
     decode,
-    reject_operator_fields,
 )
 from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
@@ -67,7 +66,7 @@ class RequestAlternative:
     spec: Alternative
     device_class: DeviceClass
     own_driver_only: bool
-    percent: Mapping[str, int]
+    memory_percent: int | None
     whole: frozenset[str]
     isolation: AskedIsolation
     demands_partition: bool
@@ -152,14 +151,13 @@ class _Resolver:
             device_class = self._checked(spec, label)
             of_class, of_claim = self._parameters_of(device_class, request.name, label)
             parameters = (*of_class, *of_claim)
-            percent: dict[str, int] = {}
+            percent = None
             whole: set[str] = set()
             partition = None
             for entry in parameters:
                 if isinstance(entry, GpuConfig):
                     partition = entry.partition or partition
-                    if entry.memory_percent is not None:
-                        percent[names.CAPACITY_MEMORY] = entry.memory_percent
+                    percent = percent if entry.memory_percent is None else entry.memory_percent
                     if entry.exclusive:
                         whole.add(names.CAPACITY_SLOTS)
                 elif isinstance(entry, RdmaConfig) and entry.mode is RdmaMode.EXCLUSIVE:
@@ -173,7 +171,7 @@ class _Resolver:
                 spec.tolerations,
                 None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
                 tuple(sorted(spec.capacity_spelled.items())),
-                tuple(sorted(percent.items())),
+                percent,
                 frozenset(whole),
                 isolation,
             )
@@ -188,7 +186,7 @@ class _Resolver:
                     spec=spec,
                     device_class=device_class,
                     own_driver_only=self.own_driver_only,
-                    percent=percent,
+                    memory_percent=percent,
                     whole=frozenset(whole),
                     isolation=isolation,
                     demands_partition=partition is PartitionPolicy.HONOR,
@@ -281,12 +279,9 @@ class _Resolver:
         owner = f"DeviceClass {device_class.name}" if device_class else str(self.claim)
         field = f"{entry.where}.opaque.parameters"
         try:
-            found = decode(entry.parameters, object=owner, field=field)
-            if device_class is None:
-                reject_operator_fields(found, object=owner, field=field)
+            return decode(entry.parameters, object=owner, field=field, in_claim=device_class is None)
         except InvalidInput as error:
             raise self.refusal(Cause.CONSTRAINT_VIOLATED, str(error)) from error
-        return found
 
     def with_claim_parameters(self, resolved: ResolvedClaim) -> ResolvedClaim:
         """With JointAllocations and the requests each covers, and the placement policy (the last one said wins)."""
@@ -295,7 +290,7 @@ class _Resolver:
         everything = frozenset(range(len(resolved.requests)))
         for entry in self.claim.config:
             parameters = self._decoded(entry)
-            refuse_memory_said_twice(self.claim, entry, parameters, self.claim.requests)
+            refuse_memory_said_twice(self.claim, entry, parameters)
             if isinstance(parameters, JointAllocation):
                 named = {name.partition("/")[0] for name in entry.requests}
                 covered = {index for index, one in enumerate(resolved.requests) if one.name in named}

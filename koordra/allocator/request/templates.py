@@ -7,28 +7,26 @@ name in the pod's status. Offline there is neither; here the claims get the name
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from koordra.api import names, objects
+from koordra.api.objects import Fields
 
 
-def with_template_claims(manifests: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def with_template_claims(manifests: Iterable[Fields]) -> list[Fields]:
     """The objects plus the claims their pods' templates would give; pods know them by their status. Nothing is changed."""
     given = list(manifests)
     templates = {objects.key(entry): entry for entry in given if entry.get("kind") == "ResourceClaimTemplate"}
-    found: list[Mapping[str, Any]] = []
+    found: list[Fields] = []
     for entry in given:
         claims = _claims_of(entry, templates) if entry.get("kind") == "Pod" else {}
         found += [_with_status(entry, claims) if claims else entry, *claims.values()]
     return found
 
 
-def _claims_of(
-    pod: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Mapping[str, Any]]:
+def _claims_of(pod: Fields, templates: Mapping[str, Fields]) -> dict[str, Fields]:
     """Entry name -> claim, for entries of the pod whose template is there and whose claim is not."""
     known = objects.pod_claim_names(pod)
-    made: dict[str, Mapping[str, Any]] = {}
+    made: dict[str, Fields] = {}
     for entry in objects.spec_of(pod).get("resourceClaims") or ():
         template = templates.get(f"{objects.namespace(pod)}/{entry.get('resourceClaimTemplateName')}")
         name = str(entry.get("name"))
@@ -49,7 +47,7 @@ def _claims_of(
     return made
 
 
-def _with_status(pod: Mapping[str, Any], claims: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+def _with_status(pod: Fields, claims: Mapping[str, Fields]) -> Fields:
     status = objects.status_of(pod)
     made = [{"name": entry, "resourceClaimName": objects.name(claim)} for entry, claim in claims.items()]
     return {

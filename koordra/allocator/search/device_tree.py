@@ -1,7 +1,7 @@
 """The tree that a node's devices sit in, and how a labelled tree is written down so that equal ones read the same.
 
 Levels are columns: per device the value at that level, "" where it has none. Levels are used only when they nest (every
-NUMA node lies in one socket, every root in one NUMA node, ...); `inserted` puts one more level where it nests, as deep as
+NUMA node lies in one socket, every root in one NUMA node, ...); `insert` puts one more level where it nests, as deep as
 that is possible. The tree itself keeps only what branches: a level with a single child is remembered in the child, with its
 number, so that nodes of different machines compare rightly.
 
@@ -30,15 +30,16 @@ def nests(values: Sequence[str], above: Sequence[Sequence[str]]) -> bool:
     )
 
 
-def inserted(group: dict[int, str], columns: Sequence[tuple[str, Column]]) -> int | None:
-    """Where to put the level so that all nest, as deep as possible; the values in `group` are completed.
+def insert(level: str, group: dict[int, str], columns: list[tuple[str, Column]]) -> int | None:
+    """Put the level where all nest, as deep as possible, and tell where that is; the values in `group` are completed.
 
     Devices without a value (NICs, where the level is about GPUs) go along with those below one roof.
     """
     for depth in range(len(columns), -1, -1):
         values = spread(group, [column for _, column in columns[depth:]])
-        lowered = [*(column for _, column in columns[:depth]), values, *(c for _, c in columns[depth:])]
-        if all(nests(lowered[level], lowered[:level]) for level in range(depth, len(lowered))):
+        lowered = [column for _, column in [*columns[:depth], (level, values), *columns[depth:]]]
+        if all(nests(lowered[at], lowered[:at]) for at in range(depth, len(lowered))):
+            columns.insert(depth, (level, values))
             return depth
     return None
 
@@ -111,12 +112,12 @@ class DeviceTree:
             if len(nodes[node]) + len(devices[node]) != 1:
                 nodes[above].append(node)
             elif devices[node]:
-                only = devices[node][0]
+                (only,) = devices[node]
                 self.alone[only] = levels[node] + self.alone[only]
                 homes[only] = above
                 devices[above].append(only)
             else:
-                only = nodes[node][0]
+                (only,) = nodes[node]
                 levels[only] = levels[node] + levels[only]
                 parents[only] = above
                 nodes[above].append(only)

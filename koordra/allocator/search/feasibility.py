@@ -18,15 +18,15 @@ Only requests with one alternative, a fixed count and no admin access take part;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.allocator.constraints import Values
-from koordra.allocator.devices.capacity import nano
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.api.claims import MAX_RESULTS, Constraint
 from koordra.api.opaque.parameters import Pairing
 
@@ -37,56 +37,37 @@ def candidates_of(claims: Sequence[ResolvedClaim], state: NodeState) -> Candidat
     """Devices that can serve each fixed request as things stand, in search order; None if a selector fails on one."""
     found: Candidates = {}
     of_kind: dict[object, list[int]] = {}
-    for claim in claims:
-        for request in claim.requests:
-            wanted = request.alternatives[0]
-            if len(request.alternatives) > 1 or wanted.takes_all or wanted.spec.admin_access:
-                continue
-            if wanted.kind not in of_kind:
-                devices = _serving(wanted, state)
-                if devices is None:
-                    return None
-                of_kind[wanted.kind] = devices
-            found[wanted] = of_kind[wanted.kind]
+    idle = [device for device, busy in enumerate(state.busy) if not busy]
+    for request in (request for claim in claims for request in claim.requests):
+        wanted = request.alternatives[0]
+        if len(request.alternatives) > 1 or wanted.takes_all or wanted.spec.admin_access:
+            continue
+        if wanted.kind not in of_kind:
+            if any(state.verdict(wanted, device).error for device in idle):
+                return None
+            of_kind[wanted.kind] = [
+                device
+                for device in idle
+                if (demand := state.demand(wanted, device)) and state.has_room(device, demand)
+            ]
+        found[wanted] = of_kind[wanted.kind]
     return found
 
 
-def _serving(wanted: RequestAlternative, state: NodeState) -> list[int] | None:
-    devices = []
-    for device, busy in enumerate(state.busy):
-        if busy:
-            continue
-        verdict = state.verdict(wanted, device)
-        if verdict.error:
-            return None
-        demand = verdict.demand
-        if demand is not None and verdict.cause is None and state.has_room(device, demand):
-            devices.append(device)
-    return devices
-
-
-def narrow(
-    claims: Sequence[ResolvedClaim],
-    state: NodeState,
-    found: Candidates,
-    *,
-    joint_rules: Sequence[Rule],
-    without: frozenset[tuple[int, int]] = frozenset(),
-) -> Candidates:
-    """The candidates without those that no solution can contain; `without` are constraints (claim, own place) to overlook."""
-    left = dict(found)
+def narrow(search: PartialChoice, found: Candidates) -> Candidates:
+    """The candidates without those that no solution can contain."""
+    state, clauses, left = search.state, search.clauses, dict(found)
     rooms = rooms_of(state, left)
     _keep_affordable(state, left, rooms)
     changed = True
     while changed:
         changed = False
-        for position, claim in enumerate(claims):
-            for index, constraint in enumerate(claim.constraints):
-                if constraint.match_attribute and (position, index) not in without:
+        for claim, constraints in zip(search.claims, search.constraints, strict=True):
+            for constraint in constraints:
+                if constraint.match_attribute:
                     changed |= _keep_common_values(claim, constraint, state, left, rooms=rooms)
-        for rule in joint_rules:
-            if rule.scope is not None:
-                changed |= _keep_scopes(rule, state, left)
+        for rule in clauses.joint_rules:
+            changed |= _keep_scopes(rule, state, left)
         if changed:
             _keep_affordable(state, left, rooms)
     return left
@@ -118,15 +99,14 @@ def enough(left: Candidates, rooms: Mapping[int, int]) -> bool:
     return all(fill(place, set()) for place in range(len(places)))
 
 
-def settled(
-    claims: Sequence[ResolvedClaim], state: NodeState, left: Candidates, rooms: Mapping[int, int]
-) -> bool:
+def settled(search: PartialChoice, left: Candidates, rooms: Mapping[int, int]) -> bool:
     """Whether the claims take all there is to take, so that every solution leaves the same behind and costs the same.
 
     That is so when every request is a fixed one, there are just as many places as the devices have room for, and of a
     device everyone takes the same amount.
     """
-    if len(left) < sum(len(claim.requests) for claim in claims):
+    state = search.state
+    if len(left) < len(search.requests):
         return False
     if sum(wanted.spec.count for wanted in left) < sum(rooms.values()):
         return False
@@ -200,15 +180,20 @@ def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int
     """Leave out devices that take so much of a counter that too little is left for all other places, however cheap."""
     candidates = {device for devices in left.values() for device in devices}
     places = sum(wanted.spec.count for wanted in left)
+    takers: dict[tuple[int, tuple[str, str]], dict[int, int]] = {}
+    for device in candidates:
+        if not state.shared[device]:
+            for counter, amount in state.consumes(device).items():
+                takers.setdefault((state.pool_of[device], counter), {})[device] = amount
     dear: set[int] = set()
-    for (pool, counter), takes in _takers(state, candidates).items():
+    for (pool, counter), takes in takers.items():
         # A shared device pays once for all its places, and devices that do not take of the counter pay nothing.
         free = sum(rooms[device] for device in candidates if device not in takes)
-        needed = max(0, places - free)
+        needed = max(1, places - free)
         paying = sorted(takes.values())
         cheapest = sum(paying[:needed])
         for device, amount in takes.items():
-            spared = min(amount, paying[min(needed, len(paying)) - 1]) if needed else 0
+            spared = min(amount, paying[min(needed, len(paying)) - 1])
             if cheapest - spared + amount > state.counters[pool].get(counter, 0):
                 dear.add(device)
     if dear:
@@ -216,42 +201,25 @@ def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int
         left.update({wanted: lists[id(devices)] for wanted, devices in left.items()})
 
 
-def _takers(state: NodeState, candidates: Iterable[int]) -> dict[tuple[int, tuple[str, str]], dict[int, int]]:
-    """Per pool and counter: the dedicated candidates that take of it, and how much."""
-    found: dict[tuple[int, tuple[str, str]], dict[int, int]] = {}
-    for device in candidates:
-        if state.shared[device]:
-            continue
-        for set_name, counters in state.devices[device].device.consumes_counters.items():
-            for name, amount in counters.items():
-                if amount > 0:
-                    found.setdefault((state.pool_of[device], (set_name, name)), {})[device] = nano(amount)
-    return found
-
-
 def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:
-    """Leave out GPUs without a NIC candidate in scope (and, Together, NICs without a GPU)."""
+    """Leave out GPUs without a NIC candidate in scope."""
     tally = ScopeTracker(rule)
     members = [wanted for wanted in left if (wanted.claim, wanted.request) in rule.members]
     if len(members) < len(rule.members) or rule.pairing is Pairing.TOGETHER:
         # Alternatives or `All` among the members, or one kind only: the search decides.
         return False
     keys = {
-        kind: {
-            tally.key(state.devices[device])
-            for wanted in members
-            for device in left[wanted]
-            if state.devices[device].kind == kind
-        }
-        - {None}
-        for kind in (GPU, NIC)
-    }
+        tally.key(state.devices[device])
+        for wanted in members
+        for device in left[wanted]
+        if state.devices[device].kind == NIC
+    } - {None}
     changed = False
     for wanted in members:
         kept = [
             device
             for device in left[wanted]
-            if state.devices[device].kind != GPU or tally.key(state.devices[device]) in keys[NIC]
+            if state.devices[device].kind != GPU or tally.key(state.devices[device]) in keys
         ]
         changed |= len(kept) < len(left[wanted])
         left[wanted] = kept
@@ -265,7 +233,7 @@ def _places_on(state: NodeState, device: int, wanting: Sequence[RequestAlternati
     demands = [demand.nano for wanted in wanting if (demand := state.demand(wanted, device)) is not None]
     places = MAX_RESULTS * len(wanting)
     for name in state.capacity[device]:
-        least = min((amounts.get(name, 0) for amounts in demands), default=0)
+        least = min(amounts.get(name, 0) for amounts in demands)
         if least > 0:
             places = min(places, state.room(device, name) // least)
     return places

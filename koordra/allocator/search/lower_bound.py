@@ -15,9 +15,9 @@ completion, and the answer is None.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice
 from koordra.allocator.joint_allocation import ScopeTracker
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.score import Cost
@@ -58,7 +58,6 @@ class LowerBound:
         )
         state = search.state
         self._is_gpu = [offered.kind == GPU for offered in state.devices]
-        self._shared = state.shared
         self._is_nic = [offered.kind == NIC for offered in state.devices]
         options = [
             [self._option(wanted) for wanted in request.alternatives] for _, _, request in search.requests
@@ -89,13 +88,18 @@ class LowerBound:
         more_gpus = self._further(tail.gpus, gpus)
         if more_gpus is None:
             return None
+        missing, nics = self._missing_of_all(tail, others), list[PublishedDevice]()
+        if len(search.tallies) > 1:
+            # What one rule puts to `others` serves the others, too: only now it is known what they lack.
+            missing = self._missing_of_all(tail, others)
+            nics = [search.state.devices[device] for device in others if self._is_nic[device]]
+        if None in missing:
+            return None
         lacking = 0
-        for tally, pairs_all in zip(search.tallies, self._pairs_all, strict=True):
-            missing = self._missing(tally, tail, others)
-            if missing is None:
-                return None
+        for tally, count, pairs_all in zip(search.tallies, missing, self._pairs_all, strict=True):
             # Further GPUs have to have NICs of their own, too: at least those that no GPU has yet are there for them.
-            lacking = max(lacking, missing + max(0, more_gpus - tally.spare()) if pairs_all else missing)
+            further = max(0, more_gpus - tally.spare(nics)) if pairs_all and more_gpus else 0
+            lacking = max(lacking, (count or 0) + further)
         more_others = self._further(tail.others, others)
         if more_others is None:
             return None
@@ -109,6 +113,9 @@ class LowerBound:
             further_waste=self._wastes[request],
         )
 
+    def _missing_of_all(self, tail: OpenRequests, others: list[int]) -> list[int | None]:
+        return [self._missing(tally, tail, others) for tally in self._search.tallies]
+
     def _missing(self, tally: ScopeTracker, tail: OpenRequests, others: list[int]) -> int | None:
         """How many NICs a JointAllocation still lacks, at least; None where it cannot get them.
 
@@ -116,9 +123,13 @@ class LowerBound:
         """
         if not tally.lacking:
             return 0
-        missing = 0
+        missing, devices = 0, self._search.state.devices
         for key, count in tally.lacks():
-            nics = [nic for nic in tail.nics if self._may_count(tally, nic, key)]
+            nics = [
+                nic
+                for nic in tail.nics
+                if devices[nic] not in tally.shares and tally.key(devices[nic]) == key
+            ]
             if len(nics) < count:
                 return None
             # A NIC that another claim has may serve this one, too.
@@ -128,10 +139,6 @@ class LowerBound:
             else:
                 missing += max(0, count - (len(nics) - len(new)))
         return missing
-
-    def _may_count(self, tally: ScopeTracker, device: int, key: str) -> bool:
-        offered = self._search.state.devices[device]
-        return offered not in tally.shares and tally.key(offered) == key
 
     def _further(self, side: DeviceTypeDemand, chosen: Sequence[int]) -> int | None:
         """How many devices beside the chosen ones are needed at least."""
@@ -154,30 +161,23 @@ class LowerBound:
         search, state = self._search, self._search.state
         takes: dict[int, Mapping[str, int] | None] = {}
         for device in search.candidates.get(wanted, range(len(state.devices))):
-            verdict = state.verdict(wanted, device)
-            self.usable = self.usable and not verdict.error
-            if verdict.demand is not None and verdict.cause is None:
+            self.usable = self.usable and not state.verdict(wanted, device).error
+            demand = state.demand(wanted, device)
+            if demand is not None:
                 shares = state.shared[device] and not wanted.spec.admin_access
-                takes[device] = verdict.demand.nano if shares else None
+                takes[device] = demand.nano if shares else None
         return _Option(wanted.spec.count, takes, wanted.spec.admin_access)
 
     def _wastes_of(self, requests: Sequence[Sequence[_Option]], cost: Cost) -> list[int]:
         """What each request and all that follow it change the first number of the cluster's cost at least; nothing at last."""
-        found, waste = [0], cost.waste
+        waste, found = cost.waste, [0]
         for options in reversed(requests):
-            least = 0
-            if waste is not None:
-                least = min(
-                    [
-                        option.count * waste.least(device, amounts)
-                        for option in options
-                        for device, amounts in option.takes.items()
-                        if not option.admin
-                    ]
-                    + [0 for option in options if option.admin],
-                    default=0,
-                )
-            found.append(found[-1] + least)
+            least = [
+                0 if waste is None or option.admin else option.count * waste.least(device, amounts)
+                for option in options
+                for device, amounts in option.takes.items()
+            ]
+            found.append(found[-1] + min(least, default=0))
         return found[::-1]
 
     def _tails_of(self, requests: Sequence[Sequence[_Option]]) -> list[OpenRequests]:
@@ -206,75 +206,45 @@ class LowerBound:
         """What each request and all that follow it take of GPUs, or of everything else; of none at last."""
         own = [self._share(options, gpus=gpus) for options in requests]
         sums = {
-            name: SubsetSums.suffixes(tuple([share.items.get(name, ()) for share in own]))
-            for name in sorted({name for share in own for name in share.items})
+            name: SubsetSums.suffixes(tuple([items.get(name, ()) for _, items in own]))
+            for name in sorted({name for _, items in own for name in items})
         }
         found = [DeviceTypeDemand()]
-        for at, share in reversed(list(enumerate(own))):
-            after = found[-1]
-            found.append(
-                DeviceTypeDemand(
-                    most=after.most + share.most,
-                    unshared=after.unshared + share.unshared,
-                    distinct=max(after.distinct, share.surely),
-                    devices=after.devices | share.devices,
-                    shared=after.shared | {device for device in share.devices if self._shared[device]},
-                    thousandths=after.thousandths + share.thousandths,
-                    parts=after.parts + share.parts,
-                    sums=tuple((name, each[at]) for name, each in sums.items() if each[at].least),
-                )
-            )
+        for at, (share, _) in reversed(list(enumerate(own))):
+            left = tuple((name, each[at]) for name, each in sums.items() if each[at].least)
+            found.append(found[-1].beside(share, left))
         return found[::-1]
 
-    def _share(self, options: Sequence[_Option], *, gpus: bool) -> _Share:
-        """What one request takes of them."""
+    def _share(
+        self, options: Sequence[_Option], *, gpus: bool
+    ) -> tuple[DeviceTypeDemand, Mapping[str, tuple[tuple[int, ...], ...]]]:
+        """What one request takes of them, and by capacity the amounts that each of its devices may take."""
         own = [
             (option, found)
             for option in options
             if (found := [device for device in option.takes if self._is_gpu[device] == gpus])
         ]
         if not own:
-            return _Share()
-        whole = self._search.state.whole
+            return DeviceTypeDemand(), {}
+        state = self._search.state
         surely = min(option.surely(found) for option, found in own) if len(own) == len(options) else 0
-        alone = not any(option.admin or self._shared[device] for option, found in own for device in found)
+        alone = not any(option.admin or state.shared[device] for option, found in own for device in found)
         most = max(option.count for option, _ in own)
-        taken = max(self._part(device, option.takes[device]) for option, found in own for device in found)
+        takes = [(device, option.takes[device]) for option, found in own for device in found]
+        taken = max(state.whole if part is None else state.part(device, part) for device, part in takes)
         items = {}
-        for name, amounts in _amounts(own).items():
-            certain = 0 if 0 in amounts else surely
-            items[name] = (amounts,) * certain + ((0, *amounts),) * (most - certain)
-        return _Share(
+        for name in {name for _, part in takes for name in part or ()}:
+            # What one device's share may take: each of the amounts that are possible; 0 where it may take nothing.
+            amounts = tuple(sorted({part.get(name, 0) if part else 0 for _, part in takes}))
+            items[name] = (amounts,) * surely + ((0, *amounts),) * (most - surely)
+        devices = frozenset(device for device, _ in takes)
+        share = DeviceTypeDemand(
             most=most,
-            surely=surely,
             unshared=surely if alone else 0,
-            devices=frozenset(device for _, found in own for device in found),
-            thousandths=most * -(-1000 * taken // whole),
+            distinct=surely,
+            devices=devices,
+            shared=frozenset(device for device in devices if state.shared[device]),
+            thousandths=most * -(-1000 * taken // state.whole),
             parts=most * taken,
-            items=items,
         )
-
-    def _part(self, device: int, amounts: Mapping[str, int] | None) -> int:
-        return self._search.state.whole if amounts is None else self._search.state.part(device, amounts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """As DeviceTypeDemand, of one request; `items` by capacity."""
-
-    most: int = 0
-    surely: int = 0
-    unshared: int = 0
-    devices: frozenset[int] = frozenset()
-    thousandths: int = 0
-    parts: int = 0
-    items: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-
-
-def _amounts(own: Sequence[tuple[_Option, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
-    """What one device's share takes, by capacity: each of the amounts that are possible; 0 where it may take nothing."""
-    takes = [option.takes[device] or {} for option, found in own for device in found]
-    return {
-        name: tuple(sorted({amounts.get(name, 0) for amounts in takes}))
-        for name in sorted({name for amounts in takes for name in amounts})
-    }
+        return share, items

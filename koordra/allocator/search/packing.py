@@ -17,12 +17,13 @@ are equal are tried once, and so is every set of rooms at the same item.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
-from operator import lt, sub
-from typing import Final, NamedTuple
+from operator import lt, sub, truediv
+from typing import Any, Final
 
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.search.partial_choice import PartialChoice
@@ -111,7 +112,7 @@ class Item:
     Items of one `request` take different devices.
     """
 
-    request: Hashable
+    request: Any
     takes: Mapping[int, tuple[int, ...]]
 
 
@@ -122,16 +123,11 @@ class Packing:
         self.budget = budget
         self._rooms = {device: tuple(room) for device, room in rooms.items()}
         whole = [sum(column) or 1 for column in zip(*self._rooms.values(), strict=True)]
-
-        def size(item: Item) -> float:
-            return max(
-                amount / total
-                for amounts in item.takes.values()
-                for amount, total in zip(amounts, whole, strict=True)
-            )
-
-        self._order = sorted(range(len(items)), key=lambda at: -size(items[at]))
-        self._items = [items[at] for at in self._order]
+        self._items = sorted(
+            items,
+            key=lambda item: max(max(map(truediv, amounts, whole)) for amounts in item.takes.values()),
+            reverse=True,
+        )
         # Devices that serve the same items with the same amounts can be exchanged.
         kinds = {device: tuple(item.takes.get(device) for item in items) for device in rooms}
         self._sums = [
@@ -150,12 +146,9 @@ class Packing:
         self._seen: set[Hashable] = set()
         self._chosen: list[int] = []
 
-    def solve(self) -> list[int] | None:
-        """The device of each item, in the order given; None where there is no way, or where the budget ended (then it is below 0)."""
-        if not self._place(0, ()):
-            return None
-        found = dict(zip(self._order, self._chosen, strict=True))
-        return [found[at] for at in range(len(found))]
+    def solve(self) -> list[tuple[Item, int]] | None:
+        """The device of each item; None where there is no way, or where the budget ended (then it is below 0)."""
+        return list(zip(self._items, self._chosen, strict=True)) if self._place(0, ()) else None
 
     def _place(self, at: int, held: tuple[int, ...]) -> bool:
         """All items from this one on; `held` are the devices of the same request."""
@@ -192,12 +185,6 @@ class Packing:
         return False
 
 
-class Packed(NamedTuple):
-    """`candidates`: the devices of each request; None where there is no packing."""
-
-    candidates: dict[RequestAlternative, list[int]] | None
-
-
 def tries_before_packing(search: PartialChoice) -> int | None:
     """Placements to try before shares are packed; None where no capacity is filled.
 
@@ -206,7 +193,7 @@ def tries_before_packing(search: PartialChoice) -> int | None:
     items = _items(search) if len(search.requests) >= _FEWEST else None
     if items is None:
         return None
-    _, names, found = items
+    names, found = items
     devices = {device for item in found for device in item.takes}
     filled = [
         name
@@ -219,58 +206,50 @@ def tries_before_packing(search: PartialChoice) -> int | None:
     return (_FEW_TRIES if few else _TRIES) if filled else None
 
 
-def packed(search: PartialChoice) -> Packed | None:
-    """Devices for all requests, as far as amounts go; None where that cannot be told."""
+def packed(search: PartialChoice) -> dict[RequestAlternative, list[int]] | None:
+    """Devices for all requests, as far as amounts go, or none if there is no packing; None where that cannot be told."""
     items = _items(search)
     if items is None:
         return None
-    wanted, names, found = items
+    names, found = items
     devices = sorted({device for item in found for device in item.takes})
     rooms = {device: [search.state.room(device, name) for name in names] for device in devices}
     packing = Packing(found, rooms, budget=PACKING_BUDGET)
     chosen = packing.solve()
     if chosen is None:
-        return None if packing.budget < 0 else Packed(None)
+        return None if packing.budget < 0 else {}
     candidates: dict[RequestAlternative, list[int]] = {}
-    for one, device in zip(wanted, chosen, strict=True):
-        candidates.setdefault(one, []).append(device)
-    return Packed({one: sorted(found) for one, found in candidates.items()})
+    for item, device in chosen:
+        candidates.setdefault(item.request, []).append(device)
+    return {one: sorted(found) for one, found in candidates.items()}
 
 
-def _items(search: PartialChoice) -> tuple[list[RequestAlternative], list[str], list[Item]] | None:
-    """The shares that are asked for, with what each takes; None where something else is asked for, too."""
+def _items(search: PartialChoice) -> tuple[list[str], list[Item]] | None:
+    """The capacities that may be filled, and the shares that are asked for with what each takes of them; None where something else is asked for, too."""
     state = search.state
-    takes: dict[RequestAlternative, dict[int, dict[str, int]]] = {}
+    takes: dict[RequestAlternative, dict[int, Mapping[str, int]]] = {}
+    most = Counter[str]()
     for _, _, request in search.requests:
         wanted = request.alternatives[0]
-        if wanted not in search.candidates or not all(
-            map(state.shared.__getitem__, search.candidates[wanted])
-        ):
+        devices = search.candidates.get(wanted, ())
+        if not devices or not all(state.shared[device] for device in devices):
             return None
-        demands = {device: state.verdict(wanted, device).demand for device in search.candidates[wanted]}
-        takes[wanted] = {
-            device: dict(demand.nano) for device, demand in demands.items() if demand is not None
+        own = takes[wanted] = {
+            device: demand.nano for device in devices if (demand := state.demand(wanted, device))
         }
+        for name in {name for each in own.values() for name in each}:
+            most[name] += wanted.spec.count * max(each.get(name, 0) for each in own.values())
     if not takes or not all(takes.values()):
         return None
-    most: dict[str, int] = {}
-    for one, found in takes.items():
-        for name in {name for each in found.values() for name in each}:
-            amount = max(each.get(name, 0) for each in found.values())
-            most[name] = most.get(name, 0) + amount * one.spec.count
-    devices = {device for found in takes.values() for device in found}
+    every = {device for found in takes.values() for device in found}
     # Of what every device has enough for all, nothing need be packed.
     names = sorted(
-        name for name, amount in most.items() if amount > min(state.room(device, name) for device in devices)
+        name for name, amount in most.items() if amount > min(state.room(device, name) for device in every)
     )
     if not names:
         return None
-    wanted_by = [one for one in takes for _ in range(one.spec.count)]
-    items = [
-        Item(
-            (one.claim, one.request),
-            {d: tuple(each.get(n, 0) for n in names) for d, each in takes[one].items()},
-        )
-        for one in wanted_by
+    return names, [
+        Item(one, {device: tuple(each.get(name, 0) for name in names) for device, each in found.items()})
+        for one, found in takes.items()
+        for _ in range(one.spec.count)
     ]
-    return wanted_by, names, items

@@ -7,68 +7,69 @@ from dataclasses import dataclass
 from operator import sub
 
 from koordra.allocator.devices.inventory import GPU
-from koordra.allocator.joint_allocation import ScopeTracker
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.search.packing import SubsetSums
-from koordra.allocator.search.partial_choice import Entry
+from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.api.claims import MAX_RESULTS
 
 
-def nics_after(
-    requests: Sequence[Entry],
-    claims: Sequence[ResolvedClaim],
-    state: NodeState,
-    tallies: Sequence[ScopeTracker],
-) -> list[list[int]]:
+def nics_after(search: PartialChoice) -> list[list[int]]:
     """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at most.
 
     Fewer, where shares of them coincide on one NIC.
     """
-    nics = [device for device, offered in enumerate(state.devices) if offered.kind != GPU]
-    joined = {member for tally in tallies for member in tally.rule.members}
-    counts = []
-    for claim, index, request in requests:
-        can_bring = 0
-        if (claim, index) in joined:
-            for wanted in request.alternatives:
-                count = len(state.devices) if wanted.takes_all else wanted.spec.count
-                can_bring = max(can_bring, count if _may_have(wanted, nics, state) else 0)
-        counts.append(can_bring)
+    nics = [device for device, offered in enumerate(search.state.devices) if offered.kind != GPU]
     found = []
-    for tally in tallies:
-        own = [
-            count if (claim, index) in tally.rule.members else 0
-            for (claim, index, _), count in zip(requests, counts, strict=True)
+    for tally in search.tallies:
+        most = [
+            max(_most_of(wanted, nics, search.state) for wanted in request.alternatives)
+            if (claim, index) in tally.rule.members
+            else 0
+            for claim, index, request in search.requests
         ]
-        found.append([sum(own[position + 1 :]) for position in range(len(own))])
+        found.append([sum(most[position + 1 :]) for position in range(len(most))])
     return found
 
 
-def cards_after(
-    requests: Sequence[Entry], claims: Sequence[ResolvedClaim], state: NodeState, cards: Iterable[int]
-) -> list[tuple[int, int]]:
-    """Per request in walking order: the fewest and the most of the cards that later requests of its claim take."""
-    bounds = []
-    for _, _, request in requests:
-        counts = [
-            _range(wanted) if _may_have(wanted, cards, state) else (0, 0) for wanted in request.alternatives
-        ]
-        bounds.append((min(fewest for fewest, _ in counts), max(most for _, most in counts)))
+def cards_after(search: PartialChoice) -> list[tuple[int, int]]:
+    """Per request in walking order: the fewest and the most of the cards, of which partitions are demanded, that later requests of its
+    claim take. Empty where no partitions are demanded."""
+    if search.demanded is None:
+        return []
     found = []
-    for position, (claim, _, _) in enumerate(requests):
-        later = [bounds[at] for at in range(position + 1, len(requests)) if requests[at][0] == claim]
-        found.append((sum(fewest for fewest, _ in later), sum(most for _, most in later)))
-    return found
+    totals = [(0, 0)] * len(search.claims)
+    for claim, _, request in reversed(search.requests):
+        fewest, most = totals[claim]
+        found.append((fewest, most))
+        counts = [cards_taken(search, wanted, wanted.spec.count) for wanted in request.alternatives]
+        totals[claim] = fewest + min(counts)[0], most + max(most for _, most in counts)
+    return found[::-1]
 
 
-def _range(wanted: RequestAlternative) -> tuple[int, int]:
-    # What `All` finds, and which of it are whole cards, is not known before.
-    return (0, MAX_RESULTS) if wanted.takes_all else (wanted.spec.count, wanted.spec.count)
+def cards_taken(search: PartialChoice, wanted: RequestAlternative, count: int) -> tuple[int, int]:
+    """The fewest and the most of so many devices of the alternative that are cards of which partitions are demanded.
+
+    A share of a card is none, and what `All` finds is not known before.
+    """
+    if not count:
+        return 0, 0
+    whole, others = 0, 0
+    for device in range(len(search.state.devices)):
+        demand = search.state.verdict(wanted, device).demand
+        if demand is not None:
+            taken = search.takes_card(wanted.claim, device, demand)
+            whole, others = whole + taken, others + (not taken)
+    if wanted.takes_all:
+        return 0, whole
+    return max(0, count - others), min(count, whole)
 
 
-def _may_have(wanted: RequestAlternative, devices: Iterable[int], state: NodeState) -> bool:
-    return any(state.verdict(wanted, device).demand is not None for device in devices)
+def _most_of(wanted: RequestAlternative, devices: Iterable[int], state: NodeState) -> int:
+    """How many of these devices the alternative takes at most."""
+    if all(state.verdict(wanted, device).demand is None for device in devices):
+        return 0
+    return MAX_RESULTS if wanted.takes_all else wanted.spec.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,19 @@ class DeviceTypeDemand:
     thousandths: int = 0
     parts: int = 0
     sums: tuple[tuple[str, SubsetSums], ...] = ()
+
+    def beside(self, other: DeviceTypeDemand, sums: tuple[tuple[str, SubsetSums], ...]) -> DeviceTypeDemand:
+        """What these and another open request take, by capacity `sums` together."""
+        return DeviceTypeDemand(
+            self.most + other.most,
+            self.unshared + other.unshared,
+            max(self.distinct, other.distinct),
+            self.devices | other.devices,
+            self.shared | other.shared,
+            self.thousandths + other.thousandths,
+            self.parts + other.parts,
+            sums,
+        )
 
     def least_cover(
         self,

@@ -34,17 +34,17 @@ best so far is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.joint_allocation import Rule
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, refusal
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.score import Cost
 from koordra.allocator.search.device_tree import Orbits
 from koordra.allocator.search.lower_bound import LowerBound
+from koordra.allocator.search.partial_choice import Clauses
 from koordra.allocator.search.solution import NOTHING, CostPair, Outcome, Placed, Position
 from koordra.allocator.search.steps import DeviceSteps
 from koordra.allocator.search.symmetry import Symmetry
@@ -79,17 +79,17 @@ class _Best:
         if self.may_improve(cost):
             self.placed, self.limit = tuple(placed), cost
 
-    def outcome(self, *, exhausted: bool = False, tried: int = 0) -> Outcome:
+    def outcome(self, *, exhausted: bool = False) -> Outcome:
         if self.placed is None:
-            return Outcome(None, exhausted=exhausted, tried=tried, bound=None if exhausted else self.cut)
+            return Outcome(None, exhausted=exhausted, bound=None if exhausted else self.cut)
         assert self.limit is not None
-        return Outcome(self.placed, self.limit, exhausted=exhausted, tried=tried)
+        return Outcome(self.placed, self.limit, exhausted=exhausted)
 
 
 class Search(DeviceSteps):
     """One walk over one node for one group of claims.
 
-    `ceiling`: only placements that cost less are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
+    `codes`: numbers of the forms of partial choices, which searches for one group share. `ceiling`: only placements that cost less are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
 
     `settled`: all complete choices cost the same (`feasibility.settled`).
     `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
@@ -99,35 +99,19 @@ class Search(DeviceSteps):
         self,
         claims: Sequence[ResolvedClaim],
         state: NodeState,
+        clauses: Clauses,
         *,
-        joint_rules: Sequence[Rule] = (),
         objective: Cost | None = None,
-        strict: bool = True,
         in_any_order: bool = False,
-        without_constraints: frozenset[tuple[int, int]] = frozenset(),
-        without_partitions: bool = False,
-        without_counters: bool = False,
-        candidates: Mapping[RequestAlternative, Sequence[int]] | None = None,
         budget: int = BUDGET,
         codes: dict[Hashable, int] | None = None,
     ) -> None:
-        super().__init__(
-            claims,
-            state,
-            joint_rules=joint_rules,
-            candidates=candidates or {},
-            scored=objective is not None,
-            tied=objective is not None or in_any_order,
-            strict=strict,
-            without_constraints=without_constraints,
-            without_partitions=without_partitions,
-            without_counters=without_counters,
-        )
+        scored = objective is not None
+        super().__init__(claims, state, clauses, scored=scored, strict=not (scored or in_any_order))
         self.settled = False
         self.objective = objective
         self.ceiling: CostPair | None = None
         self.counted: bool | None = None
-        self.in_any_order = in_any_order
         self.budget = budget
         self.tried = 0
         self.symmetry: Symmetry | None = None
@@ -145,19 +129,17 @@ class Search(DeviceSteps):
         entered: set[tuple[object, ...]] = set()
         dead_ends = 0
         limit = self.budget
-        thorough = self.in_any_order or (self.objective is not None and not self.settled)
+        thorough = not self.strict and not self.settled
         start = Position(0)
         self.check_beforehand()
         if start.request >= len(self.requests):
             return Outcome((), self.objective(self) if self.objective else NOTHING)
-        if best.limit is not None and self._is_cut(start, best):
-            return best.outcome()
         stack = self._stack
         stack.append(self._moves(start))
         while stack:
             following = next(stack[-1], None)
             if self.tried > limit:
-                return best.outcome(exhausted=True, tried=self.tried)
+                return best.outcome(exhausted=True)
             if following is None:
                 stack.pop()
                 dead_ends += 1
@@ -167,7 +149,7 @@ class Search(DeviceSteps):
                     dead_ends += 1
                     continue
                 if self.objective is None:
-                    return Outcome(tuple(self.placed), tried=self.tried)
+                    return Outcome(tuple(self.placed))
                 if best.placed is None:
                     limit = min(limit, self.tried + REFINEMENT)
                 best.offer(self.placed, self.objective(self))
@@ -187,7 +169,7 @@ class Search(DeviceSteps):
             else:
                 self._orbits = None
             stack.append(self._moves(following))
-        return best.outcome(tried=self.tried)
+        return best.outcome()
 
     def _is_cut(self, at: Position, best: _Best) -> bool:
         """Whether nothing from this request boundary on fits, or is of interest."""

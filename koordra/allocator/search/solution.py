@@ -58,5 +58,4 @@ class Outcome:
     solution: tuple[Placed, ...] | None
     cost: CostPair = NOTHING
     exhausted: bool = False
-    tried: int = 0
     bound: CostPair | None = None

@@ -6,59 +6,32 @@ of the NVLink fabric. What a step changed is put back by the function that it re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from operator import add
 
 from koordra.allocator import constraints as rules
 from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.devices.inventory import GPU
-from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker
-from koordra.allocator.node_state import NodeState
-from koordra.allocator.reasons import Cause, ClaimRefused, refusal
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.devices.nvlink_fabric import PartitionTracker
+from koordra.allocator.joint_allocation import Member, ScopeTracker
+from koordra.allocator.reasons import Cause, refusal
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.search.partial_choice import PartialChoice
-from koordra.allocator.search.remaining_supply import cards_after, nics_after
+from koordra.allocator.search.remaining_supply import cards_after, cards_taken, nics_after
 from koordra.allocator.search.solution import Placed, Position
-from koordra.api import names
 
 
 class DeviceSteps(PartialChoice):
-    """`strict`: selector errors end the search, as upstream does. `without_counters`: as if there were enough of every counter."""
+    """A choice that grows and shrinks device by device."""
 
-    def __init__(
-        self,
-        claims: Sequence[ResolvedClaim],
-        state: NodeState,
-        *,
-        joint_rules: Sequence[Rule],
-        candidates: Mapping[RequestAlternative, Sequence[int]],
-        scored: bool,
-        tied: bool,
-        strict: bool,
-        without_constraints: frozenset[tuple[int, int]],
-        without_partitions: bool,
-        without_counters: bool,
-    ) -> None:
-        super().__init__(
-            claims,
-            state,
-            joint_rules=joint_rules,
-            candidates=candidates,
-            scored=scored,
-            tied=tied,
-            without_constraints=without_constraints,
-            without_partitions=without_partitions,
-        )
-        self.strict = strict
-        self.without_counters = without_counters
-        self.nics_after = nics_after(self.requests, claims, state, self.tallies)
-        self.cards_after = (
-            cards_after(self.requests, claims, state, self.demanded.cards)
-            if self.demanded is not None
-            else []
-        )
-        self.by_request: set[tuple[Member, int]] = set()
-        self.all_devices: dict[RequestAlternative, list[int]] = {}
-        self.forced_error: ClaimRefused | None = None
+    @cached_property
+    def nics_after(self) -> list[list[int]]:
+        return nics_after(self)
+
+    @cached_property
+    def cards_after(self) -> list[tuple[int, int]]:
+        return cards_after(self)
 
     def needed(self, wanted: RequestAlternative) -> int:
         """How many devices the request needs."""
@@ -87,7 +60,7 @@ class DeviceSteps(PartialChoice):
         demand = verdict.demand
         if not admin and not state.has_room(device, demand):
             return None
-        counted = {} if self.without_counters else state.counters_for(device)
+        counted = state.counters_for(device) if self.clauses.counters else {}
         if counted is None:
             return None
         new_states = self._constraints_with(wanted, device)
@@ -100,27 +73,27 @@ class DeviceSteps(PartialChoice):
         offered = state.devices[device]
         rest = self.needed(wanted) - at.placed - 1
         nics_rest = rest if offered.kind != GPU else 0
-        concerned = []
+        tallies = []
         for tally, after in zip(self.tallies, self.nics_after, strict=True):
             if member not in tally.rule.members:
                 continue
             if not tally.allows(offered, nics_to_come=after[at.request] + nics_rest):
                 return None
-            concerned.append(tally)
-        if self._takes_card(claim, device, demand):
-            fewest, most = self.cards_after[at.request]
-            assert self.demanded is not None
-            if not self.demanded.allows(claim, device, fewest=fewest + rest, most=most + rest):
+            tallies.append(tally)
+        partitions = self.demanded if self.takes_card(claim, device, demand) else None
+        if partitions is not None:
+            fewest, most = map(add, self.cards_after[at.request], cards_taken(self, wanted, rest))
+            if not partitions.allows(claim, device, fewest=fewest, most=most):
                 return None
-        return self._apply(wanted, device, demand, counted=counted, new_states=new_states, tallies=concerned)
-
-    def _takes_card(self, claim: int, device: int, demand: Demand) -> bool:
-        """Whether partitions are demanded of the claim and the demand takes a card as a whole."""
-        if self.demanded is None or claim not in self.demanded.claims or device not in self.demanded.cards:
-            return False
-        capacity = self.state.devices[device].device.capacity.get(names.CAPACITY_MEMORY)
-        taken = demand.amounts.get(names.CAPACITY_MEMORY)
-        return not self.state.shared[device] or capacity is None or taken == capacity.value
+        return self._apply(
+            wanted,
+            device,
+            demand,
+            counted=counted,
+            new_states=new_states,
+            tallies=tallies,
+            partitions=partitions,
+        )
 
     def _apply(
         self,
@@ -131,7 +104,9 @@ class DeviceSteps(PartialChoice):
         counted: dict[tuple[str, str], int],
         new_states: list[rules.State],
         tallies: Sequence[ScopeTracker],
+        partitions: PartitionTracker | None,
     ) -> Callable[[], None]:
+        """The step taken: what it changes of capacities, counters, constraints, JointAllocations and partitions."""
         state, claim = self.state, wanted.claim
         shared, offered = state.shared[device], state.devices[device]
         counters = state.counters[state.pool_of[device]]
@@ -155,14 +130,13 @@ class DeviceSteps(PartialChoice):
             tally.add(offered)
         once = ((claim, wanted.request), device)
         self.by_request.add(once)
-        card = self._takes_card(claim, device, demand)
-        if card and self.demanded is not None:
-            self.demanded.add(claim, device)
+        if partitions is not None:
+            partitions.add(claim, device)
 
         def undo() -> None:
             self.by_request.remove(once)
-            if card and self.demanded is not None:
-                self.demanded.remove(claim, device)
+            if partitions is not None:
+                partitions.remove(claim, device)
             for tally in tallies:
                 tally.remove(offered)
             if shared and not wanted.spec.admin_access:

@@ -23,19 +23,19 @@ label by its value, which makes fewer states equal but never too many.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Hashable
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.allocator import constraints as rules
-from koordra.allocator.search.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
+from koordra.allocator.request.requests import RequestAlternative
+from koordra.allocator.search.device_tree import Column, DeviceTree, Orbits, insert, nests
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.solution import Position
-from koordra.allocator.selection_terms import COMPACT
 from koordra.api import names
 from koordra.api.opaque.parameters import Pairing
 
-_OF_THE_MACHINE: Final = (
+_LEVELS: Final = (
     names.ATTR_SOCKET,
     names.ATTR_NUMA_NODE,
     names.STANDARD_NUMA_NODE,
@@ -44,7 +44,6 @@ _OF_THE_MACHINE: Final = (
     names.ATTR_PCIE_PATH,
     names.STANDARD_PCI_BUS_ID,
 )
-_LEVELS: Final = (*_OF_THE_MACHINE, *(name for name, _ in COMPACT if name not in _OF_THE_MACHINE))
 """Devices that differ in what the score reads are not exchangeable. Outer levels come first: what crosses them is left out."""
 
 Form = tuple[Any, ...]
@@ -65,7 +64,11 @@ class Symmetry:
         } | loose
         # The tree knows the bus of a device, not its address.
         tree_names = set(_LEVELS) - loose - {names.STANDARD_PCI_BUS_ID}
-        self.values = [self._shared_values(name) for name in sorted(constrained - tree_names)]
+        self.values: list[Sequence[Hashable]] = [
+            self._shared_values(name) for name in sorted(constrained - tree_names)
+        ]
+        if names.STANDARD_PCI_BUS_ID in loose:
+            self.values.append(self._buses())
         self.static = self._statics(search)
         self.last_use = self._last_use(search)
         # Admin access looks at which claim holds a device, partitions at which cards a claim has.
@@ -77,12 +80,7 @@ class Symmetry:
 
     def form(self, search: PartialChoice, at: Position) -> tuple[Form, Orbits]:
         """The canonical form of the walk's present state, and each device's orbit."""
-        open_constraints = [
-            (claim, index)
-            for claim, found in enumerate(self.last_use)
-            for index, last in enumerate(found)
-            if last >= at.request
-        ]
+        open_constraints = [one for one, last in self.last_use.items() if last >= at.request]
         columns: list[list[Any]] = [
             self._who_could_join(search, claim, index) for claim, index in open_constraints
         ]
@@ -108,21 +106,18 @@ class Symmetry:
         self, search: PartialChoice, at: Position, open_constraints: list[tuple[int, int]]
     ) -> dict[int, list[tuple[int, int]]]:
         """Who holds each device that the walk has placed."""
-        holders: dict[int, list[tuple[int, int]]] = {}
+        holders = defaultdict[int, list[tuple[int, int]]](list)
         filling = search.requests[at.request][:2] if at.placed else None
         for placed in search.placed:
             wanted = placed.wanted
-            # Who holds a device matters while its request, or a constraint over it, has devices to come.
+            # Who holds a device matters while its request, or a constraint over it, has devices to come; those are of one claim.
             still_open = (wanted.claim, wanted.request) == filling or any(
                 claim == wanted.claim and search.constraints[claim][index].covers(wanted.base, wanted.sub)
                 for claim, index in open_constraints
             )
-            holder = (
-                (wanted.claim, wanted.request if still_open else -1)
-                if still_open or self.by_claim
-                else (-1, -1)
+            holders[placed.device].append(
+                (wanted.claim if self.by_claim else -1, wanted.request if still_open else -1)
             )
-            holders.setdefault(placed.device, []).append(holder)
         return holders
 
     # --- the tree ---------------------------------------------------------------------------------------------------
@@ -146,10 +141,10 @@ class Symmetry:
         ]
         if any("+" in value for value in sets) or not nests(sets, [column for _, column in kept]):
             # Sets that cross the tree pin every device that consumes: no symmetry among those.
-            self.pinned = self._pinned_cards(search, None)
-            return [("device", [str(device) if value else "" for device, value in enumerate(sets)])], set(
-                _LEVELS
-            )
+            cards = self._pinned_cards(search, None)
+            consuming = [device for device, value in enumerate(sets) if value]
+            self.pinned = cards | {device: (device, cards.get(device)) for device in consuming}
+            return [], set(_LEVELS)
         columns = [*kept, ("counters", sets)] if any(sets) else kept
         self.pinned = self._pinned_cards(search, columns)
         return columns, loose
@@ -163,18 +158,17 @@ class Symmetry:
         if not fabric.cards or (not search.scored and search.demanded is None):
             return {}
         groups = fabric.groups()
-        if columns is not None and groups is not None and all(self._inserted(g, columns) for g in groups):
+        if (
+            columns is not None
+            and groups is not None
+            and all(
+                insert("nvlink", dict.fromkeys(range(len(self.devices)), "") | group, columns) is not None
+                for group in groups
+            )
+        ):
             return dict.fromkeys(fabric.cards, (fabric.widest, len(fabric.partitions)))
         sets = tuple(tuple(sorted(fabric.place[card] for card in members)) for members in fabric.partitions)
         return {card: (place, fabric.links, sets) for place, card in enumerate(fabric.cards)}
-
-    def _inserted(self, group: dict[int, str], columns: _Columns) -> bool:
-        group = {device: group.get(device, "") for device in range(len(self.devices))}
-        depth = inserted(group, columns)
-        if depth is None:
-            return False
-        columns.insert(depth, ("nvlink", spread(group, [column for _, column in columns[depth:]])))
-        return True
 
     def _values(self, level: str) -> Column | None:
         """The level's value per device, "" where it is not published; None where a list makes it no tree level."""
@@ -189,9 +183,7 @@ class Symmetry:
             str(offered.plain.get(names.STANDARD_PCI_BUS_ID) or "").rpartition(":")[0]
             for offered in self.devices
         ]
-        times: dict[str, int] = {}
-        for bus in found:
-            times[bus] = times.get(bus, 0) + 1
+        times = Counter(found)
         return [bus if bus and times[bus] > 1 else "" for bus in found]
 
     def _shared_values(self, name: str) -> list[Hashable]:
@@ -214,68 +206,53 @@ class Symmetry:
 
     def _statics(self, search: PartialChoice) -> list[int]:
         """Per device everything that does not change during the walk."""
+        state = search.state
         serving = [wanted for _, _, request in search.requests for wanted in request.alternatives]
         left = {wanted: set(devices) for wanted, devices in search.candidates.items()}
-        return [self._static(search, device, serving, left) for device in range(len(self.devices))]
 
-    def _static(
-        self,
-        search: PartialChoice,
-        device: int,
-        serving: list[Any],
-        left: dict[Any, set[int]],
-    ) -> int:
-        state, offered = search.state, self.devices[device]
-        # What is left of counters and capacities as the walk began, also where this is made in its midst.
-        counters = search.counters_before[state.pool_of[device]]
-        serves: list[Hashable] = []
-        for wanted in serving:
-            if wanted in left and device not in left[wanted]:
-                serves.append(None)
-                continue
-            verdict = state.verdict(wanted, device)
-            if verdict.demand is None or verdict.cause is not None:
-                serves.append(verdict.error)
-            else:
-                serves.append(verdict.demand.key)
-        return self._code(
-            (
+        def serves(wanted: RequestAlternative, device: int) -> Hashable:
+            if device not in left.get(wanted, (device,)):
+                return None
+            demand = state.demand(wanted, device)
+            return state.verdict(wanted, device).error if demand is None else demand.key
+
+        found = []
+        for device, offered in enumerate(self.devices):
+            # What is left of counters and capacities as the walk began, also where this is made in its midst.
+            counters = search.counters_before[state.pool_of[device]]
+            label = (
                 offered.id.driver,
                 self.tree.alone[device],
                 self.pinned.get(device),
                 state.busy[device],
                 state.shared[device] and (search.shares_before[device], _amounts(search.used_before[device])),
-                tuple(sorted(state.capacity[device].items())),
-                tuple(serves),
-                tuple(values[device] for values in self.values),
-                str(offered.plain.get(names.ATTR_TYPE)),
+                _amounts(state.capacity[device]),
+                tuple([serves(wanted, device) for wanted in serving]),
+                tuple([values[device] for values in self.values]),
+                offered.type,
                 tuple(
-                    (counter, amount, counters.get((set_name, counter)))
-                    for set_name, consumed in sorted(offered.device.consumes_counters.items())
-                    for counter, amount in sorted(consumed.items())
+                    [
+                        (key[1], amount, counters.get(key))
+                        for key, amount in sorted(state.consumes(device).items())
+                    ]
                 ),
             )
-        )
+            found.append(self._code(label))
+        return found
 
     def _alike(self, search: PartialChoice) -> tuple[list[int], list[int]]:
         """Devices that have the same label while the walk has not touched them: a number per device, and the first of each."""
-        numbers: dict[Hashable, int] = {}
-        first: list[int] = []
-        like = []
-        covered = [
-            (claim, index) for claim, found in enumerate(search.constraints) for index in range(len(found))
-        ]
+        like: list[int] = []
+        firsts: dict[Hashable, int] = {}
         for device, offered in enumerate(self.devices):
             key = (
                 self.static[device],
-                *[search.values_of(claim, index, device) for claim, index in covered],
+                *[search.values_of(claim, index, device) for claim, index in self.last_use],
                 *[tally.key(offered) for tally in search.tallies],
             )
-            number = numbers.setdefault(key, len(numbers))
-            if number == len(first):
-                first.append(device)
-            like.append(number)
-        return like, first
+            like.append(firsts.setdefault(key, device))
+        first = list(firsts.values())
+        return [first.index(device) for device in like], first
 
     def _used(self, search: PartialChoice, device: int) -> Hashable:
         if search.state.shared[device]:
@@ -284,38 +261,32 @@ class Symmetry:
 
     def _who_could_join(self, search: PartialChoice, claim: int, index: int) -> list[bool]:
         """For the first device of each kind, whether the constraint would accept it now."""
-        state = search.constraint_states[claim][index]
-        found = self._joinable.get((claim, index, state))
-        if found is None:
+        key = claim, index, search.constraint_states[claim][index]
+        if key not in self._joinable:
             constraint = search.constraints[claim][index]
-            found = [
-                rules.after(constraint, state, search.values_of(claim, index, device)) is not None
+            self._joinable[key] = [
+                rules.after(constraint, key[2], search.values_of(claim, index, device)) is not None
                 for device in self.first
             ]
-            self._joinable[claim, index, state] = found
-        return found
+        return self._joinable[key]
 
-    def _last_use(self, search: PartialChoice) -> list[list[int]]:
-        """Per constraint: the last request in walking order that it covers."""
-        positions = {(claim, index): at for at, (claim, index, _) in enumerate(search.requests)}
-        return [
-            [
-                max(
-                    (
-                        positions[claim, index]
-                        for index, request in enumerate(search.claims[claim].requests)
-                        if any(constraint.covers(w.base, w.sub) for w in request.alternatives)
-                    ),
-                    default=-1,
-                )
-                for constraint in found
-            ]
-            for claim, found in enumerate(search.constraints)
-        ]
+    def _last_use(self, search: PartialChoice) -> dict[tuple[int, int], int]:
+        """By constraint (of a claim, by its own position): the last request in walking order that it covers."""
+        found = dict[tuple[int, int], int]()
+        for claim, constraints in enumerate(search.constraints):
+            for index, constraint in enumerate(constraints):
+                covered = [
+                    at
+                    for at, (owner, _, request) in enumerate(search.requests)
+                    if owner == claim
+                    and any(constraint.covers(one.base, one.sub) for one in request.alternatives)
+                ]
+                found[claim, index] = max(covered, default=-1)
+        return found
 
     def _code(self, value: Hashable) -> int:
         return self.codes.setdefault(value, len(self.codes))
 
 
-def _amounts(used: dict[str, Any]) -> Hashable:
+def _amounts(used: Mapping[str, int]) -> Hashable:
     return tuple(sorted(used.items()))

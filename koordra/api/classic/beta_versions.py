@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from koordra.api import objects
 from koordra.api.classic import suitable_nodes
 from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.classic.v1alpha2 import Sources, v1_object
@@ -29,10 +30,6 @@ _EXACT: Final = (
 )
 
 
-def _spec(obj: Object, notes: Notes) -> Reader:
-    return Reader(obj.get("spec"), object=notes.object, field="spec")
-
-
 def claim_spec(read: Reader, _metadata: Object, _namespace: str, _sources: Sources, notes: Notes) -> Object:
     spec = dict(read.data)
     if spec.pop("controller", None):
@@ -43,7 +40,7 @@ def claim_spec(read: Reader, _metadata: Object, _namespace: str, _sources: Sourc
         )
     devices = read.inner("devices")
     requests = [_request(each) for each in devices.each("requests")]
-    return {**spec, "devices": {**devices.data, **({"requests": requests} if requests else {})}}
+    return {**spec, "devices": {**devices.data, "requests": requests} if requests else devices.data}
 
 
 def _request(read: Reader) -> Object:
@@ -52,16 +49,16 @@ def _request(read: Reader) -> Object:
         return dict(data)
     if data.get("firstAvailable"):
         raise read.wrong("has both firstAvailable and the fields of one request", "keep one of them")
-    read.text("deviceClassName", required=True)
+    read.required("deviceClassName")
     read.only(*_EXACT, problem="is no field of a request", ignored=("name", "firstAvailable"))
     return {
-        "name": read.text("name", required=True),
+        "name": read.required("name"),
         "exactly": {name: data[name] for name in _EXACT if name in data},
     }
 
 
 def device_class(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    read = _spec(obj, notes)
+    read = notes.read(obj.get("spec"), "spec")
     metadata = fresh_metadata(obj)
     if nodes := suitable_nodes.annotation(read):
         metadata["annotations"] = {**metadata.get("annotations", {}), **nodes}
@@ -70,34 +67,31 @@ def device_class(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
             f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}",
             "koordra's controller obeys it for its own devices; other drivers' pods need node affinity",
         )
-    return v1_object(
-        "DeviceClass", metadata, {name: value for name, value in read.data.items() if name != "suitableNodes"}
-    )
+    return v1_object("DeviceClass", metadata, objects.without(read.data, "suitableNodes"))
 
 
 def resource_slice(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    read = _spec(obj, notes)
+    read = notes.read(obj.get("spec"), "spec")
     devices = [_device(each) for each in read.each("devices")]
     return v1_object(
-        "ResourceSlice", fresh_metadata(obj), {**read.data, **({"devices": devices} if devices else {})}
+        "ResourceSlice", fresh_metadata(obj), {**read.data, "devices": devices} if devices else read.data
     )
 
 
 def _device(read: Reader) -> Object:
     """The body stands under `basic`; a capacity of v1alpha3 is the bare quantity, later an object with `value`."""
-    device = {**read.data, **read.inner("basic").data}
-    device.pop("basic", None)
-    body = Reader(device, object=read.object, field=read.field)
+    device = {**objects.without(read.data, "basic"), **read.inner("basic").data}
+    body = read.over(device)
     capacity = {str(name): value for name, value in body.inner("capacity").data.items()}
     for name, value in capacity.items():
         if not isinstance(value, Mapping):
             body.quantity(value, at=f"capacity[{name}]")
             capacity[name] = {"value": str(value)}
-    return {**device, **({"capacity": capacity} if capacity else {})}
+    return device | ({"capacity": capacity} if capacity else {})
 
 
 def taint_rule(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    read = _spec(obj, notes)
+    read = notes.read(obj.get("spec"), "spec")
     selector = read.inner("deviceSelector")
     for name in ("deviceClassName", "selectors"):
         if selector.data.get(name):

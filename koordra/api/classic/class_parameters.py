@@ -27,6 +27,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from koordra.api import names, objects
@@ -106,12 +107,13 @@ def of_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object],
             f"{objects.describe(found)} means nothing to {driver}",
             f"refer to parameters of {parameters.API_VERSION}",
         )
-    return [], [opaque(driver, _embedded(found), object=notes.object, field="parametersRef")]
+    return [], [opaque(driver, _embedded(found), notes.read(None), "parametersRef")]
 
 
-def opaque(driver: str, body: object, *, object: str, field: str) -> Object:
-    """One entry of `config`. Raises InvalidInput where the API server would refuse the parameters."""
-    wrong = Reader(None, object=object, field=field).wrong
+def opaque(driver: str, body: object, read: Reader, at: str = "") -> Object:
+    """One entry of `config`, of what stands in a field, or of the whole. Raises InvalidInput where the API server would refuse the
+    parameters."""
+    wrong = partial(read.wrong, at=at)
     if not isinstance(body, Mapping):
         raise wrong("parameters are not an object", "write apiVersion, kind and the fields")
     try:
@@ -121,16 +123,13 @@ def opaque(driver: str, body: object, *, object: str, field: str) -> Object:
     if size > MOST_OPAQUE:
         raise wrong(f"parameters of {size} bytes do not fit: v1 allows {MOST_OPAQUE}", "shorten them")
     if driver == names.DRIVER:
-        parameters.decode(body, object=object, field=field)
+        parameters.decode(body, object=read.object, field=read.place(at))
     return {"opaque": {"driver": driver, "parameters": dict(body)}}
 
 
 def _embedded(found: Object) -> Object:
     """The whole object as parameters: who it was stays, what the server wrote goes."""
-    return {
-        **{name: value for name, value in found.items() if name not in ("metadata", "status")},
-        "metadata": {"name": objects.name(found)},
-    }
+    return objects.without(found, "metadata", "status") | {"metadata": {"name": objects.name(found)}}
 
 
 def _koordra(found: Object, *, driver: str, notes: Notes) -> Object:
@@ -140,12 +139,7 @@ def _koordra(found: Object, *, driver: str, notes: Notes) -> Object:
             f"{found.get('kind')} is koordra's, the class is of driver {driver}",
             "use a class of koordra.io",
         )
-    return opaque(
-        driver,
-        {name: value for name, value in found.items() if name != "metadata"},
-        object=notes.object,
-        field="parametersRef",
-    )
+    return opaque(driver, objects.without(found, "metadata"), notes.read(None), "parametersRef")
 
 
 def _in_tree_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
@@ -154,7 +148,7 @@ def _in_tree_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
             "parametersRef", "shareable: false has no v1 form", "a v1 claim may be used by up to 256 pods"
         )
     requested, about = Requested(requests=[]), notes.within(found)
-    for entry in Reader(found, object=about.object).each("driverRequests"):
+    for entry in about.read(found).each("driverRequests"):
         whose = entry.text("driverName") or driver
         if whose != driver:
             raise entry.wrong(
@@ -189,18 +183,18 @@ def _vendor_parameters(read: Reader, driver: str) -> list[Object]:
     body = read.data.get("vendorParameters")
     if body is None:
         return []
-    return [opaque(driver, body, object=read.object, field=read.place("vendorParameters"))]
+    return [opaque(driver, body, read, "vendorParameters")]
 
 
 def _selector(entry: Reader, *, driver: str, notes: Notes, required: bool = False) -> Object:
     named = entry.inner("namedResources")
-    expression = named.text("selector", required=required)
+    expression = named.required("selector") if required else named.text("selector")
     return cel(v1_selector(expression, driver=driver, notes=notes, field=named.place("selector")))
 
 
 def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object], list[Object]]:
     about = notes.within(found)
-    read = Reader(found, object=about.object)
+    read = about.read(found)
     selectors, config = [], []
     for entry in read.each("filters"):
         if (entry.data.get("driverName") or driver) != driver:
@@ -209,21 +203,15 @@ def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Ob
         selectors.append(_selector(entry, driver=driver, notes=about, required=True))
     for entry in read.each("vendorParameters"):
         whose = entry.text("driverName") or driver
-        config.append(
-            opaque(whose, entry.data.get("parameters"), object=about.object, field=entry.place("parameters"))
-        )
+        config.append(opaque(whose, entry.data.get("parameters"), entry, "parameters"))
     return selectors, config
 
 
 def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
     """A vendor's parameters object: the table's fields become standard ones, the whole object is carried as opaque parameters."""
     about, spec = notes.within(found), found.get("spec")
-    if isinstance(spec, Mapping):
-        read = Reader(spec, object=about.object, field="spec")
-    else:
-        read = Reader(
-            {name: value for name, value in found.items() if name not in EVERY_OBJECT}, object=about.object
-        )
+    rest = objects.without(found, *EVERY_OBJECT)
+    read = about.read(spec, "spec") if isinstance(spec, Mapping) else about.read(rest)
     exactly: Object = {}
     if COUNT in read.data:
         exactly["count"] = read.between(COUNT, 1)
@@ -242,7 +230,7 @@ def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
             at=left[0],
         )
     if left:
-        requested.config.append(opaque(driver, _embedded(found), object=about.object, field=read.field))
+        requested.config.append(opaque(driver, _embedded(found), read))
         about.warn(
             read.field,
             f"{', '.join(left)}: carried as opaque parameters of {driver}",

@@ -211,17 +211,11 @@ def _with_claims(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     changed = obj
     for path in pods_in(obj):
         place = (*path, "spec")
-        read = Reader(at(obj, place), object=notes.object, field=spelled(place).rstrip("."))
+        read = notes.read(at(obj, place), spelled(place).rstrip("."))
         spec = _pod_spec(read, obj, sources, notes)
         if spec is not read.data:
-            changed = replaced(
-                {
-                    **{name: value for name, value in changed.items() if name != "status"},
-                    "metadata": fresh_metadata(obj),
-                },
-                place,
-                spec,
-            )
+            fresh = {**objects.without(changed, "status"), "metadata": fresh_metadata(obj)}
+            changed = replaced(fresh, place, spec)
     return [changed]
 
 
@@ -251,7 +245,7 @@ def _pod_claim(read: Reader) -> Object:
             "names both a claim and a template" if given else "names neither a claim nor a template",
             f"write exactly one of {' and '.join(_SOURCE_FIELDS)}",
         )
-    kept = {name: value for name, value in read.data.items() if name != "source"}
+    kept = objects.without(read.data, "source")
     twice = [name for name in _SOURCE_FIELDS if kept.get(name)]
     if twice and {name: kept[name] for name in twice} != given:
         raise read.wrong("and source say different things", "keep one of the two forms", at=twice[0])

@@ -7,10 +7,11 @@ that a person finds object and field the same way everywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
 
 
@@ -45,6 +46,10 @@ class Notes:
         """Notes on what stands in another object that this one refers to; they name both."""
         return Notes(f"{self.object} ({objects.describe(part)})", self.found)
 
+    def read(self, data: Any, field: str = "") -> Reader:
+        """Of the object, or of what stands at a field of it."""
+        return Reader(data, object=self.object, field=field)
+
     def warn(self, field: str, problem: str, remedy: str = "") -> None:
         note = Note(self.object, field, problem, remedy)
         if note not in self.found:
@@ -78,10 +83,8 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 def fresh_metadata(obj: Object) -> Object:
     """The metadata as a person would have written it."""
-    kept = {name: value for name, value in objects.metadata(obj).items() if name not in _SERVER_FIELDS}
-    annotations = {**objects.annotations_of(obj)}
-    kept.pop("annotations", None)
-    annotations.pop(_LAST_APPLIED, None)
+    kept = objects.without(objects.metadata(obj), "annotations", *_SERVER_FIELDS)
+    annotations = objects.without(objects.annotations_of(obj), _LAST_APPLIED)
     return {**kept, "annotations": annotations} if annotations else kept
 
 

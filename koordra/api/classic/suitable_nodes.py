@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
 
@@ -41,8 +41,8 @@ def checked(read: Reader) -> Object:
 
 
 def _check_expression(read: Reader) -> None:
-    read.text("key", required=True)
-    operator = read.text("operator", required=True)
+    read.required("key")
+    operator = read.required("operator")
     read.choice("operator", _OPERATORS, problem="is no operator")
     values = read.texts("values")
     wants = operator not in ("Exists", "DoesNotExist")
@@ -56,16 +56,13 @@ def _check_expression(read: Reader) -> None:
 
 def annotation(read: Reader) -> dict[str, str]:
     """The annotation for the field of a class, none where it has no such field. The same selector is always the same text."""
-    if read.data.get("suitableNodes") is None:
+    nodes = read.optional("suitableNodes")
+    if nodes is None:
         return {}
-    return {
-        SUITABLE_NODES: json.dumps(
-            checked(read.inner("suitableNodes")), sort_keys=True, separators=(",", ":")
-        )
-    }
+    return {SUITABLE_NODES: json.dumps(checked(nodes), sort_keys=True, separators=(",", ":"))}
 
 
-def of_device_class(device_class: Mapping[str, Any]) -> Object | None:
+def of_device_class(device_class: Fields) -> Object | None:
     """The nodes that serve a DeviceClass, or None where all do. Raises InvalidManifest where the text is broken."""
     text = objects.annotations_of(device_class).get(SUITABLE_NODES)
     if text is None:
@@ -83,7 +80,7 @@ def of_device_class(device_class: Mapping[str, Any]) -> Object | None:
     return checked(Reader(found, object=about, field=field))
 
 
-def both(selectors: Sequence[Mapping[str, Any]]) -> Object:
+def both(selectors: Sequence[Fields]) -> Object:
     """The nodes that all of the selectors select."""
     terms = []
     for combination in itertools.product(*(selector["nodeSelectorTerms"] for selector in selectors)):
@@ -97,7 +94,7 @@ def both(selectors: Sequence[Mapping[str, Any]]) -> Object:
     return {"nodeSelectorTerms": terms}
 
 
-def require(pod_spec: Mapping[str, Any], selectors: Sequence[Mapping[str, Any]]) -> Object:
+def require(pod_spec: Fields, selectors: Sequence[Fields]) -> Object:
     """The pod's spec with required node affinity for all of the selectors, on top of its own."""
     affinity = dict(pod_spec.get("affinity") or {})
     on_nodes = dict(affinity.get("nodeAffinity") or {})

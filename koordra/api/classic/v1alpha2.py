@@ -28,7 +28,7 @@ from koordra.api.classic.class_parameters import (
 )
 from koordra.api.classic.notes import Notes, fresh_metadata, is_made_anew
 from koordra.api.kinds import RESOURCE_GROUP
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.reader import Reader
 
 V1: Final = "resource.k8s.io/v1"
@@ -98,13 +98,13 @@ ClaimSpec = Callable[[Reader, Object, str, Sources, Notes], Object]
 """The v1 spec of a claim; what has to be an annotation is written into the metadata, which comes second."""
 
 
-def v1_object(kind: str, metadata: Object, spec: Object) -> list[Object]:
+def v1_object(kind: str, metadata: Object, spec: Fields) -> list[Object]:
     return [{"apiVersion": V1, "kind": kind, "metadata": metadata, "spec": spec}]
 
 
 def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    read = Reader(obj, object=notes.object)
-    driver = read.text("driverName", required=True)
+    read = notes.read(obj)
+    driver = read.required("driverName")
     read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=EVERY_OBJECT)
     selectors: list[Object] = [cel(driver_selector(driver))]
     config: list[Object] = []
@@ -130,16 +130,16 @@ def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
                 "pods of this input that use the class get node affinity; give it to the others yourself",
             )
     return v1_object(
-        "DeviceClass", metadata, {"selectors": selectors, **({"config": config} if config else {})}
+        "DeviceClass", metadata, objects.without_none({"selectors": selectors, "config": config or None})
     )
 
 
 def _parameters_object(read: Reader, generated: str, namespace: str, sources: Sources) -> Object | None:
     """The object that `parametersRef` means, None where there is no such field. Raises InvalidManifest."""
-    if read.data.get("parametersRef") is None:
+    ref = read.optional("parametersRef")
+    if ref is None:
         return None
-    ref = read.inner("parametersRef")
-    group, kind, name = ref.text("apiGroup"), ref.text("kind", required=True), ref.text("name", required=True)
+    group, kind, name = ref.text("apiGroup"), ref.required("kind"), ref.required("name")
     found = sources.parameters_object((group, kind, namespace, name), generated=generated)
     if found is None:
         who = f"{kind}.{group}".rstrip(".")
@@ -156,7 +156,7 @@ def driver_selector(driver: str) -> str:
 
 
 def claim_spec(read: Reader, metadata: Object, namespace: str, sources: Sources, notes: Notes) -> Object:
-    name = read.text("resourceClassName", required=True)
+    name = read.required("resourceClassName")
     read.only("resourceClassName", "parametersRef", "allocationMode", problem="is no field of this kind")
     driver = sources.driver_of_class(name)
     _allocation_mode(read, metadata, driver=driver, notes=notes)
@@ -186,7 +186,7 @@ def claim(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = clai
         return []
     metadata = fresh_metadata(obj)
     made = spec(
-        Reader(obj.get("spec"), object=notes.object, field="spec"),
+        notes.read(obj.get("spec"), "spec"),
         metadata,
         objects.namespace(obj),
         sources,
@@ -197,13 +197,13 @@ def claim(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = clai
 
 def template(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = claim_spec) -> list[Object]:
     """A ResourceClaimTemplate: the spec stands one level deeper, under its own metadata."""
-    outer = Reader(obj.get("spec"), object=notes.object, field="spec")
+    outer = notes.read(obj.get("spec"), "spec")
     metadata = dict(outer.inner("metadata").data)
     made = spec(outer.inner("spec"), metadata, objects.namespace(obj), sources, notes)
     return v1_object(
         "ResourceClaimTemplate",
         fresh_metadata(obj),
-        {**({"metadata": metadata} if metadata else {}), "spec": made},
+        objects.without_none({"metadata": metadata or None, "spec": made}),
     )
 
 

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects, resource_class
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.kinds import Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION
 from koordra.api.reader import Reader
 from koordra.api.resource_class import ClassRefused
@@ -37,7 +36,7 @@ VERSION: Final = "v1alpha1"
 """The README's; served with the same schema."""
 
 ELASTIC_CLASSES: Final = Kind(GROUP, VERSION, "elasticgpuclasses", "ElasticGPUClass", namespaced=False)
-ELASTIC_CLAIMS: Final = Kind(GROUP, VERSION, "elasticgpuclaims", "ElasticGPUClaim", namespaced=True)
+ELASTIC_CLAIMS: Final = Kind(GROUP, VERSION, "elasticgpuclaims", "ElasticGPUClaim")
 ELASTIC_GPUS: Final = Kind(GROUP, VERSION, "elasticgpus", "ElasticGPU", namespaced=False)
 GPUS: Final = Kind(GROUP, VERSION, "gpus", "GPU", namespaced=False)
 
@@ -56,6 +55,15 @@ PROVISIONERS: Final = (
 DOMAINS: Final = ("elasticgpu.io", "elasticgpu.com", *PROVISIONERS)
 QGPU: Final = "tke.cloud.tencent.com"
 UNITS: Final = {"MiB": MIB, "GiB": GIB}
+_AMOUNTS: Final = {
+    **{
+        f"{domain}/gpu-{what}": kind
+        for domain in DOMAINS
+        for what, kind in (("core", "compute"), ("memory", "memory"))
+    },
+    f"{QGPU}/qgpu-core": "compute",
+    f"{QGPU}/qgpu-memory": "memory",
+}
 _GPU_PARAMETERS: Final = ("isolation", "coresPolicy")
 _PLACEMENT_PARAMETERS: Final = {"nodePolicy": "node", "devicePolicy": "device"}
 PARAMETERS: Final = ("memoryUnit", *_GPU_PARAMETERS, *_PLACEMENT_PARAMETERS)
@@ -93,7 +101,7 @@ class Amount:
 def read_class(obj: Object) -> ElasticClass:
     """Raises ClassRefused."""
     read = Reader.of(obj, error=partial(ClassRefused, "InvalidClass"))
-    provisioner = read.text("provisioner", required=True)
+    provisioner = read.required("provisioner")
     if provisioner not in PROVISIONERS:
         raise ClassRefused(
             "ForeignProvisioner",
@@ -157,7 +165,7 @@ def requested(claim: Object, cls: ElasticClass) -> Amount:
     """Requests, and limits where a name is in no request. Raises ClassRefused."""
     resources = Reader.of(claim, error=_INVALID_CLAIM).inner("spec").inner("resources")
     either = {**resources.inner("limits").data, **resources.inner("requests").data}
-    return _amount(Reader(either, object=resources.object, field=resources.field, error=_INVALID_CLAIM), cls)
+    return _amount(resources.over(either), cls)
 
 
 def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
@@ -178,7 +186,7 @@ def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
     return {"devices": devices}
 
 
-def digest(spec: Mapping[str, Any]) -> str:
+def digest(spec: Fields) -> str:
     """By which a claim's spec is recognised, whatever the API server added to it."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
@@ -186,16 +194,11 @@ def digest(spec: Mapping[str, Any]) -> str:
 def _amount(resources: Reader, cls: ElasticClass) -> Amount:
     found: dict[str, tuple[str, int]] = {}
     for name in sorted(resources.data):
-        domain, _, what = name.partition("/")
-        at = f"[{name}]"
-        if (what == "gpu-core" and domain in DOMAINS) or name == f"{QGPU}/qgpu-core":
-            kind, amount = "compute", _whole(resources, name)
-        elif what == "gpu-memory" and domain in DOMAINS:
-            kind, amount = "memory", _bytes(resources, name, cls.unit)
-        elif name == f"{QGPU}/qgpu-memory":
-            kind, amount = "memory", _bytes(resources, name, GIB)
-        else:
+        at, kind = f"[{name}]", _AMOUNTS.get(name)
+        if kind is None:
             raise resources.wrong("is no amount of a GPU", f"ask for {CORE} and {MEMORY}", at=at)
+        unit = GIB if name.startswith(QGPU) else cls.unit
+        amount = _whole(resources, name) if kind == "compute" else _bytes(resources, name, unit)
         other, before = found.setdefault(kind, (name, amount))
         if before != amount:
             raise resources.wrong(

@@ -16,11 +16,11 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects, pods
 from koordra.api.elastic.elastic_gpu import DOMAINS, QGPU
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.reader import Reader
 from koordra.errors import InvalidInput
 
@@ -38,7 +38,7 @@ class PodWithClaims:
     problems: tuple[InvalidInput, ...] = ()
 
 
-def names_claims(pod: Mapping[str, Any]) -> bool:
+def names_claims(pod: Fields) -> bool:
     return any(key.startswith(PREFIX) for key in objects.annotations_of(pod))
 
 

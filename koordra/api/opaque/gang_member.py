@@ -22,10 +22,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeGuard
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLAIM
+from koordra.api.objects import Fields, Object
 from koordra.api.opaque.parameters import API_VERSION
 from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
@@ -56,9 +57,9 @@ class GangMember:
     hosts: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         """The parameters document; what says nothing is left out."""
-        found: dict[str, Any] = {
+        found: Object = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "gang": self.gang,
@@ -71,16 +72,16 @@ class GangMember:
         with_hosts = {**found, "hosts": list(self.hosts), "slots": list(self.slots)}
         return with_hosts if len(json.dumps(with_hosts).encode()) <= MOST_BYTES else found
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Object:
         """As an entry of `status.allocation.devices.config`."""
         return {"source": FROM_CLAIM, "opaque": {"driver": names.DRIVER, "parameters": self.to_dict()}}
 
 
-def is_gang_member(parameters: object) -> bool:
+def is_gang_member(parameters: object) -> TypeGuard[Fields]:
     return isinstance(parameters, Mapping) and parameters.get("kind") == KIND
 
 
-def decode_gang_member(parameters: Mapping[str, Any], *, object: str, field: str) -> GangMember:
+def decode_gang_member(parameters: Fields, *, object: str, field: str) -> GangMember:
     """Raises InvalidParameters for anything that `to_dict` does not write."""
     read = Reader(parameters, object=object, field=field, error=InvalidParameters)
     if read.data.get("apiVersion") != API_VERSION:
@@ -92,30 +93,28 @@ def decode_gang_member(parameters: Mapping[str, Any], *, object: str, field: str
         if number is None:
             raise read.wrong("is missing", at=name)
         numbers[snake_case(name)] = number
-    domains = read.inner("domains").data
-    rails, hosts, slots = read.texts("rails"), read.texts("hosts"), read.sequence("slots")
-    gang, leader = read.text("gang"), read.text("leader")
+    member = GangMember(
+        gang=read.text("gang"),
+        **numbers,
+        domains=dict(read.inner("domains").data),
+        rails=read.texts("rails"),
+        leader=read.text("leader"),
+        hosts=read.texts("hosts"),
+        slots=tuple(read.sequence("slots")),
+    )
     for name, found in (
-        ("domains", [*domains, *domains.values()]),
-        ("rails", rails),
-        ("gang", [gang]),
-        ("leader", [leader]),
+        ("domains", [*member.domains, *member.domains.values()]),
+        ("rails", member.rails),
+        ("gang", [member.gang]),
+        ("leader", [member.leader]),
     ):
         if not all(isinstance(each, str) and each.isprintable() and " " not in each for each in found):
             raise read.wrong("is not a name, or holds what is none", at=name)
-    for name, named in (("hosts", hosts), ("leader", (leader,) if leader else ())):
-        if not all(map(_HOST.fullmatch, named)):
+    for name, hosts in (("hosts", member.hosts), ("leader", filter(None, [member.leader]))):
+        if not all(map(_HOST.fullmatch, hosts)):
             raise read.wrong("is not a host name, or holds what is none", at=name)
-    if not all(type(number) is int and number >= 0 for number in slots):
+    if not all(type(number) is int and number >= 0 for number in member.slots):
         raise read.wrong("is not a list of numbers", at="slots")
-    if len(slots) != len(hosts):
+    if len(member.slots) != len(member.hosts):
         raise read.wrong("are not one for each host", at="slots")
-    return GangMember(
-        gang=gang,
-        **numbers,
-        domains=dict(domains),
-        rails=rails,
-        leader=leader,
-        hosts=hosts,
-        slots=tuple(slots),
-    )
+    return member

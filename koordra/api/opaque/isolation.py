@@ -46,7 +46,9 @@ class IsolationPolicy:
 
     def attributes(self) -> dict[str, bool]:
         """What a node publishes of its policy. `none` is there either way, as the sign of a node that has a policy."""
-        return {attribute(NO_ISOLATION): False} | {attribute(word): True for word in (self.allowed or ())}
+        if self.allowed is None:
+            return {}
+        return {attribute(NO_ISOLATION): False} | {attribute(word): True for word in self.allowed}
 
 
 LIMITED: Final = IsolationPolicy(("limiter",))

@@ -18,12 +18,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+from koordra.api import names
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
 from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
@@ -39,6 +40,15 @@ class Scope(StrEnum):
     NUMA_NODE = "NUMANode"
     SOCKET = "Socket"
     NODE = "Node"
+
+
+SCOPE_ATTRIBUTES: Final = {
+    Scope.PCIE_SWITCH: names.ATTR_PCIE_SWITCH,
+    Scope.PCIE_ROOT: names.STANDARD_PCIE_ROOT,
+    Scope.NUMA_NODE: names.ATTR_NUMA_NODE,
+    Scope.SOCKET: names.ATTR_SOCKET,
+}
+"""Scope -> the attribute that devices of one scope share; Node needs none."""
 
 
 class Enforcement(StrEnum):
@@ -136,23 +146,6 @@ class RdmaConfig:
 Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field: an enum of words, the name of an isolation backend (or, `several`, a list of them), an int range, the `network`
-    object, or else a bool. Its attribute is its name in snake case."""
-
-    words: type[StrEnum] | None = None
-    isolation: bool = False
-    several: bool = False
-    whole: tuple[int, int] | None = None
-    network: bool = False
-
-    def allowed(self) -> tuple[str, ...]:
-        if self.isolation:
-            return isolations()
-        return tuple(word.value for word in self.words or ())
-
-
 NO_EFFECT: Final[Mapping[str, str]] = {
     "coresPolicy": "has no effect: cores are reserved and counted, and nothing enforces them",
     "priority": "has no effect: nothing schedules the kernels of a card's claims by it",
@@ -177,45 +170,40 @@ def isolations() -> tuple[str, ...]:
 
 _BACKEND_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(?<!.{23})")
 
-KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, Field]]]] = {
+FieldType = type[StrEnum] | type[bool] | type[RdmaNetwork] | range | Callable[[], tuple[str, ...]] | list[Any]
+"""One of an enum's words, true or false, the `network` object, a whole number of a range, the name of an isolation backend
+(`isolations`), or a list of such. A field's attribute is its name in snake case."""
+
+KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldType]]]] = {
     "JointAllocation": (
         JointAllocation,
-        {
-            "scope": Field(words=Scope),
-            "enforcement": Field(words=Enforcement),
-            "pairing": Field(words=Pairing),
-        },
+        {"scope": Scope, "enforcement": Enforcement, "pairing": Pairing},
     ),
-    "PlacementPolicy": (
-        PlacementPolicy,
-        {"node": Field(words=NodePolicy), "device": Field(words=DevicePolicy)},
-    ),
+    "PlacementPolicy": (PlacementPolicy, {"node": NodePolicy, "device": DevicePolicy}),
     "GpuConfig": (
         GpuConfig,
         {
-            "isolation": Field(isolation=True),
-            "coresPolicy": Field(words=CoresPolicy),
-            "priority": Field(whole=(0, 100)),
-            "memoryPercent": Field(whole=(1, 100)),
-            "exclusive": Field(),
-            "partition": Field(words=PartitionPolicy),
-            "numaAffinity": Field(),
-            "allowedIsolation": Field(isolation=True, several=True),
-            "defaultIsolation": Field(isolation=True),
+            "isolation": isolations,
+            "coresPolicy": CoresPolicy,
+            "priority": range(101),
+            "memoryPercent": range(1, 101),
+            "exclusive": bool,
+            "partition": PartitionPolicy,
+            "numaAffinity": bool,
+            "allowedIsolation": [isolations],
+            "defaultIsolation": isolations,
         },
     ),
-    "RdmaConfig": (
-        RdmaConfig,
-        {"mode": Field(words=RdmaMode), "memlock": Field(), "network": Field(network=True)},
-    ),
+    "RdmaConfig": (RdmaConfig, {"mode": RdmaMode, "memlock": bool, "network": RdmaNetwork}),
 }
 _REQUIRED: Final = {"JointAllocation": "scope"}
 
 
-def decode(parameters: object, *, object: str, field: str) -> Parameters:
+def decode(parameters: object, *, object: str, field: str, in_claim: bool = False) -> Parameters:
     """The value of one `opaque.parameters` document. `object` and `field` say in the error where it stands.
 
-    Raises InvalidParameters for anything that is not exactly one of the kinds above.
+    Raises InvalidParameters for anything that is not exactly one of the kinds above, and where a claim says what is the operator's to
+    say.
     """
     if not isinstance(parameters, Mapping):
         raise InvalidParameters(
@@ -233,10 +221,13 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
     for name in sorted(str(name) for name in parameters.keys() - known.keys() - {"apiVersion", "kind"}):
         problem = f"{kind} has no field {name!r}{_did_you_mean(name, tuple(known))}"
         raise read.wrong(problem, f"fields are {', '.join(known)}", at=name)
+    for name in sorted(OPERATORS_FIELDS & parameters.keys()) if in_claim else ():
+        problem = "is for the operator to say, in a DeviceClass or ResourceClass"
+        raise read.wrong(problem, "leave it out of the claim", at=name)
     required = _REQUIRED.get(kind)
     if required is not None and required not in parameters:
         raise read.wrong(
-            f"{kind} needs {required}", f"use one of {', '.join(known[required].allowed())}", at=required
+            f"{kind} needs {required}", f"use one of {', '.join(allowed(known[required]))}", at=required
         )
     built = build(
         **{
@@ -260,46 +251,37 @@ def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
             )
 
 
-OPERATORS_FIELDS: Final = ("allowedIsolation", "defaultIsolation")
+OPERATORS_FIELDS: Final = frozenset({"allowedIsolation", "defaultIsolation"})
 """Fields of GpuConfig that a DeviceClass may say and a claim may not."""
 
 
-def reject_operator_fields(parameters: Parameters, *, object: str, field: str) -> None:
-    """Raises InvalidParameters where a claim says what is the operator's to say."""
-    for name in OPERATORS_FIELDS:
-        if isinstance(parameters, GpuConfig) and getattr(parameters, snake_case(name)) is not None:
-            raise InvalidParameters(
-                "is for the operator to say, in a DeviceClass or ResourceClass",
-                object=object,
-                field=f"{field}.{name}",
-                remedy="leave it out of the claim",
-            )
-
-
-def _value(entry: Field, value: object, read: Reader, name: str) -> Any:
-    if entry.network:
+def _value(kind: FieldType, value: object, read: Reader, name: str) -> Any:
+    if kind is RdmaNetwork:
         return decode_network(value, object=read.object, field=read.place(name))
-    if entry.several:
+    if isinstance(kind, list):
         if not isinstance(value, list) or not value:
             raise read.wrong(f"{value!r} is no list of words", "write [limiter]", at=name)
-        single = replace(entry, several=False)
-        return tuple(_value(single, word, read, f"{name}[{index}]") for index, word in enumerate(value))
-    if allowed := entry.allowed():
-        if value not in allowed:
-            raise read.wrong(
-                f"{value!r} is not allowed{_did_you_mean(value, allowed)}",
-                f"use one of {', '.join(allowed)}",
-                at=name,
-            )
-        return entry.words(value) if entry.words else value
-    if entry.whole is not None:
-        low, high = entry.whole
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise read.wrong(f"{value!r} is not a whole number from {low} to {high}", at=name)
+        return tuple(_value(kind[0], word, read, f"{name}[{index}]") for index, word in enumerate(value))
+    if isinstance(kind, range):
+        if isinstance(value, bool) or not isinstance(value, int) or value not in kind:
+            raise read.wrong(f"{value!r} is not a whole number from {kind[0]} to {kind[-1]}", at=name)
         return value
-    if not isinstance(value, bool):
-        raise read.wrong(f"{value!r} is neither true nor false", at=name)
-    return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise read.wrong(f"{value!r} is neither true nor false", at=name)
+        return value
+    words = allowed(kind)
+    if value not in words:
+        problem = f"{value!r} is not allowed{_did_you_mean(value, words)}"
+        raise read.wrong(problem, f"use one of {', '.join(words)}", at=name)
+    return kind(value) if isinstance(kind, type) else value
+
+
+def allowed(kind: FieldType) -> tuple[str, ...]:
+    """The words of an enum, or the names of the isolation backends."""
+    if kind is isolations:
+        return isolations()
+    return tuple(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ()
 
 
 def _did_you_mean(word: object, known: tuple[str, ...]) -> str:

@@ -79,7 +79,7 @@ def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
         vlan=read.between("vlan", 1, 4094),
         guid=read.matching("guid", _GUID, "a GUID such as 0011:2233:4455:6677"),
         pkey=_pkey(read),
-        attachment=None if read.data.get("attachment") is None else _attachment(read.inner("attachment")),
+        attachment=_attachment(attachment) if (attachment := read.optional("attachment")) else None,
     )
     others = sorted(read.data.keys() - {"attachment", "interface"})
     if network.attachment is not None and others:

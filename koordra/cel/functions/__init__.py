@@ -85,6 +85,10 @@ def _for_each(
     return (*bodies, *(each for each in typed if each[0] not in {body[0] for body in bodies}))
 
 
+def _overload(result: str, implementation: Callable[..., Any], *arguments: str) -> tuple[Overload, ...]:
+    return ((arguments, result, implementation),)
+
+
 def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: lists.returned(implementation(*arguments))
 
@@ -95,19 +99,18 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "isGreaterThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) > 0), ((_S, _S), "bool", None)),
     "isLessThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) < 0), ((_S, _S), "bool", None)),
     "compareTo": (((_Q, _Q), "int", compare), ((_S, _S), "int", None)),
-    "isInteger": (((_Q,), "bool", is_integer),),
-    "asInteger": (((_Q,), "int", to_int),),
-    "asApproximateFloat": (((_Q,), "double", lambda q: float(q.koordra_exact)),),
-    "add": (((_Q, _Q), _Q, add), ((_Q, "int"), _Q, add)),
-    "sub": (((_Q, _Q), _Q, subtract), ((_Q, "int"), _Q, subtract)),
-    "major": (((_S,), "int", version_part(0)),),
-    "minor": (((_S,), "int", version_part(1)),),
-    "patch": (((_S,), "int", version_part(2)),),
-    "find": ((("string", "string"), "string", find),),
-    "findAll": (
-        (("string", "string"), "list:string", find_all),
-        (("string", "string", "int"), "list:string", find_all),
-    ),
+    "isInteger": _overload("bool", is_integer, _Q),
+    "asInteger": _overload("int", to_int, _Q),
+    "asApproximateFloat": _overload("double", lambda q: float(q.koordra_exact), _Q),
+    "add": _overload(_Q, add, _Q, _Q) + _overload(_Q, add, _Q, "int"),
+    "sub": _overload(_Q, subtract, _Q, _Q) + _overload(_Q, subtract, _Q, "int"),
+    **{
+        name: _overload("int", version_part(number), _S)
+        for number, name in enumerate(("major", "minor", "patch"))
+    },
+    "find": _overload("string", find, "string", "string"),
+    "findAll": _overload("list:string", find_all, "string", "string")
+    + _overload("list:string", find_all, "string", "string", "int"),
     "isSorted": _for_each(_COMPARABLE, "bool", lists.is_sorted),
     "sum": _for_each(("int", "uint", "double", "duration"), "*", lists.total),
     "min": _for_each(_COMPARABLE, "*", lists.extreme("min", min)),
@@ -122,7 +125,7 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("list:bytes",), "map", _returning(lists.merged)),
         *(((f"list:map:{key}:{each}",), f"map:{key}:{each}", None) for key in _KEYS for each in _ELEMENTS),
     ),
-    "koordraFormat": ((("string", "list"), "string", formatting.formatted),),
+    "koordraFormat": _overload("string", formatting.formatted, "string", "list"),
     "koordraIndexOf": (
         (("string", "string"), "int", lists.text_index_of),
         (("string", "string", "int"), "int", lists.text_index_of),
@@ -133,58 +136,64 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("string", "string", "int"), "int", lists.text_last_index_of),
         *_for_each(_ELEMENTS, "int", lists.last_index_of, "*"),
     ),
-    "family": (((_IP,), "int", about_ip(attrgetter("version"))),),
-    "isUnspecified": (((_IP,), "bool", about_ip(attrgetter("is_unspecified"))),),
-    "isLoopback": (((_IP,), "bool", about_ip(attrgetter("is_loopback"))),),
-    "isLinkLocalMulticast": (((_IP,), "bool", about_ip(is_link_local_multicast)),),
-    "isLinkLocalUnicast": (((_IP,), "bool", about_ip(attrgetter("is_link_local"))),),
-    "isGlobalUnicast": (((_IP,), "bool", about_ip(is_global_unicast)),),
-    "containsIP": (((_CIDR, _IP), "bool", contains_ip), ((_CIDR, "string"), "bool", contains_ip)),
-    "containsCIDR": (((_CIDR, _CIDR), "bool", contains_cidr), ((_CIDR, "string"), "bool", contains_cidr)),
-    "ip": (((_CIDR,), _IP, about_cidr(lambda network: ip_message(network.ip))),),
-    "prefixLength": (((_CIDR,), "int", about_cidr(lambda network: network.network.prefixlen)),),
-    "masked": (((_CIDR,), _CIDR, about_cidr(lambda network: cidr_message(network.network))),),
-    "getScheme": (((_URL,), "string", about_url(attrgetter("scheme"))),),
-    "getHost": (((_URL,), "string", about_url(attrgetter("host"))),),
-    "getHostname": (((_URL,), "string", about_url(attrgetter("hostname"))),),
-    "getPort": (((_URL,), "string", about_url(attrgetter("port"))),),
-    "getEscapedPath": (((_URL,), "string", about_url(attrgetter("path"))),),
-    "getQuery": (((_URL,), "map:string:list:string", about_url(lambda url: url.parameters())),),
-    "validate": (((_FORMAT, "string"), "list:list:string", validate),),
+    "family": _overload("int", about_ip(attrgetter("version")), _IP),
+    **{
+        name: _overload("bool", about_ip(ask), _IP)
+        for name, ask in (
+            ("isUnspecified", attrgetter("is_unspecified")),
+            ("isLoopback", attrgetter("is_loopback")),
+            ("isLinkLocalMulticast", is_link_local_multicast),
+            ("isLinkLocalUnicast", attrgetter("is_link_local")),
+            ("isGlobalUnicast", is_global_unicast),
+        )
+    },
+    "containsIP": _overload("bool", contains_ip, _CIDR, _IP)
+    + _overload("bool", contains_ip, _CIDR, "string"),
+    "containsCIDR": _overload("bool", contains_cidr, _CIDR, _CIDR)
+    + _overload("bool", contains_cidr, _CIDR, "string"),
+    "ip": _overload(_IP, about_cidr(lambda network: ip_message(network.ip)), _CIDR),
+    "prefixLength": _overload("int", about_cidr(lambda network: network.network.prefixlen), _CIDR),
+    "masked": _overload(_CIDR, about_cidr(lambda network: cidr_message(network.network)), _CIDR),
+    **{
+        f"get{name}": _overload("string", about_url(attrgetter(part)), _URL)
+        for name, part in (
+            ("Scheme", "scheme"),
+            ("Host", "host"),
+            ("Hostname", "hostname"),
+            ("Port", "port"),
+            ("EscapedPath", "path"),
+        )
+    },
+    "getQuery": _overload("map:string:list:string", about_url(lambda url: url.parameters()), _URL),
+    "validate": _overload("list:list:string", validate, _FORMAT, "string"),
 }
 
 FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
-    "quantity": ((("string",), _Q, lambda text: quantity_message(parse(text))),),
-    "isQuantity": ((("string",), "bool", lambda text: is_valid(lambda: parse(text))),),
-    "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
-    "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
-    "koordraRange": ((("int",), "list:int", lists.counted),),
-    "ip": ((("string",), _IP, lambda text: ip_message(read_ip(text))),),
-    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: read_ip(text))),),
-    "ip.isCanonical": ((("string",), "bool", is_canonical),),
-    "cidr": ((("string",), _CIDR, lambda text: cidr_message(read_cidr(text))),),
-    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: read_cidr(text))),),
-    "url": (
-        (
-            ("string",),
-            _URL,
-            lambda text: URL_MESSAGE(koordra_exact=urls.url_exactly(urls.read_url(text))),
-        ),
+    "quantity": _overload(_Q, lambda text: quantity_message(parse(text)), "string"),
+    "isQuantity": _overload("bool", is_valid(parse), "string"),
+    "semver": _overload(_S, semver, "string") + _overload(_S, semver, "string", "bool"),
+    "sign": _overload("int", lambda q: compare(q, quantity_message(Decimal(0))), _Q),
+    "koordraRange": _overload("list:int", lists.counted, "int"),
+    "ip": _overload(_IP, lambda text: ip_message(read_ip(text)), "string"),
+    "isIP": _overload("bool", is_valid(read_ip), "string"),
+    "ip.isCanonical": _overload("bool", is_canonical, "string"),
+    "cidr": _overload(_CIDR, lambda text: cidr_message(read_cidr(text)), "string"),
+    "isCIDR": _overload("bool", is_valid(read_cidr), "string"),
+    "url": _overload(
+        _URL, lambda text: URL_MESSAGE(koordra_exact=urls.url_exactly(urls.read_url(text))), "string"
     ),
-    "isURL": ((("string",), "bool", urls.is_url),),
-    "format.named": ((("string",), "list:format", named_format),),
+    "isURL": _overload("bool", urls.is_url, "string"),
+    "format.named": _overload("list:format", named_format, "string"),
     **{
-        f"format.{name}": (((), _FORMAT, lambda name=name: FORMAT_MESSAGE(koordra_exact=name)),)
+        f"format.{name}": _overload(_FORMAT, lambda name=name: FORMAT_MESSAGE(koordra_exact=name))
         for name in FORMATS
     },
     "koordraString": tuple(
         ((kind,), "string", text_of if kind != _CIDR else None)
         for kind in ("bool", "int", "uint", "double", "string", "bytes", "duration", "timestamp", _IP, _CIDR)
     ),
-    "isSemver": (
-        (("string",), "bool", lambda text: is_valid(lambda: semver(text))),
-        (("string", "bool"), "bool", lambda text, loose: is_valid(lambda: semver(text, loose))),
-    ),
+    "isSemver": _overload("bool", is_valid(semver), "string")
+    + _overload("bool", is_valid(semver), "string", "bool"),
 }
 
 # Implementations are found by kind and there is no wildcard: every pairing of kinds is registered.

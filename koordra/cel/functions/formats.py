@@ -13,6 +13,9 @@ from typing import Final
 
 from koordra.cel.functions.urls import is_url
 
+_Check = Callable[[str], list[str]]
+"""What is wrong with a text; nothing where it has the format."""
+
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
 _LABEL_1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -33,7 +36,7 @@ def _too_long(text: str, most: int) -> list[str]:
     return [f"must be no more than {most} characters"] if len(text.encode()) > most else []
 
 
-def _of_pattern(pattern: str, most: int, why: str, *examples: str) -> Callable[[str], list[str]]:
+def _of_pattern(pattern: str, most: int, why: str, *examples: str) -> _Check:
     def check(text: str) -> list[str]:
         found = _too_long(text, most)
         return found if _matches(pattern, text) else [*found, _regex_error(why, pattern, *examples)]
@@ -93,7 +96,7 @@ def _qualified_name(text: str) -> list[str]:
     return found
 
 
-def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+def _prefix(check: _Check) -> _Check:
     """For the beginning of a generated name, which may end in a dash."""
 
     def checked(text: str) -> list[str]:
@@ -102,7 +105,7 @@ def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
     return checked
 
 
-def _simple(message: str, holds: Callable[[str], bool]) -> Callable[[str], list[str]]:
+def _simple(message: str, holds: Callable[[str], bool]) -> _Check:
     return lambda text: [] if holds(text) else [message]
 
 
@@ -127,7 +130,7 @@ def _is_datetime(text: str) -> bool:
 _BASE64: Final = "[A-Za-z0-9+/]"
 _HEX: Final = "[0-9A-Fa-f]"
 
-FORMATS: Final[dict[str, Callable[[str], list[str]]]] = {
+FORMATS: Final[dict[str, _Check]] = {
     "dns1123Label": _dns_label,
     "dns1123Subdomain": _dns_subdomain,
     "dns1035Label": _dns_1035_label,

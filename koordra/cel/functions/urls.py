@@ -12,9 +12,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 _UNRESERVED: Final = "A-Za-z0-9\\-._~"
@@ -29,8 +28,7 @@ _PORT: Final = re.compile(r"(?::[0-9]*)?", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+\-.]*:", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(NamedTuple):
     """The parts as they are read out. `opaque`: there is a scheme and no slash behind it; `user` is escaped, with its `@`."""
 
     scheme: str = ""
@@ -81,12 +79,12 @@ def read_url(text: str) -> Url:
     except ValueError as error:
         raise ValueError(f"URL parse error during conversion from string: {text!r}: {error}") from error
     kept = _KEPT_IN_FRAGMENT.fullmatch(fragment)
-    return replace(url, fragment=fragment if kept else _escaped(_unescaped(fragment), _IN_FRAGMENT))
+    return url._replace(fragment=fragment if kept else _escaped(_unescaped(fragment), _IN_FRAGMENT))
 
 
 def url_exactly(url: Url) -> str:
     """The URL as one text from which all its parts come back: its own form would not always be read the same again."""
-    return json.dumps(astuple(url))
+    return json.dumps(url)
 
 
 def url_from(text: str) -> Url:

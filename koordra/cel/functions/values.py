@@ -191,12 +191,17 @@ def compare(left: Any, right: Any) -> int:
     return int(a > b) - int(a < b)
 
 
-def is_valid(read: Callable[[], object]) -> bool:
-    try:
-        read()
-    except (InvalidInput, ValueError):
-        return False
-    return True
+def is_valid(read: Callable[..., object]) -> Callable[..., bool]:
+    """Whether something can be read."""
+
+    def valid(*given: Any) -> bool:
+        try:
+            read(*given)
+        except (InvalidInput, ValueError):
+            return False
+        return True
+
+    return valid
 
 
 def find(text: str, pattern: str) -> str:
@@ -284,15 +289,18 @@ def cidr_message(network: object) -> Any:
     return _Cidr(koordra_exact=str(network))
 
 
-def about_ip(ask: Callable[[Address], Any]) -> Callable[[Any], Any]:
+_Method = Callable[[Any], Any]
+
+
+def about_ip(ask: Callable[[Address], Any]) -> _Method:
     return lambda message: ask(read_ip(_of(_Ip, message)))
 
 
-def about_cidr(ask: Callable[[Network], Any]) -> Callable[[Any], Any]:
+def about_cidr(ask: Callable[[Network], Any]) -> _Method:
     return lambda message: ask(read_cidr(_of(_Cidr, message)))
 
 
-def about_url(ask: Callable[[urls.Url], Any]) -> Callable[[Any], Any]:
+def about_url(ask: Callable[[urls.Url], Any]) -> _Method:
     return lambda message: ask(urls.url_from(_of(URL_MESSAGE, message)))
 
 

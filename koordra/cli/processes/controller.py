@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,59 +19,38 @@ if TYPE_CHECKING:
     "--leader-elect",
     type=click.BOOL,
     default=True,
-    show_default=True,
     is_flag=False,
     flag_value="true",
     help="--leader-elect=false: no election; then this must be the only replica.",
 )
-@click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
-@click.option(
-    "--lease-namespace", default="koordra-system", show_default=True, help="Namespace of the Lease."
-)
+@options.flag("--no-leader-elect", "The same as --leader-elect=false.")
+@click.option("--lease-namespace", default="koordra-system", help="Namespace of the Lease.")
 @click.option(
     "--identity",
     help="Holder name in the Lease, unique among living processes.  [default: host and a random part]",
 )
-@click.option(
-    "--webhook-address",
-    default="",
-    metavar="HOST:PORT",
-    help="Serve the admission webhook there, for example :9443.  [default: off]",
-)
+@options.address("--webhook-address", "Where to serve the admission webhook, for example :9443.")
 @click.option(
     "--webhook-certificates",
-    type=click.Path(file_okay=False),
+    type=options.FOLDER,
     help="Directory with tls.crt and tls.key that somebody else renews (cert-manager).  [default: self-signed, in a Secret]",
 )
-@click.option(
-    "--webhook-host", default="", help="Name or address for the certificate besides those of the Service."
-)
-@click.option(
-    "--metrics-address",
-    default="",
-    help="host:port for /metrics, /healthz and /readyz.  [default: none]",
-)
+@click.option("--webhook-host", help="Name or address for the certificate besides those of the Service.")
+@options.metrics_address
 @click.option(
     "--starvation-after",
+    "starves_after",
     type=click.FloatRange(min=0),
     default=300.0,
-    show_default=True,
     help="Seconds after which a node is kept free for a pod that fits only on an empty one; 0: never.",
 )
-@click.option(
-    "--preemption",
-    is_flag=True,
-    help="Evict pods of lower priority where a pod fits nowhere otherwise.",
+@options.flag("--preemption", "Evict pods of lower priority where a pod fits nowhere otherwise.")
+@options.flag(
+    "--elastic-gpu", "Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic)."
 )
-@click.option(
-    "--elastic-gpu",
-    is_flag=True,
-    help="Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic).",
-)
-@click.option(
+@options.flag(
     "--legacy-pods",
-    is_flag=True,
-    help="Rewrite pods that ask for devices under other stacks' names (needs the webhook; deploy/kustomize/legacy).",
+    "Rewrite pods that ask for devices under other stacks' names (needs the webhook; deploy/kustomize/legacy).",
 )
 @click.option(
     "--legacy-settings",
@@ -82,13 +61,11 @@ if TYPE_CHECKING:
     "--legacy-template-grace",
     type=click.FloatRange(min=1),
     default=600.0,
-    show_default=True,
     help="Seconds for which a rewritten pod's template outlives its last use.",
 )
-@click.option(
+@options.flag(
     "--peer-annotations",
-    is_flag=True,
-    help="Write on pods that came through the shim what readers of their old stack look for (device-allocated, ...).",
+    "Write on pods that came through the shim what readers of their old stack look for (device-allocated, ...).",
 )
 @options.logging
 def command(
@@ -98,18 +75,15 @@ def command(
     lease_namespace: str,
     identity: str | None,
     metrics_address: str,
-    starvation_after: float,
-    preemption: bool,
-    elastic_gpu: bool,
-    peer_annotations: bool,
     legacy_pods: bool,
     legacy_settings: str | None,
     legacy_template_grace: float,
     webhook_address: str,
-    webhook_certificates: str | None,
-    webhook_host: str,
+    webhook_certificates: Path | None,
+    webhook_host: str | None,
     log_level: str,
     log_json: bool,
+    **settings: Any,
 ) -> None:
     """Allocate claims ahead of the scheduler (one replica is active).
 
@@ -117,9 +91,9 @@ def command(
     allocation of claims of koordra's, lifts the scheduling gate koordra.io/joint-allocation, and reports in
     Events why a claim waits.
     """
+    # `settings`: the options that koordra.controller.run.Settings has as they are.
     import secrets
     import socket
-    from pathlib import Path
 
     from koordra import process
 
@@ -133,33 +107,25 @@ def command(
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
     logs.configure(level=log_level, json=log_json, process="controller")
-    settings = Settings(
+    mine = Settings(
         identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
         leader_elect=leader_elect and not no_leader_elect,
         lease_namespace=lease_namespace,
-        starves_after=starvation_after,
-        preemption=preemption,
-        elastic_gpu=elastic_gpu,
-        peer_annotations=peer_annotations,
         legacy=legacy,
+        **settings,
     )
     counted, readiness = metrics.Metrics(), Readiness()
     server = metrics.serve(counted, metrics_address, ready=readiness)
-    client = KubeClient(kubeconfig, timeout=settings.times.timeout, user_agent="koordra-controller")
+    client = KubeClient(kubeconfig, timeout=mine.times.timeout, user_agent="koordra-controller")
     start_webhook(
         client,
-        WebhookSettings(
-            webhook_address,
-            namespace=lease_namespace,
-            certificates=Path(webhook_certificates) if webhook_certificates else None,
-            host=webhook_host,
-        ),
+        WebhookSettings(webhook_address, lease_namespace, webhook_certificates, webhook_host or ""),
         metrics=counted,
         stop=stop,
         legacy=legacy,
     )
     try:
-        run(client, settings, stop=stop, metrics=counted, readiness=readiness)
+        run(client, mine, stop=stop, metrics=counted, readiness=readiness)
     finally:
         if server is not None:
             server.close()

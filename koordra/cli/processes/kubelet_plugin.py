@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -13,17 +13,13 @@ from koordra.cli import options
 @click.command(name="kubelet-plugin")
 @click.option("--node-name", required=True, envvar="NODE_NAME", help="Name of the Node this plugin runs on.")
 @options.machine_root
-@click.option(
-    "--kubelet-root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/kubelet"),
-    show_default=True,
-    help="The kubelet's directory, with plugins and plugins_registry.",
+@options.folder(
+    "--kubelet-root", "/var/lib/kubelet", "The kubelet's directory, with plugins and plugins_registry."
 )
 @options.cdi_folder
 @click.option(
     "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     help="Checkpoint and prepared claims.  [default: KUBELET_ROOT/plugins/koordra.io]",
 )
 @click.option(
@@ -35,89 +31,70 @@ from koordra.cli import options
     "--slots-per-gpu",
     type=click.IntRange(1, 1024),
     default=16,
-    show_default=True,
     help="How many shares one card takes at most.",
 )
 @click.option(
     "--allowed-isolation",
     default="",
+    show_default="limiter",
     metavar="WORDS",
     help="What shares of this node's cards may be kept by, comma-separated: limiter, mps, ...; or none alone, for shares without "
-    "limits. Backends that the node lacks do not count.  [default: limiter]",
+    "limits. Backends that the node lacks do not count.",
 )
 @click.option(
     "--default-isolation",
     help="Of those, what keeps a share for which nothing asks for any.  [default: the first]",
 )
-@click.option(
+@options.flag(
     "--mig/--no-mig",
-    default=False,
-    show_default=True,
-    help="Offer the MIG instances of cards in MIG mode; without it such cards are not offered at all.",
+    "Offer the MIG instances of cards in MIG mode; without it such cards are not offered at all.",
 )
-@click.option(
-    "--vfs/--no-vfs",
-    default=False,
-    show_default=True,
-    help="Offer the virtual functions of NICs; a NIC is then given out whole or in functions.",
+@options.flag(
+    "--vfs/--no-vfs", "Offer the virtual functions of NICs; a NIC is then given out whole or in functions."
 )
 @click.option(
     "--overlay",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     help="What this machine hides of its topology: an NCCL topology XML, or YAML of schema koordra.io/overlay/v1.",
 )
-@click.option(
+@options.flag(
     "--pod-network/--no-pod-network",
-    default=False,
-    show_default=True,
-    help="Virtual functions and exclusive NICs move into their pods' networks, shares of RoCE NICs get a macvlan there. "
+    "Virtual functions and exclusive NICs move into their pods' networks, shares of RoCE NICs get a macvlan there. "
     "Needs `koordra nri --pod-network`; without it NICs stay in the host's network.",
 )
 @click.option(
     "--driver-root",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     help="Where the GPU driver's libraries are, as this process sees it (a driver container's root).  [default: ROOT]",
 )
 @click.option(
     "--driver-root-on-host",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     help="What that folder is called on the host, where it has another name.  [default: DRIVER_ROOT]",
 )
 @click.option(
     "--limiter-context",
     default="auto",
-    show_default=True,
     help="GPU memory that isolation `limiter` keeps for each CUDA context: a quantity (600Mi), 0 for what a process measures "
     "itself, which its first context cannot be, or auto: what the node has seen on such cards, before that what is usual.",
 )
-@click.option(
+@options.flag(
     "--limiter-strict/--no-limiter-strict",
-    default=False,
-    show_default=True,
-    help="Isolation `limiter` hides entry points of the driver that it does not know: a newer driver's new ways to allocate.",
+    "Isolation `limiter` hides entry points of the driver that it does not know: a newer driver's new ways to allocate.",
 )
-@click.option(
+@options.flag(
     "--legacy-node-labels",
-    is_flag=True,
-    help="Give the Node the labels of removed GPU stacks (nvidia.com/gpu.product, node.koordinator.sh/gpu-model, ...), for "
+    "Give the Node the labels of removed GPU stacks (nvidia.com/gpu.product, node.koordinator.sh/gpu-model, ...), for "
     "nodeSelectors of unchanged pods. Needs deploy/kustomize/node-labels.",
 )
-@click.option(
-    "--metrics-address",
-    default="",
-    help="host:port to serve /metrics, /healthz and /readyz on, for example 127.0.0.1:9401.  [default: off]",
-)
-@click.option(
-    "--health-address",
-    default="",
-    help="host:port to answer gRPC health checks on (Kubernetes' grpc probes).  [default: off]",
-)
+@options.metrics_address
+@options.address("--health-address", "Where to answer gRPC health checks (Kubernetes' grpc probes).")
 @click.option(
     "--pod-uid",
     envvar="POD_UID",
     help="Uid of the plugin's own pod: gives its sockets names of their own, so that two instances overlap in an update.",
 )
-@click.option("--kubeconfig", help="Kubeconfig file.  [default: in-cluster, else KUBECONFIG]")
+@options.kubeconfig
 @options.logging
 def command(
     node_name: str,
@@ -131,21 +108,17 @@ def command(
     default_isolation: str | None,
     mig: bool,
     vfs: bool,
-    overlay: Path | None,
-    pod_network: bool,
     driver_root: Path | None,
-    driver_root_on_host: Path | None,
     limiter_context: str,
-    limiter_strict: bool,
-    legacy_node_labels: bool,
     metrics_address: str,
     health_address: str,
-    pod_uid: str | None,
     kubeconfig: str | None,
     log_level: str,
     log_json: bool,
+    **settings: Any,
 ) -> None:
     """Publish the node's GPUs and NICs, and prepare claims for the kubelet."""
+    # `settings`: the options that koordra.kubelet_plugin.settings.Settings has as they are.
     from koordra.process import stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
@@ -156,13 +129,13 @@ def command(
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.dra.health import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
-    from koordra.kubelet_plugin.publish.inventory import Offering
+    from koordra.kubelet_plugin.publish.resource_slices import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics, serve
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
     kubelet_root = kubelet_root.absolute()
-    settings = Settings(
+    node = Settings(
         node=node_name,
         kubelet_root=kubelet_root,
         paths=NodePaths(
@@ -177,19 +150,14 @@ def command(
             vfs=vfs,
             isolation=node_policy(allowed_isolation.replace(",", " ").split(), default_isolation),
         ),
-        pod_uid=pod_uid,
-        overlay=overlay,
-        pod_network=pod_network,
         driver_root=driver_root.absolute() if driver_root else None,
-        driver_root_on_host=driver_root_on_host,
         limiter_context=None if limiter_context == "auto" else _bytes_of(limiter_context),
-        limiter_strict=limiter_strict,
-        legacy_node_labels=legacy_node_labels,
+        **settings,
     )
-    if settings.driver_root is not None:
-        _preload_nvml(settings.driver_root)
+    if node.driver_root is not None:
+        _preload_nvml(node.driver_root)
     metrics = Metrics()
-    driver = Driver(settings, KubeClient(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
+    driver = Driver(node, KubeClient(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
     served = serve(metrics, metrics_address, ready=driver.answers)
     probes = ProbeServer(health_address, driver.answers) if health_address else None
     try:

@@ -4,27 +4,24 @@
 `vgpu`         what HAMi and Volcano vGPU have in common
 `charges`      how quotas count a claim;  `allocation`  what a pod was given
 
-All that a dialect is written with can be imported from here. A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign`: whether
-it shows which dialect a pod speaks; `result` marks what only the dialect's own scheduler may write: such annotations are
-never believed, and are taken out. docs/migrate/<peer>.md prints the tables of names, which code and messages share.
+All that a dialect is written with can be imported from here. What each name means and what becomes of it stands in docs/migrate/<peer>.md,
+whose tables are held to the names of the code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
 from typing import Final
 
 from koordra.compat.dialect import charges
 from koordra.compat.dialect.allocation import (
     NANOSECONDS,
     Allocated,
-    Card,
-    Held,
+    Device,
+    Granted,
     NodeCards,
     Variables,
     memory_limits,
@@ -52,135 +49,58 @@ __all__ = [
     "LEAST",
     "MIB",
     "MIG",
-    "MOST_KEPT",
     "NANOSECONDS",
     "REQUESTS_FIRST",
     "WHOLE",
     "Allocated",
-    "Card",
     "Charge",
     "Container",
     "ContainerRequest",
+    "Device",
     "Dialect",
-    "Held",
+    "Granted",
     "Joint",
     "Memory",
-    "Name",
     "Nics",
     "NormalizedRequest",
     "Phase",
-    "Place",
     "PodView",
     "Settings",
     "Share",
     "Together",
     "Variables",
-    "annotation",
     "asking_containers",
     "charges",
-    "covering",
-    "environment",
+    "covers",
     "exclusively",
-    "hint",
-    "label",
     "memory_limits",
     "memory_unit_section",
     "mig_shares",
     "number_section",
-    "on_nodes",
     "percent_of",
     "profile_of",
-    "resource",
-    "scheduler",
-    "setting",
     "split_list",
     "warn_of_environment",
-    "written",
 ]
-
-MOST_KEPT: Final = 1 << 15
-
-
-class Place(StrEnum):
-    RESOURCE = "resource"
-    ANNOTATION = "annotation"
-    LABEL = "label"
-    ENVIRONMENT = "environment"
-    SCHEDULER = "schedulerName"
-    SETTING = "setting"
-    NODE = "node"
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """`key` may hold `*`. A `soft` sign decides only where nothing else does, and contradicts nobody (a label of the same
-    project about something else). A variable
-    that is `warned` is warned about where a container that asks for devices uses it; one that is `provided` is set by koordra's
-    plugin, and warned about where the kubelet would have to put it in (`$(NAME)`), which it does before the plugin is asked."""
-
-    place: Place
-    key: str
-    meaning: str
-    becomes: str
-    result: bool = False
-    sign: bool = True
-    soft: bool = False
-    warned: bool = False
-    provided: bool = False
-
-    def covers(self, key: str) -> bool:
-        return key == self.key or ("*" in self.key and fnmatchcase(key, self.key))
-
-
-@lru_cache(maxsize=MOST_KEPT)
-def covering(dialect: Dialect, key: str, place: Place) -> tuple[Name, ...]:
-    """The names that mean this one. Every pod asks the same, so answers are kept; users choose what they ask about, so a bounded number
-    of them."""
-    return tuple(name for name in dialect.of(place) if name.covers(key))
-
-
-resource = partial(Name, Place.RESOURCE)
-annotation = partial(Name, Place.ANNOTATION)
-label = partial(Name, Place.LABEL)
-scheduler = partial(Name, Place.SCHEDULER, sign=False)
-setting = partial(Name, Place.SETTING, sign=False)
-on_nodes = partial(Name, Place.NODE, sign=False)
-
-
-def hint(key: str, place: Place, meaning: str, becomes: str) -> Name:
-    """A soft sign."""
-    return Name(place, key, meaning, becomes, soft=True)
-
-
-def written(key: str, meaning: str) -> Name:
-    return Name(
-        Place.ANNOTATION, key, meaning, "taken out with a warning; never believed", result=True, sign=False
-    )
-
-
-def environment(key: str, meaning: str, becomes: str, *, warned: bool = True, provided: bool = False) -> Name:
-    return Name(
-        Place.ENVIRONMENT,
-        key,
-        meaning,
-        becomes,
-        sign=False,
-        warned=warned and not provided,
-        provided=provided,
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """Everything that is one dialect's alone.
+    """Everything that is one dialect's alone. Names of resources, annotations and labels may hold `*`.
 
     name, title       the word in messages and templates; the peer's name
     parse             a pod -> what it asks for; raises Refused for what koordra cannot honour
     isolation         of its shares, where neither the pod nor the operator says one
-    charges           name of a resource -> how a claim is counted under it by quotas; those among `bytes` are amounts of memory
+    resources         name -> how a claim is counted under it by quotas, None: it is not; those among `bytes` are amounts of memory
     charges_partitions   whether MIG instances count under these names too
-    environment       the variables of a container: (cards of a request, cards of the pod, bytes of a unit)
-    annotations       what the dialect's scheduler wrote on pods that it had placed
+    annotations, labels   names by which a pod shows that it speaks the dialect
+    soft_annotations, soft_labels   of the same project about something else: they decide only where nothing else does, and contradict nobody
+    written           annotations that only the dialect's own scheduler may write: they are never believed, and are taken out
+    lost_variables    name -> what it was, and what becomes of it: a container that asks for devices and uses it is warned
+    provided_variables   beginnings of those that koordra's plugin sets: the kubelet cannot put them in for `$(NAME)`, which it does before the
+                      plugin is asked
+    environment       the variables that a container gets
+    allocation_annotations   what the dialect's scheduler wrote on pods that it had placed
     memory_unit       bytes of a unit of memory, where that is a setting: claims carry it in an annotation
     node_labels       labels that its node programs published and pods select by; an empty one is not written
     publishers        beginnings of resources that the dialect's node programs publish, and who they are
@@ -190,19 +110,26 @@ class Dialect:
     opt_out           a label and its value: such a pod is left as it is
     like_resources, like_annotations   beginnings under which an unknown name is taken for a misspelt one
     sections          of an operator's settings: name -> reader of the settings with what it says
-    device_config     field of a device-config.yaml -> the resource that it names in the cluster
+    device_config     field of a device-config.yaml -> the resource that it names in the cluster; the same fields stand in the
+                      `device_section` of an operator's settings
     """
 
     name: str
     title: str
-    names: tuple[Name, ...]
     parse: Callable[[PodView], NormalizedRequest]
+    resources: Mapping[str, Charge | None]
     isolation: str | None = None
-    charges: Mapping[str, Charge] = field(default_factory=dict)
     charges_partitions: bool = False
     bytes: frozenset[str] = frozenset()
-    environment: Callable[[Sequence[Card], Sequence[Card], int], Variables] | None = None
-    annotations: Callable[[Allocated], dict[str, str]] | None = None
+    annotations: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    soft_annotations: tuple[str, ...] = ()
+    soft_labels: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    lost_variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    provided_variables: tuple[str, ...] = ()
+    environment: Callable[[Granted], Variables] | None = None
+    allocation_annotations: Callable[[Allocated], dict[str, str]] | None = None
     memory_unit: Callable[[Settings], int] | None = None
     node_labels: Mapping[str, Callable[[NodeCards], str]] = field(default_factory=dict)
     publishers: tuple[tuple[str, str], ...] = ()
@@ -214,9 +141,7 @@ class Dialect:
     like_annotations: tuple[str, ...] = ()
     sections: Mapping[str, Section] = field(default_factory=dict)
     device_config: Mapping[str, str] = field(default_factory=dict)
-
-    def of(self, *places: Place) -> tuple[Name, ...]:
-        return tuple(name for name in self.names if name.place in places)
+    device_section: str = ""
 
     def normalized(self, view: PodView) -> NormalizedRequest:
         """What the pod asks for; asking for no card is asking for nothing. Raises Refused."""
@@ -227,6 +152,11 @@ class Dialect:
             shares=tuple(share for share in found.shares if share.count > 0),
             isolation=found.isolation or view.settings.isolation.get(self.name, self.isolation),
         )
+
+
+def covers(patterns: Iterable[str], key: str) -> bool:
+    """Whether one of the names means it."""
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
 
 
 def split_list(view: PodView, key: str, *, strip: bool = True) -> tuple[str, ...] | None:
@@ -250,13 +180,14 @@ def asking_containers(view: PodView, normalized: NormalizedRequest) -> list[Cont
 def warn_of_environment(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
     """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
     for container in asking_containers(view, normalized):
-        for name in dialect.of(Place.ENVIRONMENT):
-            if name.warned and container.mentions(name.key):
-                view.notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
-            if name.provided and container.mentions(f"$({name.key}"):
+        for name, (meaning, becomes) in dialect.lost_variables.items():
+            if container.mentions(name):
+                view.notes.warn(container.where, f"uses {name} ({meaning})", becomes)
+        for name in dialect.provided_variables:
+            if container.mentions(f"$({name}"):
                 view.notes.warn(
                     container.where,
-                    f"has $({name.key}...) where the kubelet puts values in: it does not know this one",
+                    f"has $({name}...) where the kubelet puts values in: it does not know this one",
                     "read the variable inside the container (sh -c)",
                 )
 

@@ -7,7 +7,7 @@ card's memory, a percentage of it) is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koordra.compat.normalized_request import Share
 from koordra.compat.settings import Settings
@@ -16,59 +16,62 @@ from koordra.compat.settings import Settings
 class Charged(NamedTuple):
     """The shares of a claim, MIG instances among them, and percent of NICs."""
 
+    settings: Settings
     shares: Sequence[Share]
     nics: int = 0
 
 
-Charge = Callable[[Charged, Settings], int | None]
+Charge = Callable[[Charged], int | None]
 """A claim -> what it amounts to."""
 
 
-def count(claim: Charged, _settings: Settings) -> int:
-    return sum(share.count for share in claim.shares)
+def summed(of_a_card: Callable[[Share], int | None]) -> Charge:
+    """Over all cards of the claim; None where some share says no amount."""
+
+    def charged(claim: Charged) -> int | None:
+        total = 0
+        for share in claim.shares:
+            amount = of_a_card(share)
+            if amount is None:
+                return None
+            total += share.count * amount
+        return total
+
+    return charged
 
 
-def whole_cards(claim: Charged, _settings: Settings) -> int:
-    return sum(share.count for share in claim.shares if share.memory.whole)
+def _compute(share: Share) -> int:
+    return 0 if share.mig else share.cores or (100 if share.memory.whole else 0)
 
 
-def shared_cards(claim: Charged, _settings: Settings) -> int:
-    return sum(share.count for share in claim.shares if not share.memory.whole)
-
-
-def cores(claim: Charged, _settings: Settings) -> int:
-    return sum(share.count * share.cores for share in claim.shares)
-
-
-def compute(claim: Charged, _settings: Settings) -> int:
-    """Percent, where whole cards count 100 each."""
-    return sum(
-        share.count * (share.cores or (100 if share.memory.whole else 0))
-        for share in claim.shares
-        if not share.mig
-    )
-
-
-def percent(claim: Charged, _settings: Settings) -> int | None:
-    if any(share.memory.bytes is not None for share in claim.shares):
+def _percent(share: Share) -> int | None:
+    if share.memory.bytes is not None:
         return None
-    return sum(
-        share.count * (100 if share.memory.percent is None else share.memory.percent)
-        for share in claim.shares
-    )
+    return 100 if share.memory.percent is None else share.memory.percent
 
 
-def nics(claim: Charged, _settings: Settings) -> int:
+count: Final = summed(lambda share: 1)
+whole_cards: Final = summed(lambda share: int(share.memory.whole))
+shared_cards: Final = summed(lambda share: int(not share.memory.whole))
+cores: Final = summed(lambda share: share.cores)
+compute: Final = summed(_compute)
+"""Percent, where whole cards count 100 each."""
+percent: Final = summed(_percent)
+
+
+def nics(claim: Charged) -> int:
     return claim.nics
 
 
 def memory_in(unit: Callable[[Settings], int], *, of_shares: bool = False) -> Charge:
-    """Units, rounded up; None where some part says no amount. `of_shares`: a whole card is asked for without memory."""
+    """Units, rounded up. `of_shares`: a whole card is asked for without memory."""
 
-    def charged(claim: Charged, settings: Settings) -> int | None:
-        counted = [share for share in claim.shares if not (of_shares and share.memory.whole)]
-        if any(share.memory.bytes is None for share in counted):
-            return None
-        return sum(share.count * -(-(share.memory.bytes or 0) // unit(settings)) for share in counted)
+    def charged(claim: Charged) -> int | None:
+        def units(share: Share) -> int | None:
+            if of_shares and share.memory.whole:
+                return 0
+            return None if share.memory.bytes is None else -(-share.memory.bytes // unit(claim.settings))
+
+        return summed(units)(claim)
 
     return charged

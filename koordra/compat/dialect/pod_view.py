@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from koordra.api.classic.notes import Notes, Refused
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.pods import CONTAINER_LISTS, SIDES, amounts, resource_names
 from koordra.compat.normalized_request import Phase, Share
 from koordra.compat.settings import Settings
@@ -31,9 +31,9 @@ class Container:
     name: str
     phase: Phase
     where: str
-    raw: Mapping[str, Any]
+    raw: Fields
 
-    def asked(self, side: str) -> Mapping[str, Any]:
+    def asked(self, side: str) -> Fields:
         return amounts(self.raw, side)
 
     @cached_property
@@ -44,7 +44,7 @@ class Container:
         return f"{self.where}.resources.{'limits' if name in self.asked('limits') else 'requests'}[{name}]"
 
     @cached_property
-    def _variables(self) -> list[Mapping[str, Any]]:
+    def _variables(self) -> list[Fields]:
         return [entry for entry in self.raw.get("env") or () if isinstance(entry, (dict, Mapping))]
 
     @cached_property
@@ -78,7 +78,7 @@ class PodView:
     containers: tuple[Container, ...]
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
-    spec: Mapping[str, Any]
+    spec: Fields
     where: str
     meta: str
     settings: Settings
@@ -130,7 +130,7 @@ class ContainerRequest:
         return self.pod.notes.refuse(self.field(key), problem, remedy)
 
     def share(self, count: int, **fields: Any) -> Share:
-        return Share(self.container.name, self.container.phase, count, **fields)
+        return Share(self.container.name, self.container.phase, count, where=self.container.where, **fields)
 
     def amount(self, key: str) -> int | None:
         """None where the container does not ask. Raises Refused for what is no whole number."""
@@ -186,7 +186,7 @@ def view_of(pod: Object, settings: Settings, notes: Notes, *, where: str = "") -
     )
 
 
-def _texts(pod: Mapping[str, Any], kind: str, where: str, notes: Notes) -> Mapping[str, str]:
+def _texts(pod: Fields, kind: str, where: str, notes: Notes) -> Mapping[str, str]:
     metadata = pod.get("metadata")
     found = (metadata.get(kind) if isinstance(metadata, (dict, Mapping)) else None) or {}
     if not isinstance(found, (dict, Mapping)):
@@ -199,7 +199,7 @@ def _texts(pod: Mapping[str, Any], kind: str, where: str, notes: Notes) -> Mappi
     return found
 
 
-def _containers(spec: Mapping[str, Any], *, where: str, notes: Notes) -> Iterator[Container]:
+def _containers(spec: Fields, *, where: str, notes: Notes) -> Iterator[Container]:
     """Init containers and sidecars first, as in the pod."""
     for group in CONTAINER_LISTS:
         entries = spec.get(group)

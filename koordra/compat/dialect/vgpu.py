@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.classic.notes import Notes
 from koordra.api.reader import Reader
+from koordra.compat.dialect import Dialect
 from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.normalized_request import Share
 from koordra.compat.settings import Settings
@@ -39,7 +39,6 @@ class VgpuSettings:
     default_count: int = 1
     memory_scaling: float = 1.0
     core_scaling: float = 1.0
-    split_count: int = 10
     core_policy: str = "default"
     core_limit: bool = True
 
@@ -51,7 +50,6 @@ _NUMBERS: Final[Mapping[str, str]] = {
     "defaultMem": "default_memory",
     "defaultCores": "default_cores",
     "defaultGPUNum": "default_count",
-    "deviceSplitCount": "split_count",
 }
 _SCALES: Final[Mapping[str, str]] = {
     "deviceMemoryScaling": "memory_scaling",
@@ -64,9 +62,13 @@ def vgpu_settings(settings: Settings, dialect: str) -> VgpuSettings:
     return found
 
 
-def vgpu_section(settings: Settings, read: Reader, *, dialect: str, resources: Mapping[str, str]) -> Settings:
-    """The settings with what the section says. `resources`: field -> the name of the tables that it renames."""
-    names = {(dialect, default): read.text(name) for name, default in resources.items() if name in read.data}
+def vgpu_section(settings: Settings, read: Reader, dialect: Dialect) -> Settings:
+    """The settings with what the section says."""
+    names = {
+        (dialect.name, resource): read.text(name)
+        for name, resource in dialect.device_config.items()
+        if name in read.data
+    }
     found: dict[str, Any] = {
         attribute: read.between(name, 0) for name, attribute in _NUMBERS.items() if name in read.data
     }
@@ -81,12 +83,12 @@ def vgpu_section(settings: Settings, read: Reader, *, dialect: str, resources: M
     if str(read.data.get("disableCoreLimit", "")).lower() == "true":
         found["core_limit"] = False
     own = replace(
-        vgpu_settings(settings, dialect),
+        vgpu_settings(settings, dialect.name),
         **{attribute: value for attribute, value in found.items() if value is not None},
     )
     return replace(
-        settings.with_option(dialect, _OPTION, own),
-        own_names=MappingProxyType({**settings.own_names, **names}),
+        settings.with_option(dialect.name, _OPTION, own),
+        own_names={**settings.own_names, **names},
     )
 
 

@@ -6,16 +6,15 @@ enforced: the container reads its part in variables and is trusted. So shares as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from koordra.compat.dialect import (
     GIB,
     NANOSECONDS,
     Allocated,
-    Card,
     ContainerRequest,
     Dialect,
+    Granted,
     Memory,
     NormalizedRequest,
     PodView,
@@ -23,53 +22,14 @@ from koordra.compat.dialect import (
     Share,
     Together,
     Variables,
-    annotation,
     charges,
-    environment,
     memory_unit_section,
-    on_nodes,
-    resource,
-    setting,
-    written,
 )
 
 ALIYUN: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"
 COUNT: Final = "aliyun.com/gpu-count"
-MULTI: Final = "scheduler.framework.gpushare.allocation"
 _LARGEST_CARD: Final = 1 << 40
-
-NAMES: Final = (
-    resource(
-        MEMORY,
-        "GiB (MiB with --memory-unit=MiB); the sum over the pod lies on one card",
-        "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
-    ),
-    resource(COUNT, "what a node has; not for pods", "refused: it cannot be asked for"),
-    written("ALIYUN_COM_GPU_MEM_IDX", "card that was chosen"),
-    written("ALIYUN_COM_GPU_MEM_POD", "memory of the pod"),
-    written("ALIYUN_COM_GPU_MEM_DEV", "memory of the card"),
-    written("ALIYUN_COM_GPU_MEM_ASSIGNED", "whether the plugin has taken it"),
-    written("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "when it was chosen"),
-    written(MULTI, "cards that the commercial scheduler chose"),
-    annotation(
-        "aliyun.com/gpu-*",
-        "other annotations",
-        "decide the dialect, with a warning that nobody reads them",
-    ),
-    environment(
-        "ALIYUN_COM_GPU_MEM_",
-        "set by the plugin: card, memory of pod, container and card",
-        "IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given",
-        provided=True,
-    ),
-    setting("--memory-unit", "GiB or MiB", "`aliyun.memoryUnit` in koordra's settings"),
-    on_nodes(
-        "cgpu.disable.isolation",
-        "node label of the commercial plugin",
-        "not read; `isolation.aliyun` in koordra's settings",
-    ),
-)
 
 
 def parse(view: PodView) -> NormalizedRequest:
@@ -96,17 +56,18 @@ def _unit(settings: Settings) -> int:
     return int(settings.option(ALIYUN, "memoryUnit", GIB))
 
 
-def _environment(cards: Sequence[Card], pod: Sequence[Card], unit: int) -> Variables:
+def _environment(granted: Granted) -> Variables:
+    first = granted.cards[0]
     return (
-        ("ALIYUN_COM_GPU_MEM_IDX", str(cards[0].minor)),
-        ("ALIYUN_COM_GPU_MEM_POD", str(sum(card.memory for card in pod) // unit)),
-        ("ALIYUN_COM_GPU_MEM_CONTAINER", str(sum(card.memory for card in cards) // unit)),
-        ("ALIYUN_COM_GPU_MEM_DEV", str(cards[0].total // unit)),
+        ("ALIYUN_COM_GPU_MEM_IDX", str(first.minor)),
+        ("ALIYUN_COM_GPU_MEM_POD", str(sum(card.memory for card in granted.pod) // granted.unit)),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", str(sum(card.memory for card in granted.cards) // granted.unit)),
+        ("ALIYUN_COM_GPU_MEM_DEV", str(first.total // granted.unit)),
     )
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
-    cards = {held.device.minor: held.device for held in found.gpus()}
+    cards = {held.minor: held for held in found.gpus()}
     if len(cards) != 1:
         return {}
     ((index, card),) = cards.items()
@@ -122,11 +83,20 @@ def _annotations(found: Allocated) -> dict[str, str]:
 DIALECT: Final = Dialect(
     ALIYUN,
     "Aliyun gpushare",
-    NAMES,
     parse,
-    charges={MEMORY: charges.memory_in(_unit)},
+    {MEMORY: charges.memory_in(_unit), COUNT: None},
+    annotations=("aliyun.com/gpu-*",),
+    written=(
+        "ALIYUN_COM_GPU_MEM_IDX",
+        "ALIYUN_COM_GPU_MEM_POD",
+        "ALIYUN_COM_GPU_MEM_DEV",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+        "scheduler.framework.gpushare.allocation",
+    ),
+    provided_variables=("ALIYUN_COM_GPU_MEM_",),
     environment=_environment,
-    annotations=_annotations,
+    allocation_annotations=_annotations,
     memory_unit=_unit,
     node_labels={
         "aliyun.accelerator/nvidia_name": lambda cards: cards.product,

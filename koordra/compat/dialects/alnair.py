@@ -19,13 +19,7 @@ from koordra.compat.dialect import (
     NormalizedRequest,
     PodView,
     Share,
-    annotation,
     charges,
-    environment,
-    on_nodes,
-    resource,
-    scheduler,
-    written,
 )
 
 ALNAIR: Final = "alnair"
@@ -35,45 +29,6 @@ SCHEDULERS: Final = {
     "alnair-cost-saving": NodePolicy.BINPACK,
     "alnair-high-performance": NodePolicy.SPREAD,
 }
-
-NAMES: Final = (
-    resource(MEMORY, "GiB of one card", "capacity `memory`"),
-    resource(
-        COMPUTE,
-        "percent of that card's compute; 100 and above, or none: no limit",
-        "capacity `cores` (accounting only) below 100, otherwise none",
-    ),
-    written("ai.centaurus.io/alnair-gpu-id", "card that was chosen"),
-    written("ai.centaurus.io/alnair-id", "name of the slice"),
-    written("ai.centaurus.io/scheduler-timestamp", "when it was chosen"),
-    annotation(
-        "ai.centaurus.io/*",
-        "other annotations",
-        "decide the dialect, with a warning that nobody reads them",
-    ),
-    environment(
-        "ALNAIR_VGPU_COMPUTE_PERCENTILE",
-        "set by the plugin for Alnair's library",
-        "is not set: compute is accounting only",
-    ),
-    environment("ALNAIR_", "others, set by the plugin (ID, SOCKET, WORKSPACE_PATH)", "are not set any more"),
-    scheduler(
-        "alnair-cost-saving",
-        "packs nodes",
-        "`PlacementPolicy.node: Binpack`; the scheduler's name is taken out",
-    ),
-    scheduler(
-        "alnair-high-performance",
-        "spreads over nodes",
-        "`PlacementPolicy.node: Spread`; the scheduler's name is taken out",
-    ),
-    on_nodes(
-        "ai.centaurus.io/physical-gpu-count, physical-gpu-uuids, virtual-gpu-count",
-        "what a node has",
-        "ResourceSlices tell it",
-    ),
-    on_nodes("alnair.centaurusinfra.io/max_*", "the profiler's figures on pods", "left as they are"),
-)
 
 
 def parse(view: PodView) -> NormalizedRequest:
@@ -102,10 +57,22 @@ def _share(request: ContainerRequest) -> Share | None:
 DIALECT: Final = Dialect(
     ALNAIR,
     "Alnair",
-    NAMES,
     parse,
+    {MEMORY: charges.memory_in(lambda _: GIB), COMPUTE: charges.cores},
     isolation="limiter",
-    charges={MEMORY: charges.memory_in(lambda _: GIB), COMPUTE: charges.cores},
+    annotations=("ai.centaurus.io/*",),
+    written=(
+        "ai.centaurus.io/alnair-gpu-id",
+        "ai.centaurus.io/alnair-id",
+        "ai.centaurus.io/scheduler-timestamp",
+    ),
+    lost_variables={
+        "ALNAIR_VGPU_COMPUTE_PERCENTILE": (
+            "set by the plugin for Alnair's library",
+            "is not set: compute is accounting only",
+        ),
+        "ALNAIR_": ("others, set by the plugin (ID, SOCKET, WORKSPACE_PATH)", "are not set any more"),
+    },
     publishers=(("alnair/vgpu-", "Alnair's device plugin"),),
     schedulers=dict.fromkeys(SCHEDULERS, True),
     like_resources=("alnair/",),

@@ -30,18 +30,13 @@ from koordra.compat.dialect import (
     PodView,
     Settings,
     Share,
-    annotation,
     charges,
-    environment,
-    label,
     memory_unit_section,
-    resource,
-    setting,
-    written,
 )
 
 ELASTIC: Final = "elastic-gpu"
 CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"
+QGPU_GREEDY: Final = "tke.cloud.tencent.com/qgpu-core-greedy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,52 +56,12 @@ FAMILIES: Final = (
         "tke.cloud.tencent.com/qgpu-core",
         "tke.cloud.tencent.com/qgpu-memory",
         GIB,
-        "tke.cloud.tencent.com/qgpu-core-greedy",
+        QGPU_GREEDY,
     ),
 )
 README_ONLY: Final = (
     "gpushare.provisioner.elasticgpu.io/gpu-core",
     "gpushare.provisioner.elasticgpu.io/gpu-memory",
-)
-
-NAMES: Final = (
-    resource(
-        "elasticgpu.io/gpu-core",
-        "percent, 100 a card: below 100 a share, from 100 up whole cards",
-        "capacity `cores` (accounting only), or `count` whole cards",
-    ),
-    resource(
-        "elasticgpu.io/gpu-memory",
-        "MiB of the share",
-        "capacity `memory`; told and left out for whole cards",
-    ),
-    resource("elasticgpu.com/gpu-core", "newer name of the same", "as elasticgpu.io/gpu-core"),
-    resource("elasticgpu.com/gpu-memory", "newer name of the same", "as elasticgpu.io/gpu-memory"),
-    resource(
-        "tke.cloud.tencent.com/qgpu-core", "percent, 100 a card (TKE qGPU)", "as elasticgpu.io/gpu-core"
-    ),
-    resource(
-        "tke.cloud.tencent.com/qgpu-core-greedy",
-        "percent that idle compute may exceed",
-        "capacity `cores` (accounting only) with `GpuConfig.coresPolicy: Elastic`",
-    ),
-    resource("tke.cloud.tencent.com/qgpu-memory", "GB of the share", "capacity `memory`, as GiB"),
-    resource(README_ONLY[0], "in the README alone; nothing reads it on a pod", "refused"),
-    resource(README_ONLY[1], "in the README alone; nothing reads it on a pod", "refused"),
-    annotation(
-        "egpuc.elasticgpu.io/*",
-        "the ElasticGPUClaim of a container",
-        "refused by `koordra convert`: the claim object says what is asked for, and it is served in the cluster",
-    ),
-    written("elasticgpu.io/container-*", "cards that were chosen"),
-    written("elasticgpu.io/assumed", "that they were"),
-    label("elasticgpu.io/assumed", "that cards were chosen", "not read"),
-    environment("GPU", "set by the agent to a hash", "is not set any more", warned=False),
-    setting(
-        "unit of gpu-memory",
-        "MiB in agent and README, GB in a comment of the scheduler",
-        "`elastic.memoryUnit` in koordra's settings, MiB",
-    ),
 )
 
 
@@ -197,15 +152,18 @@ def _annotations(found: Allocated) -> dict[str, str]:
 DIALECT: Final = Dialect(
     ELASTIC,
     "Elastic GPU",
-    NAMES,
     parse,
-    charges={
+    {
         **{family.cores: charges.compute for family in FAMILIES},
         **{
             family.memory: charges.memory_in(partial(_unit_of, family), of_shares=True) for family in FAMILIES
         },
+        **dict.fromkeys((QGPU_GREEDY, *README_ONLY)),
     },
-    annotations=_annotations,
+    annotations=(f"{CLAIM_PREFIX}*",),
+    labels=("elasticgpu.io/assumed",),
+    written=("elasticgpu.io/container-*", "elasticgpu.io/assumed"),
+    allocation_annotations=_annotations,
     publishers=(
         ("elasticgpu.io/gpu-", "Elastic GPU's agent"),
         ("elasticgpu.com/gpu-", "Elastic GPU's agent"),

@@ -19,50 +19,14 @@ from koordra.compat.dialect import (
     PodView,
     Share,
     charges,
-    environment,
     mig_shares,
     number_section,
     percent_of,
-    resource,
-    setting,
 )
 
 PLAIN: Final = "plain"
 COUNT: Final = "nvidia.com/gpu"
 SHARED: Final = "nvidia.com/gpu.shared"
-
-NAMES: Final = (
-    resource(
-        COUNT,
-        "whole cards",
-        "`count` of class `gpu.koordra.io`, no capacity: all of each card",
-    ),
-    resource(
-        SHARED,
-        "replicas of cards that are given out several times",
-        "`GpuConfig.memoryPercent` of 100 / replicas, each on another card",
-    ),
-    resource(
-        "nvidia.com/mig-*",
-        "MIG instances of a profile (strategy mixed)",
-        "class `mig.koordra.io` with the profile",
-    ),
-    environment(
-        "NVIDIA_VISIBLE_DEVICES",
-        "cards by number or UUID, past every scheduler",
-        "is not honoured: a container sees what its claim was given",
-    ),
-    setting(
-        "sharing.timeSlicing.resources[].replicas",
-        "how often a card is given out",
-        "`plain.replicas` in koordra's settings",
-    ),
-    setting(
-        "migStrategy: single",
-        "instances under the name nvidia.com/gpu",
-        "write the profile: nvidia.com/mig-<profile>",
-    ),
-)
 
 
 def parse(view: PodView) -> NormalizedRequest:
@@ -92,9 +56,14 @@ def _replicas(request: ContainerRequest) -> Share | None:
 DIALECT: Final = Dialect(
     PLAIN,
     "NVIDIA's device plugin",
-    NAMES,
     parse,
-    charges={COUNT: charges.whole_cards, SHARED: charges.shared_cards},
+    {COUNT: charges.whole_cards, SHARED: charges.shared_cards, f"{MIG}*": None},
+    lost_variables={
+        "NVIDIA_VISIBLE_DEVICES": (
+            "cards by number or UUID, past every scheduler",
+            "is not honoured: a container sees what its claim was given",
+        ),
+    },
     publishers=((COUNT, "NVIDIA's or HAMi's device plugin"), (MIG, "NVIDIA's or HAMi's device plugin")),
     extended_resources=True,
     like_resources=("nvidia.com/gpu",),

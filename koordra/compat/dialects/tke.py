@@ -21,11 +21,7 @@ from koordra.compat.dialect import (
     NormalizedRequest,
     PodView,
     Share,
-    annotation,
     charges,
-    environment,
-    resource,
-    written,
 )
 
 TKE: Final = "tke"
@@ -33,35 +29,6 @@ CORES: Final = "tencent.com/vcuda-core"
 MEMORY: Final = "tencent.com/vcuda-memory"
 CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
 BLOCK: Final = 256 * MIB
-
-NAMES: Final = (
-    resource(
-        CORES,
-        "percent, 100 a card: 1..99 of one card, or multiples of 100",
-        "capacity `cores` (accounting only), or `count` whole cards",
-    ),
-    resource(
-        MEMORY,
-        "blocks of 256 MiB, below a whole card",
-        "capacity `memory`; told and left out for whole cards",
-    ),
-    annotation(
-        CORE_LIMIT,
-        "percent up to which idle compute may be used",
-        "`GpuConfig.coresPolicy: Elastic`, which has no effect; told, as the upper end is",
-    ),
-    written("tencent.com/predicate-gpu-idx-*", "cards that were chosen"),
-    written("tencent.com/predicate-node", "node that was chosen"),
-    written("tencent.com/predicate-time", "when it was chosen"),
-    written("tencent.com/gpu-assigned", "whether the manager has taken it"),
-    written("tencent.com/vcuda-device", "devices that were given"),
-    environment(
-        "LD_LIBRARY_PATH",
-        "pointed at the manager's own driver library",
-        "is left as it is; /usr/local/nvidia is not mounted any more",
-        warned=False,
-    ),
-)
 
 
 def parse(view: PodView) -> NormalizedRequest:
@@ -118,11 +85,18 @@ def _annotations(found: Allocated) -> dict[str, str]:
 DIALECT: Final = Dialect(
     TKE,
     "GaiaGPU (TKE gpu-manager)",
-    NAMES,
     parse,
+    {CORES: charges.compute, MEMORY: charges.memory_in(lambda _: BLOCK, of_shares=True)},
     isolation="limiter",
-    charges={CORES: charges.compute, MEMORY: charges.memory_in(lambda _: BLOCK, of_shares=True)},
-    annotations=_annotations,
+    annotations=(CORE_LIMIT,),
+    written=(
+        "tencent.com/predicate-gpu-idx-*",
+        "tencent.com/predicate-node",
+        "tencent.com/predicate-time",
+        "tencent.com/gpu-assigned",
+        "tencent.com/vcuda-device",
+    ),
+    allocation_annotations=_annotations,
     publishers=(("tencent.com/vcuda-", "TKE's gpu-manager"),),
     like_resources=("tencent.com/vcuda",),
     like_annotations=("tencent.com/vcuda",),

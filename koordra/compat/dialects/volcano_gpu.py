@@ -4,7 +4,6 @@ whole cards; a node offers one of the two. The memory is counted and not kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -12,9 +11,9 @@ from koordra.compat.dialect import (
     MIB,
     NANOSECONDS,
     Allocated,
-    Card,
     ContainerRequest,
     Dialect,
+    Granted,
     Memory,
     NormalizedRequest,
     PodView,
@@ -23,43 +22,12 @@ from koordra.compat.dialect import (
     Together,
     Variables,
     charges,
-    environment,
     number_section,
-    on_nodes,
-    resource,
-    scheduler,
-    setting,
-    written,
 )
 
 NAME: Final = "volcano-gpu"
 MEMORY: Final = "volcano.sh/gpu-memory"
 NUMBER: Final = "volcano.sh/gpu-number"
-
-NAMES: Final = (
-    resource(
-        MEMORY,
-        "MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card",
-        "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
-    ),
-    resource(NUMBER, "whole cards", "`count`, no capacity: all of each card"),
-    written("volcano.sh/gpu-index", "cards that were chosen"),
-    written("volcano.sh/predicate-time", "when they were chosen"),
-    written("volcano.sh/gpu-assigned", "whether the plugin has taken them"),
-    environment(
-        "VOLCANO_GPU_",
-        "set by the device plugin: memory that was given",
-        "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
-        provided=True,
-    ),
-    setting(
-        "--gpu-memory-factor",
-        "unit of the memory in MiB",
-        "`volcanoGpu.gpuMemoryFactor` in koordra's settings",
-    ),
-    scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
-    on_nodes("volcano.sh/gpu-unhealthy-ids", "cards that failed", "device taints tell it"),
-)
 
 
 def _factor(settings: Settings) -> int:
@@ -89,12 +57,13 @@ def _cards(request: ContainerRequest) -> Share | None:
     return request.share(count) if count else None
 
 
-def _environment(cards: Sequence[Card], _pod: Sequence[Card], _unit: int) -> Variables:
-    if not cards[0].is_share:
+def _environment(granted: Granted) -> Variables:
+    first = granted.cards[0]
+    if not first.is_share:
         return ()
     return (
-        ("VOLCANO_GPU_ALLOCATED", str(cards[0].memory // MIB)),
-        ("VOLCANO_GPU_MEMORY_TOTAL", str(cards[0].total // MIB)),
+        ("VOLCANO_GPU_ALLOCATED", str(first.memory // MIB)),
+        ("VOLCANO_GPU_MEMORY_TOTAL", str(first.total // MIB)),
     )
 
 
@@ -109,14 +78,15 @@ def _annotations(found: Allocated) -> dict[str, str]:
 DIALECT: Final = Dialect(
     NAME,
     "Volcano gpu-share",
-    NAMES,
     parse,
-    charges={
+    {
         NUMBER: charges.whole_cards,
         MEMORY: charges.memory_in(lambda settings: MIB * _factor(settings), of_shares=True),
     },
+    written=("volcano.sh/gpu-index", "volcano.sh/predicate-time", "volcano.sh/gpu-assigned"),
+    provided_variables=("VOLCANO_GPU_",),
     environment=_environment,
-    annotations=_annotations,
+    allocation_annotations=_annotations,
     publishers=(("volcano.sh/gpu-", "Volcano's device plugin"),),
     like_resources=("volcano.sh/gpu",),
     like_annotations=("volcano.sh/gpu-",),

@@ -8,7 +8,6 @@ looked at; the allow list of models hides the deny list.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import DevicePolicy
@@ -22,18 +21,11 @@ from koordra.compat.dialect import (
     NormalizedRequest,
     PodView,
     Share,
-    annotation,
     charges,
-    environment,
     exclusively,
     memory_limits,
-    on_nodes,
     percent_of,
-    resource,
-    scheduler,
-    setting,
     split_list,
-    written,
 )
 from koordra.compat.dialect.vgpu import (
     MOST_MIB,
@@ -41,7 +33,6 @@ from koordra.compat.dialect.vgpu import (
     check_scaling,
     model_in,
     uuid_in,
-    vgpu_section,
     vgpu_settings,
 )
 
@@ -56,74 +47,6 @@ MODE: Final = "volcano.sh/vgpu-mode"
 USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
 NO_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
 GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
-
-NAMES: Final = (
-    resource(NUMBER, "slices, each on another card", "`count`, with `distinctAttribute: koordra.io/uuid`"),
-    resource(
-        MEMORY,
-        "MiB on each card, times gpuMemoryFactor",
-        "capacity `memory`; left out where the percentage is there",
-    ),
-    resource(
-        PERCENT,
-        "percent of each card's memory; wins over the memory",
-        "`GpuConfig.memoryPercent`; 100 is all of the card",
-    ),
-    resource(
-        CORES,
-        "percent of each card's compute; 100 wants the card alone",
-        "capacity `cores` (accounting only); 100 also `GpuConfig.exclusive`",
-    ),
-    annotation(
-        USE_TYPE,
-        "models allowed: any part of the name, in either case",
-        "CEL on `productName`; hides the deny list",
-    ),
-    annotation(NO_TYPE, "models not allowed", "CEL on `productName`"),
-    annotation(USE_UUID, "cards allowed, by UUID", "CEL on `uuid`"),
-    annotation(NO_UUID, "cards not allowed", "CEL on `uuid`"),
-    annotation(
-        MODE,
-        "hami-core, mig or mps",
-        "isolation `limiter` or `mps`; `mig`: class `mig.koordra.io` with enough memory",
-    ),
-    annotation(
-        GROUP_POLICY,
-        "spread: no card has two pods of a pod group",
-        "`PlacementPolicy.device: Spread`, told: better so, not demanded",
-    ),
-    written("volcano.sh/vgpu-ids-new", "cards that were given"),
-    written("volcano.sh/devices-to-allocate", "cards that were chosen"),
-    written("volcano.sh/vgpu-node", "node that was chosen"),
-    written("volcano.sh/vgpu-time", "when it was chosen"),
-    written("volcano.sh/bind-time", "when the pod was bound"),
-    written("volcano.sh/bind-phase", "how far the binding is"),
-    environment(
-        "CUDA_DEVICE_MEMORY_LIMIT",
-        "set by the device plugin",
-        "`CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given",
-        provided=True,
-    ),
-    environment(
-        "CUDA_DISABLE_CONTROL",
-        "switches the library off for the container",
-        "is not honoured: a share is always kept",
-    ),
-    scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
-    setting(
-        "resourceCountName, resourceMemoryName, ...",
-        "the names above in this cluster",
-        "read from device-config.yaml",
-    ),
-    setting("gpuMemoryFactor", "unit of the memory in MiB", "read from device-config.yaml"),
-    setting(
-        "deviceMemoryScaling",
-        "more memory than the card has",
-        "above 1 every pod is refused: there is no memory behind it",
-    ),
-    setting("deviceSplitCount", "shares a card takes", "`koordra kubelet-plugin --slots-per-gpu`"),
-    on_nodes("volcano.sh/node-vgpu-register, mutex.lock", "Volcano's own records on nodes", "not read"),
-)
 
 
 def parse(view: PodView) -> NormalizedRequest:
@@ -207,33 +130,45 @@ def _annotations(found: Allocated) -> dict[str, str]:
     }
 
 
-_RESOURCE_FIELDS: Final = {
-    "resourceCountName": NUMBER,
-    "resourceMemoryName": MEMORY,
-    "resourceMemoryPercentageName": PERCENT,
-    "resourceCoreName": CORES,
-    "resourcePriorityName": "volcano.sh/vgpu-priority",
-}
-
-
 DIALECT: Final = Dialect(
     VOLCANO,
     "Volcano vGPU",
-    NAMES,
     parse,
-    isolation="limiter",
-    charges={
+    {
         NUMBER: charges.count,
         MEMORY: charges.memory_in(lambda settings: MIB * vgpu_settings(settings, VOLCANO).memory_factor),
         PERCENT: charges.percent,
         CORES: charges.cores,
     },
+    isolation="limiter",
+    annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID, MODE, GROUP_POLICY),
+    written=(
+        "volcano.sh/vgpu-ids-new",
+        "volcano.sh/devices-to-allocate",
+        "volcano.sh/vgpu-node",
+        "volcano.sh/vgpu-time",
+        "volcano.sh/bind-time",
+        "volcano.sh/bind-phase",
+    ),
+    lost_variables={
+        "CUDA_DISABLE_CONTROL": (
+            "switches the library off for the container",
+            "is not honoured: a share is always kept",
+        ),
+    },
+    provided_variables=("CUDA_DEVICE_MEMORY_LIMIT",),
     environment=memory_limits,
-    annotations=_annotations,
+    allocation_annotations=_annotations,
     publishers=(("volcano.sh/vgpu-", "Volcano's vGPU device plugin"),),
     schedulers={"volcano": False},
     like_resources=("volcano.sh/vgpu",),
     like_annotations=("volcano.sh/vgpu-",),
-    sections={"volcano": partial(vgpu_section, dialect=VOLCANO, resources=_RESOURCE_FIELDS)},
-    device_config=_RESOURCE_FIELDS,
+    device_config={
+        "resourceCountName": NUMBER,
+        "resourceMemoryName": MEMORY,
+        "resourceMemoryPercentageName": PERCENT,
+        "resourceCoreName": CORES,
+        "resourcePriorityName": "volcano.sh/vgpu-priority",
+    },
+    device_section="volcano",
 )

@@ -3,7 +3,7 @@
 pass_context          the state that all steps share, and the outcome of writes
 scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and the allocations that wait for its answer
 node_backoff          nodes that a pod stays off for a while because kube-scheduler refused it there
-interpod_predicates   host ports, affinity, topology spread, volumes; pod_terms reads them
+interpod_predicates   host ports, affinity, topology spread, volumes
 reservations          nodes that are kept free for groups and gangs that would starve
 preemption            whom to evict so that a more urgent pod fits
 """

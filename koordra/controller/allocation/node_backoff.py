@@ -8,7 +8,6 @@ stays. Times are seconds of a monotonic clock that the caller passes in.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,6 +15,8 @@ from typing import Final
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.api.tables import DueKeys
+from koordra.placement.decide import Excluded
 
 FIRST: Final = 5.0
 LONGEST: Final = 300.0
@@ -36,7 +37,7 @@ class NodeBackoff:
     def __init__(self) -> None:
         self._by_pod: dict[str, dict[str, BackedOffNode]] = {}
         self._changed: set[str] = set()
-        self._ends: list[tuple[float, str]] = []
+        self._ends = DueKeys()
 
     def exclude(self, pod_uid: str, node: str, *, why: str, now: float) -> BackedOffNode:
         nodes = self._by_pod.setdefault(pod_uid, {})
@@ -44,7 +45,7 @@ class NodeBackoff:
         until = now + min(FIRST * 2.0**before, LONGEST)
         found = nodes[node] = BackedOffNode(why, until, before + 1)
         self._changed.add(pod_uid)
-        heapq.heappush(self._ends, (until, pod_uid))
+        self._ends.add(until, pod_uid)
         return found
 
     def active(self, pod_uid: str, now: float) -> dict[str, str]:
@@ -54,7 +55,7 @@ class NodeBackoff:
             if entry.until > now
         }
 
-    def excluded_nodes(self, pods: Iterable[Object], now: float) -> dict[str, Reason]:
+    def excluded_nodes(self, pods: Iterable[Object], now: float) -> Excluded:
         """Node -> why some of the pods has to stay off it now."""
         found: dict[str, Reason] = {}
         for pod in pods:
@@ -69,17 +70,14 @@ class NodeBackoff:
 
     def changed(self, now: float) -> set[str]:
         """Pods (by uid) that other nodes are left out for than at the last call."""
-        self._expire(now)
+        self._changed |= self._ends.pop(now)
         found, self._changed = self._changed, set()
         return found
 
-    def _expire(self, now: float) -> None:
-        while self._ends and self._ends[0][0] <= now:
-            self._changed.add(heapq.heappop(self._ends)[1])
-
-    def next_expiry(self, now: float) -> float | None:
-        self._expire(now)
-        return self._ends[0][0] if self._ends else None
+    @property
+    def next_expiry(self) -> float | None:
+        """In the past for one that ended since the last call of `changed`: the pass that is due at once takes it up."""
+        return self._ends.next
 
     def retry_node(self, node: str, now: float) -> None:
         """The node has changed: pods may try it at once."""

@@ -9,17 +9,19 @@ A pass goes by what has changed. Every FULL_PASS seconds one reads everything in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
+from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.event_recorder import EventDedup
@@ -45,26 +47,27 @@ class PassContext:
         *,
         clock: Callable[[], float],
         report: EventSink,
-        refusals: Callable[[str], int],
+        latency: LatencyBreakdown | None,
     ) -> None:
         self._source = source
         self.writer = writer
         self.clock = clock
+        self.latency = latency
+        self.node_backoff = NodeBackoff()
         self.cache = ClusterCache()
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(report, clock=clock)
-        self.feedback = FeedbackTracker(self.cache.pod_index, refusals=refusals)
+        self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
         self._conflicts = 0
         self._conflicts_before = 0
         self._wake_at: float | None = None
 
     def begin(self) -> None:
+        if self.latency is not None:
+            self.latency.pass_begins()
         self._conflicts_before, self._wake_at = self._conflicts, None
         self.cache.apply(self._source.changes())
         self.wake(self.audit.run_if_due())
-
-    def claim(self, key: str) -> Object | None:
-        return self.cache.claims.get(key)
 
     def end(self) -> float | None:
         """Seconds after which another pass is due even if nothing changes, None for never."""
@@ -73,7 +76,7 @@ class PassContext:
         self.wake(self.events.flush_due())
         return None if self._wake_at is None else max(0.0, self._wake_at - self.clock())
 
-    def users(self) -> Mapping[str, Sequence[Object]]:
+    def users(self) -> Users:
         """Claim key -> the pods that name it and have not finished."""
         return self.cache.pod_index.users
 
@@ -99,20 +102,21 @@ class PassContext:
         self,
         key: str,
         group: Group,
-        allocation: Mapping[str, Any],
+        allocation: Fields,
         *,
         level: str | None,
-        latency: LatencyBreakdown | None = None,
+        timed: bool = False,
     ) -> Written:
-        """Write the allocation of one claim of the group, and report it or why it could not be written."""
-        claim = self.claim(key)
+        """Write the allocation of one claim of the group, and report it or why it could not be written. `timed`: the claim waited
+        for nobody but the controller."""
+        claim = self.cache.claims.get(key)
         if claim is None:
             return Written(Outcome.GONE)
         pods, written = group.users(claim), self.settled(self.writer.allocate(claim, allocation))
         outcome, message = written.outcome, written.message
         if written.obj is not None and written.ok:
-            if latency is not None:
-                latency.allocated(claim, pods)
+            if timed and self.latency is not None:
+                self.latency.allocated(claim, pods)
             self.feedback.remember(written.obj, pods, now=self.clock())
             log.info("claim_allocated", claim=key, node=claims_of.node_of(written.obj))
             self.events.allocated(written.obj, pods, level=level)

@@ -23,13 +23,17 @@ one member at a time would lose that one again and again, for nobody's good.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.groups import Group, urgency
+from koordra.controller.cache.groups import Group
+from koordra.controller.claims import Users
 from koordra.placement.index import NodeInfo
+from koordra.placement.request.groups import urgency
 
 MOST_NODES: Final = 100
 """Nodes that are worked out for one group in one pass."""
@@ -72,76 +76,62 @@ class EvictionBackoff:
         return any(until > now for until, _ in self._until.values())
 
 
-def preemption_for(
-    group: Group,
-    nodes: Iterable[NodeInfo],
-    users: Mapping[str, Sequence[Object]],
-    *,
-    fits: Fits,
-    together: Together | None = None,
-) -> tuple[str, Victim] | None:
-    """The cheapest eviction that makes the group fit: the node, and the pods to evict, of which members of gangs may be elsewhere.
-    None when there is none. `users`: claim key -> pods."""
-    if not group.pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in group.pods):
-        return None
-    priority = min(map(_priority, group.pods))
-    weaker = ((info, _weaker(info, users, priority, together or {})) for info in nodes)
-    candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
-    found = [
-        (info.name, victims)
-        for info, possible in candidates[:MOST_NODES]
-        if (victims := _victims(group, info, users, possible, fits))
-    ]
-    return min(
-        found,
-        key=lambda one: (max(map(_priority, one[1])), len(one[1]), one[0]),
-        default=None,
-    )
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Evictions that make room for a group; members of gangs may be elsewhere."""
 
+    group: Group
+    users: Users
+    together: Together
+    fits: Fits
 
-def _victims(
-    group: Group, info: NodeInfo, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
-) -> tuple[Object, ...]:
-    if not fits(group, info, _uids(info, _pods(weaker), users)):
-        return ()
-    gone = list(weaker)
-    for victim in sorted(weaker, key=lambda each: min(map(urgency, each))):
-        rest = [other for other in gone if other is not victim]
-        if fits(group, info, _uids(info, _pods(rest), users)):
-            gone = rest
-    return tuple(sorted(_pods(gone), key=objects.key))
+    def cheapest(self, nodes: Iterable[NodeInfo]) -> tuple[str, Victim] | None:
+        """The node, and the pods to evict. None when there is none."""
+        pods = self.group.pods
+        if not pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in pods):
+            return None
+        priority = min(map(_priority, pods))
+        weaker = {info.name: (info, found) for info in nodes if (found := self._weaker(info, priority))}
+        victims = {name: self._victims(*weaker[name]) for name in sorted(weaker)[:MOST_NODES]}
+        return min(
+            (one for one in victims.items() if one[1]),
+            key=lambda one: (max(map(_priority, one[1])), len(one[1]), one[0]),
+            default=None,
+        )
 
+    def _victims(self, info: NodeInfo, weaker: Sequence[Victim]) -> Victim:
+        if not self.fits(self.group, info, self._freed(info, weaker)):
+            return ()
+        gone = list(weaker)
+        for victim in sorted(weaker, key=lambda each: min(map(urgency, each))):
+            rest = [other for other in gone if other is not victim]
+            if self.fits(self.group, info, self._freed(info, rest)):
+                gone = rest
+        return tuple(sorted(chain.from_iterable(gone), key=objects.key))
 
-def _pods(victims: Iterable[Victim]) -> list[Object]:
-    return [pod for victim in victims for pod in victim]
+    def _weaker(self, info: NodeInfo, priority: int) -> list[Victim]:
+        """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
+        found: dict[str, Victim] = {}
+        for claim in info.holders:
+            using = self.users.get(objects.key(claim), ())
+            if claims_of.is_immediate(claim):
+                continue
+            taken = [self.together.get(objects.uid(pod), (pod,)) for pod in using]
+            if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):
+                continue
+            for victim in taken:
+                if living := tuple(pod for pod in victim if not objects.is_deleting(pod)):
+                    found[min(map(objects.uid, living))] = living
+        return [found[uid] for uid in sorted(found)]
 
-
-def _weaker(
-    info: NodeInfo, users: Mapping[str, Sequence[Object]], priority: int, together: Together
-) -> list[Victim]:
-    """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
-    found: dict[str, Victim] = {}
-    for claim in info.holders:
-        using = users.get(objects.key(claim), ())
-        if not using or claims_of.is_immediate(claim):
-            continue
-        taken = [together.get(objects.uid(pod), (pod,)) for pod in using]
-        if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):
-            continue
-        for victim in taken:
-            if living := tuple(pod for pod in victim if not objects.is_deleting(pod)):
-                found[min(map(objects.uid, living))] = living
-    return [found[uid] for uid in sorted(found)]
-
-
-def _uids(info: NodeInfo, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
-    """The pods, and the claims that nobody uses any more without them."""
-    gone = {objects.uid(pod) for pod in pods}
-    return frozenset(gone).union(
-        objects.uid(claim)
-        for claim in info.holders
-        if (using := users.get(objects.key(claim))) and gone.issuperset(map(objects.uid, using))
-    )
+    def _freed(self, info: NodeInfo, victims: Iterable[Victim]) -> frozenset[str]:
+        """The pods, and the claims that nobody uses any more without them."""
+        gone = frozenset(map(objects.uid, chain.from_iterable(victims)))
+        return gone.union(
+            objects.uid(claim)
+            for claim in info.holders
+            if (using := self.users.get(objects.key(claim))) and gone.issuperset(map(objects.uid, using))
+        )
 
 
 def _priority(pod: Object) -> int:

@@ -22,23 +22,23 @@ once. One gang at a time, the most urgent that starves: two that keep nodes from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.reasons import Cause, Reason, reason_of
+from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
-from koordra.controller import claims as claims_of
-from koordra.controller.cache.groups import Group, Urgency
+from koordra.controller.cache.groups import Group
+from koordra.controller.placer import Placer
+from koordra.placement.decide import Excluded
 from koordra.placement.index import NodeInfo
+from koordra.placement.request.groups import Urgency
 
 STARVES_AFTER: Final = 300.0
 WINDOW: Final = 1200.0
 REST: Final = 300.0
 MOST_TRIED: Final = 16
 """Nodes that are looked at for one group in one pass."""
-
-FitsWhenEmpty = Callable[[Group, NodeInfo], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Reservations:
     def _review_at(self, moment: float) -> None:
         self._next = moment if self._next is None else min(self._next, moment)
 
-    def excluded_nodes(self, key: str, urgency: Urgency) -> dict[str, Reason]:
+    def excluded_nodes(self, key: str, urgency: Urgency) -> Excluded:
         """The nodes that are kept free for others before this one."""
         return {
             node: reason_of(Cause.NODE_UNSUITABLE, held.text, node)
@@ -111,31 +111,18 @@ class Reservations:
     def holds(self, key: str) -> bool:
         return key in self._held
 
-    def review(
-        self,
-        groups: Mapping[str, Group],
-        nodes: Mapping[str, NodeInfo],
-        *,
-        fits_when_empty: FitsWhenEmpty,
-        now: float,
-    ) -> float | None:
+    def review(self, groups: Mapping[str, Group], placer: Placer, *, now: float) -> float | None:
         """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
         next group starves or a reservation ends, None for never."""
-        if (self._next is None or self._next > now) and all(
-            held.nodes <= nodes.keys() for held in self._held.values()
-        ):
+        nodes = placer.nodes.keys()
+        is_over = [key for key, held in self._held.items() if held.until <= now or not held.nodes <= nodes]
+        if not is_over and (self._next is None or self._next > now):
             return self._next
-        is_over = (
-            key
-            for key, held in list(self._held.items())
-            if held.until <= now or not held.nodes <= nodes.keys()
-        )
         self._end(is_over, now)
-        most = max(1, len(nodes) // 10)
         starving = [groups[key] for key, at in self._starving_at().items() if at <= now and key in groups]
         for group in sorted(starving, key=lambda group: group.urgency):
-            if len(self._held) < most and group.pods:
-                self._reserve(group, nodes, fits_when_empty, now)
+            if len(self._held) < max(1, len(nodes) // 10) and group.pods:
+                self._reserve(group, placer, now)
         moments = [*(held.until for held in self._held.values()), *self._starving_at().values()]
         self._next = min((moment for moment in moments if moment > now), default=None)
         return self._next
@@ -150,13 +137,11 @@ class Reservations:
             if key not in self._held
         }
 
-    def _reserve(
-        self, group: Group, nodes: Mapping[str, NodeInfo], fits_when_empty: FitsWhenEmpty, now: float
-    ) -> None:
+    def _reserve(self, group: Group, placer: Placer, now: float) -> None:
         taken = {node for held in self._held.values() for node in held.nodes}
-        free = [info for name, info in nodes.items() if name not in taken and info.holders]
+        free = [info for name, info in placer.nodes.items() if name not in taken and info.holders]
         for info in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
-            if fits_when_empty(group, info):
+            if placer.fits_when_empty(group, info):
                 self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
                 return
         self.rest(group.key, now=now)
@@ -188,10 +173,4 @@ class GangReservation(Reservations):
 
 
 def _devices_in_use(info: NodeInfo) -> int:
-    return len(
-        {
-            (result.get("pool"), result.get("device"))
-            for claim in info.holders
-            for result in claims_of.results(claim)
-        }
-    )
+    return sum(len(info.index.taken.of_pool.get(pool.id, ())) for pool in info.pools)

@@ -49,18 +49,17 @@ from the first time it is seen.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import DueKeys, set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
-from koordra.controller.cache.changes import set_or_drop
 from koordra.controller.cache.pod_index import Condition, PodClaims, PodIndex, pod_scheduled
 
 SETTLE: Final = 1.0
@@ -87,6 +86,60 @@ class Grant:
     changed: float | None = None
     reserved: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, claim: Object, pod: Object, now: float) -> Grant | None:
+        """To be remembered for an allocated claim and a pod that waits; None where it is pinned to no node.
+
+        `pod` is the pod as it was seen when the allocation was written, or is first seen with it.
+        """
+        node = claims_of.node_of(claim)
+        if node is None:
+            return None
+        return cls(
+            objects.uid(claim),
+            node,
+            _timestamp(claim),
+            now,
+            pod_scheduled(pod),
+            int(objects.metadata(pod).get("generation") or 0),
+            pod_index.is_gated(pod),
+            reserved=tuple(claims_of.reserved_for(claim)),
+        )
+
+    def with_seen(self, claim: Object, pod: Object, now: float) -> Grant:
+        """With what is seen now, for the rules that compare two moments."""
+        condition, reserved = pod_scheduled(pod), self.reserved
+        if claims_of.is_allocated(claim):
+            reserved = tuple(claims_of.reserved_for(claim))
+        changed = now if condition != self.condition else self.changed
+        return replace(self, condition=condition, changed=changed, reserved=reserved)
+
+    def read(self, claim: Object, member: PodClaims, *, refusals: int, now: float) -> Answer:
+        """Apply the table, for a living pod without a node. `refusals`: how often the pod was refused before."""
+        if not claims_of.is_allocated(claim):
+            if set(self.reserved) - {objects.uid(member.pod)}:
+                return Answer(Reading.SETTLED)
+            return Answer(Reading.ERASED, self.condition.message or "the allocation was erased")
+        has_moved = claims_of.node_of(claim) != self.node or _timestamp(claim) != self.allocated_at
+        if has_moved or claims_of.reserved_for(claim):
+            return Answer(Reading.SETTLED)
+        if not self.condition.is_unschedulable or pod_index.gates(member.pod) or member.pending:
+            return Answer(Reading.NOT_YET)
+        patience_ends = self.since + min(PATIENCE * 2.0**refusals, LONGEST_PATIENCE)
+        if self._is_proven or now >= patience_ends:
+            return Answer(Reading.REFUSED, self.condition.message or "Unschedulable")
+        return Answer(Reading.NOT_YET, look_again=patience_ends)
+
+    @property
+    def _is_proven(self) -> bool:
+        condition = self.condition
+        if self.was_gated or condition.observed_generation > self.generation > 0:
+            return True
+        if self.changed is not None and self.changed >= self.since + SETTLE:
+            return True
+        transition, allocated = _seconds(condition.transition), _seconds(self.allocated_at)
+        return transition is not None and allocated is not None and transition >= allocated + 1.0 + SETTLE
+
 
 class Reading(StrEnum):
     SETTLED = "settled"
@@ -105,86 +158,14 @@ class Answer:
     look_again: float | None = None
 
 
-def granted(claim: Mapping[str, Any], pod: Mapping[str, Any], *, now: float) -> Grant | None:
-    """The grant to remember for an allocated claim and a pod that waits; None where it is pinned to no node.
-
-    `pod` is the pod as it was seen when the allocation was written, or is first seen with it.
-    """
-    node = claims_of.node_of(claim)
-    if node is None:
-        return None
-    return Grant(
-        claim_uid=objects.uid(claim),
-        node=node,
-        allocated_at=_timestamp(claim),
-        since=now,
-        condition=pod_scheduled(pod),
-        generation=int(objects.metadata(pod).get("generation") or 0),
-        was_gated=pod_index.is_gated(pod),
-        reserved=tuple(claims_of.reserved_for(claim)),
-    )
-
-
-def updated(grant: Grant, *, pod: Mapping[str, Any], claim: Mapping[str, Any] | None, now: float) -> Grant:
-    """The grant with what is seen now, for the rules that compare two moments."""
-    condition, reserved = pod_scheduled(pod), grant.reserved
-    if claim is not None and claims_of.is_allocated(claim):
-        reserved = tuple(claims_of.reserved_for(claim))
-    changed = now if condition != grant.condition else grant.changed
-    return replace(grant, condition=condition, changed=changed, reserved=reserved)
-
-
-def read(
-    grant: Grant,
-    *,
-    pod: Mapping[str, Any] | None,
-    claim: Mapping[str, Any] | None,
-    all_allocated: bool,
-    refusals: int,
-    now: float,
-) -> Answer:
-    """Apply the table to a grant that is up to date (`updated`).
-
-    `all_allocated`: every claim of koordra's in the pod is allocated. `refusals`: how often the pod was
-    refused before.
-    """
-    if pod is None or not pod_index.is_living(pod) or pod_index.is_bound(pod):
-        return Answer(Reading.SETTLED)
-    if claim is None or objects.uid(claim) != grant.claim_uid or objects.is_deleting(claim):
-        return Answer(Reading.SETTLED)
-    if not claims_of.is_allocated(claim):
-        if set(grant.reserved) - {objects.uid(pod)}:
-            return Answer(Reading.SETTLED)
-        return Answer(Reading.ERASED, grant.condition.message or "the allocation was erased")
-    has_moved = claims_of.node_of(claim) != grant.node or _timestamp(claim) != grant.allocated_at
-    if has_moved or claims_of.reserved_for(claim):
-        return Answer(Reading.SETTLED)
-    if not grant.condition.is_unschedulable or pod_index.gates(pod) or not all_allocated:
-        return Answer(Reading.NOT_YET)
-    patience_ends = grant.since + min(PATIENCE * 2.0**refusals, LONGEST_PATIENCE)
-    if _is_proven(grant) or now >= patience_ends:
-        return Answer(Reading.REFUSED, grant.condition.message or "Unschedulable")
-    return Answer(Reading.NOT_YET, look_again=patience_ends)
-
-
-def _is_proven(grant: Grant) -> bool:
-    condition = grant.condition
-    if grant.was_gated or condition.observed_generation > grant.generation > 0:
-        return True
-    if grant.changed is not None and grant.changed >= grant.since + SETTLE:
-        return True
-    transition, allocated = _seconds(condition.transition), _seconds(grant.allocated_at)
-    return transition is not None and allocated is not None and transition >= allocated + 1.0 + SETTLE
-
-
-def _timestamp(claim: Mapping[str, Any]) -> str:
+def _timestamp(claim: Fields) -> str:
     return str((claims_of.allocation(claim) or {}).get("allocationTimestamp") or "")
 
 
 def _seconds(text: str) -> float | None:
     """RFC 3339 as Unix seconds; Kubernetes cuts fractions off, hence the extra second above."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None
 
@@ -211,12 +192,12 @@ class FeedbackTracker:
         self._grants: dict[str, dict[str, Grant]] = {}
         """uid of a pod -> uid of a claim -> its grant."""
         self._unread = pods.follow()
-        self._due: list[tuple[float, str]] = []
+        self._due = DueKeys()
 
     def remember(self, claim: Object, pods: Iterable[Object], *, now: float) -> None:
         """The claim was just allocated for these pods: what they say at this moment is an old answer."""
         for pod in pods:
-            if (grant := granted(claim, pod, now=now)) is not None:
+            if (grant := Grant.of(claim, pod, now)) is not None:
                 self._grants.setdefault(objects.uid(pod), {})[grant.claim_uid] = grant
 
     def drop(self, claim: Object) -> None:
@@ -236,45 +217,32 @@ class FeedbackTracker:
 
         An allocation that is seen for the first time (after a restart) counts from now.
         """
-        while self._due and self._due[0][0] <= now:
-            self._unread.add(heapq.heappop(self._due)[1])
+        self._unread |= self._due.pop(now)
         refusals = {uid: refusal for uid in self._unread if (refusal := self._read(uid, now)) is not None}
         self._unread.intersection_update(refusals)
         return sorted(refusals.values(), key=lambda refusal: objects.key(refusal.member.pod)), (
-            self._due[0][0] if self._due else None
+            self._due.next
         )
 
     def _read(self, uid: str, now: float) -> Refusal | None:
-        entry = self._pods.entries.get(uid)
-        member = entry.member if entry is not None and uid in self._pods.open else None
+        member = self._pods.member(uid) if uid in self._pods.open else None
+        before, current, refusal = self._grants.pop(uid, {}), dict[str, Grant](), None
         if member is None or pod_index.is_bound(member.pod):
-            self._grants.pop(uid, None)
             return None
-        current: dict[str, Grant] = {}
-        refusal = None
         for claim in member.ours:
-            grant = self._up_to_date(member.pod, claim, now)
+            grant = before.get(objects.uid(claim))
+            if grant is not None:
+                grant = grant.with_seen(claim, member.pod, now)
+            elif claims_of.is_allocated(claim):
+                grant = Grant.of(claim, member.pod, now)
             if grant is None:
                 continue
-            answer = read(
-                grant,
-                pod=member.pod,
-                claim=claim,
-                all_allocated=not member.pending,
-                refusals=self._refusals(uid),
-                now=now,
-            )
+            answer = grant.read(claim, member, refusals=self._refusals(uid), now=now)
             if answer.reading in {Reading.REFUSED, Reading.ERASED} and refusal is None:
                 refusal = Refusal(member, claim, grant.node, answer)
             if answer.reading is not Reading.SETTLED:
                 current[grant.claim_uid] = grant
             if answer.look_again is not None:
-                heapq.heappush(self._due, (answer.look_again, uid))
+                self._due.add(answer.look_again, uid)
         set_or_drop(self._grants, uid, current)
         return refusal
-
-    def _up_to_date(self, pod: Object, claim: Object, now: float) -> Grant | None:
-        before = self._grants.get(objects.uid(pod), {}).get(objects.uid(claim))
-        if before is not None:
-            return updated(before, pod=pod, claim=claim, now=now)
-        return granted(claim, pod, now=now) if claims_of.is_allocated(claim) else None

@@ -13,12 +13,11 @@ very write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.controller.claims import with_allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +26,16 @@ class PendingWrite:
     depended on."""
 
     claim: Object
-    allocation: Mapping[str, Any]
-
-    def with_allocation(self) -> Object:
-        return {
-            **self.claim,
-            "status": {**objects.status_of(self.claim), "allocation": self.allocation},
-        }
+    allocation: Fields
 
 
 class AssumeCache:
     """By claim uid. Not thread-safe: the reconciler's worker owns it."""
 
     def __init__(self) -> None:
-        self._written: dict[str, Object] = {}
+        self._written: dict[str, Object | None] = {}
+        """None: the claim is gone, whatever the cache shows."""
         self._pending: dict[str, PendingWrite] = {}
-        self._lost: set[str] = set()
 
     def assume(self, claim: Object) -> None:
         """The server has answered with this state of the claim; it ends any doubt."""
@@ -51,19 +44,18 @@ class AssumeCache:
         if before is None or not is_older(claim, before):
             self._written[objects.uid(claim)] = claim
 
-    def doubt(self, claim: Object, allocation: Mapping[str, Any]) -> None:
+    def doubt(self, claim: Object, allocation: Fields) -> None:
         self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)
 
     def pending_writes(self) -> list[PendingWrite]:
         return sorted(self._pending.values(), key=lambda doubt: objects.key(doubt.claim))
 
     def lose(self, claim_uid: str) -> None:
-        self._lost.add(claim_uid)
+        self._written[claim_uid] = None
 
     def forget(self, claim_uid: str) -> None:
         self._written.pop(claim_uid, None)
         self._pending.pop(claim_uid, None)
-        self._lost.discard(claim_uid)
 
     def has_caught_up_with(self, cached: Object) -> bool:
         """Whether the cache shows what our last write was answered with, and nothing newer: there is nothing new in it."""
@@ -73,29 +65,28 @@ class AssumeCache:
         if not is_shown or uid in self._pending:
             return False
         del self._written[uid]
-        return uid not in self._lost
+        return True
 
     def current(self, cached: Object) -> Object | None:
         """The newest state known of a claim that the cache shows, None where it is lost; what the cache has caught up with is
         dropped."""
         uid = objects.uid(cached)
-        if uid in self._lost:
+        newest = self._written.get(uid, cached)
+        if newest is None:
             return None
-        written = self._written.get(uid)
-        if written is not None and not is_older(cached, written):
-            del self._written[uid]
-            written = None
-        newest = cached if written is None else written
+        if not is_older(cached, newest):
+            self._written.pop(uid, None)
+            newest = cached
         doubt = self._pending.get(uid)
         if doubt is None:
             return newest
         if is_older(doubt.claim, newest):
             del self._pending[uid]
             return newest
-        return doubt.with_allocation()
+        return with_allocation(doubt.claim, doubt.allocation)
 
 
-def is_older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def is_older(one: Fields, other: Fields) -> bool:
     """Whether `one` is an earlier state of the same object than `other`.
 
     Versions that are not numbers cannot be ordered: then only the same version counts as caught up.

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -27,29 +27,24 @@ from koordra.api.objects import Object
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
-from koordra.watch import Listener, WatchCache, retried
+from koordra.watch import Listener, WatchCache, retried, start_watches
 
 log = get_logger(__name__)
 
-POD_GROUPS_BETA: Final = Kind("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
-POD_GROUPS_ALPHA: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", namespaced=True)
-WORKLOADS_ALPHA: Final = Kind("scheduling.k8s.io", "v1alpha1", "workloads", "Workload", namespaced=True)
-COSCHEDULING: Final = Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", namespaced=True)
-COSCHEDULING_OLD: Final = Kind("scheduling.sigs.k8s.io", "v1alpha1", "podgroups", "PodGroup", namespaced=True)
-VOLCANO: Final = Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", namespaced=True)
-
-POD_GROUPS: Final = (
-    POD_GROUPS_BETA,
-    POD_GROUPS_ALPHA,
-    WORKLOADS_ALPHA,
-    COSCHEDULING,
-    COSCHEDULING_OLD,
-    VOLCANO,
+POD_GROUPS: Final = tuple(
+    Kind(group, version, kind.lower() + "s", kind)
+    for group, version, kind in (
+        ("scheduling.k8s.io", "v1beta1", "PodGroup"),
+        ("scheduling.k8s.io", "v1alpha2", "PodGroup"),
+        ("scheduling.k8s.io", "v1alpha1", "Workload"),
+        ("scheduling.x-k8s.io", "v1alpha1", "PodGroup"),
+        ("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup"),
+        ("scheduling.volcano.sh", "v1beta1", "PodGroup"),
+    )
 )
 """The pod groups of others, which say how many members a gang needs. Each is read only where the server has it."""
 
-POD_GROUP: Final = Kind("", "", "podgroups", "PodGroup", namespaced=True)
+POD_GROUP: Final = Kind("", "", "podgroups", "PodGroup")
 """Pod groups of all systems stand in one table; their keys say whose they are."""
 
 NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
@@ -64,82 +59,39 @@ OPTIONAL: Final = (
 depends on them (taint rules, affinity across namespaces, volumes, the pod groups of others) is then left to
 kube-scheduler."""
 
-FIELDS: Final[Mapping[Kind, str]] = {
-    POD_GROUP: "pod_groups",
-    NAMESPACES: "namespaces",
-    NODES: "nodes",
-    RESOURCE_SLICES: "slices",
-    DEVICE_TAINT_RULES: "taint_rules",
-    DEVICE_CLASSES: "classes",
-    PERSISTENT_VOLUMES: "volumes",
-    PERSISTENT_VOLUME_CLAIMS: "volume_claims",
-    RESOURCE_CLAIMS: "claims",
-    PODS: "pods",
+KINDS: Final = {
+    kind: rank
+    for rank, kind in enumerate(
+        (
+            POD_GROUP,
+            NAMESPACES,
+            NODES,
+            RESOURCE_SLICES,
+            DEVICE_TAINT_RULES,
+            DEVICE_CLASSES,
+            PERSISTENT_VOLUMES,
+            PERSISTENT_VOLUME_CLAIMS,
+            RESOURCE_CLAIMS,
+            PODS,
+        )
+    )
 }
-"""The field of a Cluster that a kind stands in. Changes are applied in this order, so that a pod finds its claims and a claim its
-class."""
-_RANK: Final = {kind: position for position, kind in enumerate(FIELDS)}
+"""Changes are applied in this order, so that a pod finds its claims and a claim its class."""
+_OF_NAME: Final = {kind.kind: kind for kind in KINDS} | {"Workload": POD_GROUP}
 
 Table = dict[str, Object]
 """Objects of one kind, by key."""
+Tables = Mapping[Kind, Table]
+"""A full read: every object of the kinds that matter."""
 
 
-class KeySets(dict[str, set[str]]):
-    """Keys of objects by what they have in common; what no object has any more is dropped."""
-
-    def move(self, key: str, before: Iterable[str], now: Iterable[str]) -> None:
-        """The object had `before` and has `now`."""
-        if before == now:
-            return
-        for name in before:
-            self[name].discard(key)
-            if not self[name]:
-                del self[name]
-        for name in now:
-            self.setdefault(name, set()).add(key)
-
-
-def keep_if(keys: set[str], key: str, belongs: bool) -> None:
-    if belongs:
-        keys.add(key)
-    else:
-        keys.discard(key)
-
-
-def set_or_drop(table: dict[Any, Any], key: object, value: object) -> None:
-    """Store the value, or drop the key where there is nothing to store."""
-    if value:
-        table[key] = value
-    else:
-        table.pop(key, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A full read: every object of the kinds that matter."""
-
-    nodes: Sequence[Object] = ()
-    slices: Sequence[Object] = ()
-    classes: Sequence[Object] = ()
-    taint_rules: Sequence[Object] = ()
-    claims: Sequence[Object] = ()
-    pods: Sequence[Object] = ()
-    namespaces: Sequence[Object] = ()
-    volume_claims: Sequence[Object] = ()
-    volumes: Sequence[Object] = ()
-    pod_groups: Sequence[Object] = ()
-
-    @classmethod
-    def of(cls, by_kind: Mapping[Kind, Iterable[Object]]) -> Cluster:
-        """The objects that are listed; kinds that are not served are left out."""
-        fields: dict[str, list[Object]] = {}
-        for kind, listed in by_kind.items():
-            fields.setdefault(FIELDS[_table_of(kind)], []).extend(listed)
-        return cls(**fields)
-
-    def tables(self) -> Iterator[tuple[Kind, Table]]:
-        for kind, name in FIELDS.items():
-            yield kind, {key_of(kind, obj): obj for obj in getattr(self, name)}
+def tables_of(listed: Iterable[Object]) -> Tables:
+    """Objects of all kinds; those that do not matter are left out."""
+    found: dict[Kind, Table] = {kind: {} for kind in KINDS}
+    for obj in listed:
+        if (kind := _OF_NAME.get(str(obj.get("kind")))) is not None:
+            found[kind][key_of(kind, obj)] = obj
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +107,7 @@ class ChangeQueue:
     """Where the worker gets its objects from: filled by any thread, emptied by one. `cluster` makes a full read: every object as it
     is now."""
 
-    def __init__(self, cluster: Callable[[], Cluster] = Cluster) -> None:
+    def __init__(self, cluster: Callable[[], Tables] = dict) -> None:
         self.cluster = cluster
         self._queue: deque[Change] = deque()
 
@@ -170,11 +122,11 @@ class ChangeQueue:
         while self._queue:
             change = self._queue.popleft()
             latest[change.kind, change.key] = change
-        return sorted(latest.values(), key=lambda change: _RANK[change.kind])
+        return sorted(latest.values(), key=lambda change: KINDS[change.kind])
 
 
 def _table_of(kind: Kind) -> Kind:
-    return kind if kind in FIELDS else POD_GROUP
+    return kind if kind in KINDS else POD_GROUP
 
 
 def key_of(kind: Kind, obj: Object) -> str:
@@ -184,6 +136,7 @@ def key_of(kind: Kind, obj: Object) -> str:
     return objects.key(obj) if kind.namespaced else objects.name(obj)
 
 
+@dataclass
 class Informers:
     """The watch caches of one term: listed after the lease was taken, dropped when it ends.
 
@@ -191,50 +144,33 @@ class Informers:
     in the watch's thread.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        changed: Sequence[threading.Event],
-        stop: threading.Event,
-        listeners: Mapping[Kind, Sequence[Listener]] | None = None,
-    ) -> None:
-        self._listeners = listeners or {}
-        self._client = client
-        self._stop = stop
-        self._changed = changed
-        self._queues: list[ChangeQueue] = []
-        self._by_kind: dict[Kind, WatchCache] = {}
+    client: KubeClient
+    _: KW_ONLY
+    changed: Sequence[threading.Event]
+    stop: threading.Event
+    listeners: Mapping[Kind, Sequence[Listener]]
+    _queues: list[ChangeQueue] = field(default_factory=list)
+    _by_kind: dict[Kind, WatchCache] = field(default_factory=dict)
 
-    def start(self) -> None:
-        """List and watch, one thread per kind, until `stop`."""
+    def start(self) -> bool:
+        """List and watch, one thread per kind, until `stop`; False when that was set before every kind was listed."""
         kinds = list(NEEDED)
         for kind in OPTIONAL:
             known = {(each.group, each.plural) for each in kinds}
             if (kind.group, kind.plural) not in known and self._is_served(kind):
                 kinds.append(kind)
         self._by_kind = {
-            kind: WatchCache(self._client, kind, on_change=self._listener(kind)) for kind in kinds
+            kind: WatchCache(self.client, kind, on_change=self._listener(kind)) for kind in kinds
         }
-        for kind, cache in self._by_kind.items():
-            spawn(partial(cache.run, self._stop), name=f"watch-{kind.plural}")
-
-    def wait_synced(self) -> bool:
-        """Until every kind was listed; False when the term ended before that."""
-        for kind, cache in self._by_kind.items():
-            while not cache.wait_synced(0.2):
-                if self._stop.is_set():
-                    log.warning("initial_list_incomplete", kind=str(kind))
-                    return False
-        return True
+        return start_watches(self._by_kind.values(), self.stop)
 
     def source(self) -> ChangeQueue:
         """For one worker, before `start`: every change from then on, and full reads."""
         self._queues.append(ChangeQueue(self.cluster))
         return self._queues[-1]
 
-    def cluster(self) -> Cluster:
-        return Cluster.of({kind: cache.objects() for kind, cache in self._by_kind.items()})
+    def cluster(self) -> Tables:
+        return tables_of(obj for cache in self._by_kind.values() for obj in cache.objects())
 
     def objects(self, kind: Kind) -> list[Object]:
         return self._by_kind[kind].objects() if kind in self._by_kind else []
@@ -246,8 +182,8 @@ class Informers:
         """False when the server says it is not; asked again while nobody answers."""
         try:
             listed = retried(
-                partial(self._client.list, kind),
-                stop=self._stop,
+                partial(self.client.list, kind),
+                stop=self.stop,
                 report=lambda error: log.warning("kind_not_reached", kind=str(kind), error=str(error)),
             )
         except ApiError:
@@ -258,12 +194,12 @@ class Informers:
         def on_change(event: str, obj: Object, /) -> None:
             for queue in self._queues:
                 queue.observe(kind, event, obj)
-            for listener in self._listeners.get(kind, ()):
+            for listener in self.listeners.get(kind, ()):
                 try:
                     listener(event, obj)
                 except Exception:  # a defect in what stands beside must not end the watch
                     log.exception("listener_failed", kind=str(kind), object=objects.key(obj))
-            for changed in self._changed:
+            for changed in self.changed:
                 changed.set()
 
         return on_change

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import KeySets, keep_if
+from koordra.api.tables import KeySets, keep_if
 from koordra.controller.cache.pod_index import PodEntry, PodIndex, is_living
-from koordra.controller.claims import ClaimEntry
+from koordra.controller.claims import ClaimEntry, is_immediate
 
 OnClaim = Callable[[str, ClaimEntry | None, ClaimEntry | None], None]
 """(key, before, now)."""
@@ -60,7 +60,7 @@ class ClaimIndex:
         keep_if(
             self.immediate,
             key,
-            now is not None and now.is_immediate and not now.is_allocated and not now.is_deleting,
+            now is not None and not now.is_allocated and not now.is_deleting and is_immediate(now.claim),
         )
         self._stale.add(key)
         for on_touch in self.on_touch:

@@ -7,16 +7,16 @@ changed, and every step of a pass sees what the steps before it wrote.
 When is it worth deciding again for a claim that waits? When something that could make room has changed.
 
 The `epoch` goes up when a slice, class, taint rule or volume is not the same any more, when what a node's scheduling depends on
-changed (labels, taints, cordon, allocatable, readiness; not its heartbeats), when a claim lost its devices,
-and when a pod left a node. It does not go up when devices are given out: what did not fit before does not fit
+changed (labels, taints, cordon, allocatable, readiness; not its heartbeats), and when a claim lost its devices. (Room that pods make is
+counted where they are, in placement/holders.) It does not go up when devices are given out: what did not fit before does not fit
 after. So a claim that waits costs nothing while others are placed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -31,22 +31,23 @@ from koordra.api.kinds import (
     RESOURCE_SLICES,
     Kind,
 )
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import set_or_drop
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.cache.changes import (
-    FIELDS,
+    KINDS,
     POD_GROUP,
     Change,
     ChangeQueue,
-    Cluster,
     Table,
-    set_or_drop,
+    Tables,
 )
 from koordra.controller.cache.claim_index import ClaimIndex
-from koordra.controller.cache.pod_index import PodIndex, is_bound
+from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
 from koordra.logs import get_logger
+from koordra.placement.node_class import node_predicate_inputs
 
 log = get_logger(__name__)
 
@@ -65,7 +66,7 @@ class ClusterCache:
         self.assume_cache = AssumeCache()
         self._cached: Table = {}
         """Claims as the watch has them."""
-        self._tables: dict[Kind, Table] = {kind: {} for kind in FIELDS}
+        self._tables: dict[Kind, Table] = {kind: {} for kind in KINDS}
         self._listeners: dict[Kind, list[OnChange]] = {}
         self.nodes = self._tables[NODES]
         self.slices = self._tables[RESOURCE_SLICES]
@@ -90,11 +91,11 @@ class ClusterCache:
             self.listen(kind, epoch.on_published)
         self.listen(DEVICE_CLASSES, pods.on_class)
         self.listen(RESOURCE_CLAIMS, claims.on_claim)
-        for on_pod in (epoch.on_pod, pods.on_pod, claims.on_pod):
+        for on_pod in (pods.on_pod, claims.on_pod):
             self.listen(PODS, on_pod)
 
     @classmethod
-    def of(cls, cluster: Cluster) -> ClusterCache:
+    def of(cls, cluster: Tables) -> ClusterCache:
         cache = cls()
         cache.adopt(cluster)
         return cache
@@ -130,13 +131,14 @@ class ClusterCache:
             else:
                 self._put(change.kind, change.key, change.obj)
 
-    def adopt(self, cluster: Cluster) -> None:
+    def adopt(self, cluster: Tables) -> None:
         self.apply(self.differences(cluster))
 
-    def differences(self, cluster: Cluster) -> list[Change]:
+    def differences(self, cluster: Tables) -> list[Change]:
         """The changes that lead from here to what a full read has."""
         found: list[Change] = []
-        for kind, listed in cluster.tables():
+        for kind in KINDS:
+            listed = cluster.get(kind, {})
             table = self._cached if kind is RESOURCE_CLAIMS else self._tables[kind]
             found += (Change(kind, key, obj) for key, obj in listed.items() if table.get(key) is not obj)
             found += (Change(kind, key, None) for key in table.keys() - listed.keys())
@@ -148,7 +150,7 @@ class ClusterCache:
         self.assume_cache.assume(claim)
         self._refresh(claim)
 
-    def doubt(self, claim: Object, allocation: Mapping[str, Any]) -> None:
+    def doubt(self, claim: Object, allocation: Fields) -> None:
         self.assume_cache.doubt(claim, allocation)
         self._refresh(claim)
 
@@ -217,41 +219,27 @@ class CapacityEpoch:
     def on_node(self, name: str, before: Object | None, now: Object | None) -> None:
         if before is None or now is None:
             self.epoch += 1
-        elif before is not now and scheduler_relevant_fields(before) != scheduler_relevant_fields(now):
+        elif _predicate_inputs(before) != _predicate_inputs(now):
             self.epoch += 1
             self._changed_nodes.add(name)
 
     def on_claim(self, _key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
         """A claim that moved has left room behind."""
-        if before is not None and before.is_allocated and before is not now:
-            stays = now is not None and now.is_allocated and now.uid == before.uid
-            self.epoch += now is None or not stays or now.devices != before.devices
-
-    def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
-        if before is None or before is now or not _takes_room(before):
-            return
-        if now is None or objects.uid(before) != objects.uid(now) or not _takes_room(now):
-            self.epoch += 1
+        if before is not None and before.is_allocated:
+            self.epoch += now is None or (now.uid, now.is_allocated, now.devices) != (
+                before.uid,
+                True,
+                before.devices,
+            )
 
 
-def scheduler_relevant_fields(node: Mapping[str, Any]) -> object:
+def _predicate_inputs(node: Object) -> object:
     """What the scheduler's predicates look at; heartbeats are left out."""
-    spec, status = objects.spec_of(node), objects.status_of(node)
-    return (
-        objects.labels_of(node),
-        spec.get("unschedulable"),
-        spec.get("taints"),
-        status.get("allocatable") or {},
-        [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"],
-    )
+    return objects.labels_of(node), node_predicate_inputs(node)
 
 
 def _identity(obj: Object) -> tuple[str, str]:
     return objects.uid(obj), objects.resource_version(obj)
-
-
-def _takes_room(pod: Object) -> bool:
-    return is_bound(pod) and not objects.pod_is_finished(pod)
 
 
 class Audit:

@@ -13,88 +13,75 @@ Immediate claims that no pod waits for are groups of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import KeySets
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims
-
-Urgency = tuple[int, str, str]
-"""Sorts ascending: negated priority, creation time (RFC 3339 in UTC sorts as text), `namespace/name`."""
-
-_NO_TIME = "9999"
+from koordra.placement.request.groups import Urgency, urgency
 
 
-def urgency(pod: Mapping[str, Any]) -> Urgency:
-    priority = objects.spec_of(pod).get("priority")
-    known = priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
-    return (-known, str(objects.metadata(pod).get("creationTimestamp") or _NO_TIME), objects.key(pod))
-
-
-def most_urgent(pods: Iterable[Mapping[str, Any]]) -> Urgency:
-    return min(urgency(pod) for pod in pods)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
-    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for.
-
-    `pending` are the claims to allocate, `placed` those of its pods that have their devices already (koordra's and
-    others'); each claim once, by key. `key` is the group's stable name: its most urgent pod's uid, or the claim's; `urgency` its
-    place in the order of planning.
-    """
+    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for."""
 
     members: tuple[PodClaims, ...]
     immediate: Object | None = None
-    pods: tuple[Object, ...] = field(init=False, compare=False)
-    pending: tuple[Object, ...] = field(init=False, compare=False)
-    placed: tuple[Object, ...] = field(init=False, compare=False)
-    key: str = field(init=False, compare=False)
-    urgency: Urgency = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        members = self.members
-        first = members[0].pod if self.immediate is None else self.immediate
-        pending = [self.immediate] if self.immediate is not None else _each(one.pending for one in members)
-        claims = _each((*one.ours, *one.others) for one in members)
-        for name, value in (
-            ("pods", tuple([one.pod for one in members])),
-            ("pending", tuple(pending)),
-            ("placed", tuple([claim for claim in claims if claims_of.is_allocated(claim)])),
-            ("key", objects.uid(first)),
-            ("urgency", urgency(first)),
-        ):
-            object.__setattr__(self, name, value)
+    @cached_property
+    def pods(self) -> tuple[Object, ...]:
+        return tuple([one.pod for one in self.members])
+
+    @cached_property
+    def pending(self) -> tuple[Object, ...]:
+        """The claims to allocate, each once, by key."""
+        if self.immediate is not None:
+            return (self.immediate,)
+        return _each(one.pending for one in self.members)
+
+    @cached_property
+    def placed(self) -> tuple[Object, ...]:
+        """Those of its pods that have their devices already (koordra's and others'); each claim once, by key."""
+        return tuple(filter(claims_of.is_allocated, _each((*one.ours, *one.others) for one in self.members)))
+
+    @cached_property
+    def first(self) -> Object:
+        return self.pods[0] if self.immediate is None else self.immediate
+
+    @cached_property
+    def key(self) -> str:
+        """Its stable name: the uid of its most urgent pod, or of the claim."""
+        return objects.uid(self.first)
+
+    @cached_property
+    def urgency(self) -> Urgency:
+        """Its place in the order of planning."""
+        return urgency(self.first)
 
     @property
     def label(self) -> str:
-        return objects.key(self.pods[0] if self.pods else self.pending[0])
+        return objects.key(self.first)
 
     def users(self, claim: Object) -> tuple[Object, ...]:
         uid = objects.uid(claim)
         return tuple([one.pod for one in self.members if uid in map(objects.uid, one.ours)])
 
 
-def _each(several: Iterable[Sequence[Object]]) -> list[Object]:
+def _each(several: Iterable[Sequence[Object]]) -> tuple[Object, ...]:
     found = {objects.key(claim): claim for claims in several for claim in claims}
-    return [found[key] for key in sorted(found)]
+    return tuple([found[key] for key in sorted(found)])
 
 
-def groups_in_use(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[Group]:
+def groups_in_use(cache: ClusterCache) -> Iterator[Group]:
     """The claims that have their devices, by pod, as they were when they waited; those without a pod one by one."""
-    held = {
-        objects.key(claim): {**claim, "status": {}}
-        for claim in claims
-        if claims_of.holds_koordra_devices(claim)
-    }
-    for pod in pods:
-        place, called = objects.namespace(pod), objects.pod_claim_names(pod).values()
-        own = [held.pop(key) for name in called if (key := f"{place}/{name}") in held]
-        if own:
-            unbound = {**pod, "spec": {**objects.spec_of(pod), "nodeName": ""}}
+    held = {key: {**cache.claims[key], "status": {}} for key in sorted(cache.claim_index.held)}
+    for entry in cache.pod_index.entries.values():
+        if own := [held.pop(key) for key in entry.keys if key in held]:
+            unbound = {**entry.pod, "spec": {**objects.spec_of(entry.pod), "nodeName": ""}}
             yield Group((PodClaims(unbound, tuple(own)),))
     for claim in held.values():
         yield Group((), claim)

@@ -14,33 +14,36 @@ pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from functools import cached_property
+from typing import ClassVar, Final
 
 from koordra.api import names, objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import keep_if, set_or_drop
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import keep_if, set_or_drop
 from koordra.controller.claims import ClaimEntry, Owner
+from koordra.placement.request.groups import claim_keys
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodClaims:
-    """A pod with all its claims: `ours` are koordra's, `others` another driver's, `refused` nobody's (with why). `pending` are
-    those of ours that are still to be allocated."""
+    """A pod with all its claims: `ours` are koordra's, `others` another driver's, `refused` nobody's (with why)."""
 
     pod: Object
     ours: tuple[Object, ...]
     others: tuple[Object, ...] = ()
     refused: tuple[tuple[Object, Owner], ...] = ()
-    pending: tuple[Object, ...] = field(init=False, compare=False)
-    pending_keys: tuple[str, ...] = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        pending = tuple([claim for claim in self.ours if not claims_of.is_allocated(claim)])
-        object.__setattr__(self, "pending", pending)
-        object.__setattr__(self, "pending_keys", tuple([objects.key(claim) for claim in pending]))
+    @cached_property
+    def pending(self) -> tuple[Object, ...]:
+        """Those of ours that are still to be allocated."""
+        return tuple([claim for claim in self.ours if not claims_of.is_allocated(claim)])
+
+    @cached_property
+    def pending_keys(self) -> tuple[str, ...]:
+        return tuple(map(objects.key, self.pending))
 
     @property
     def is_open(self) -> bool:
@@ -63,19 +66,19 @@ class Condition:
         return self.status == "False" and self.reason == "Unschedulable"
 
 
-def gates(pod: Mapping[str, Any]) -> list[str]:
+def gates(pod: Fields) -> list[str]:
     return [str(gate.get("name")) for gate in objects.spec_of(pod).get("schedulingGates") or ()]
 
 
-def is_gated(pod: Mapping[str, Any]) -> bool:
+def is_gated(pod: Fields) -> bool:
     return names.JOINT_GATE in gates(pod)
 
 
-def is_bound(pod: Mapping[str, Any]) -> bool:
+def is_bound(pod: Fields) -> bool:
     return bool(objects.spec_of(pod).get("nodeName"))
 
 
-def is_living(pod: Mapping[str, Any]) -> bool:
+def is_living(pod: Fields) -> bool:
     """Neither finished nor being deleted."""
     return not objects.pod_is_finished(pod) and not objects.is_deleting(pod)
 
@@ -85,27 +88,26 @@ def may_be_planned(member: PodClaims) -> bool:
     return bool(member.pending) and is_free and not member.refused
 
 
-def pod_scheduled(pod: Mapping[str, Any]) -> Condition:
+def pod_scheduled(pod: Fields) -> Condition:
     for entry in objects.status_of(pod).get("conditions") or ():
         if entry.get("type") == "PodScheduled":
             return Condition(
-                status=str(entry.get("status", "")),
-                reason=str(entry.get("reason") or ""),
-                message=str(entry.get("message") or ""),
-                observed_generation=int(entry.get("observedGeneration") or 0),
-                transition=str(entry.get("lastTransitionTime") or ""),
+                str(entry.get("status") or ""),
+                str(entry.get("reason") or ""),
+                str(entry.get("message") or ""),
+                int(entry.get("observedGeneration") or 0),
+                str(entry.get("lastTransitionTime") or ""),
             )
     return Condition()
 
 
 @dataclass(frozen=True, slots=True)
 class PodEntry:
-    """`keys`: `namespace/name` of its claims that have a name by now, `is_named`: all have; `claims` is None while they are not
+    """`keys`: `namespace/name` of its claims that have a name by now; `claims` is None while they are not
     complete, or the pod ends. `sets`: names of the index's sets that the pod belongs to."""
 
     pod: Object
     keys: tuple[str, ...]
-    is_named: bool
     claims: PodClaims | None
     sets: frozenset[str]
 
@@ -125,7 +127,6 @@ class PodIndex:
 
     entries          pods with claims or with scheduling gates, by uid
     users            claim key -> the pods that name it, by their keys
-    repelling        uid -> node and pod, for pods with required anti-affinity of their own that have a node, or whose claims have one
 
     The other sets are of uids of pods:
 
@@ -139,7 +140,7 @@ class PodIndex:
     """
 
     STATE: ClassVar[tuple[str, ...]] = (
-        "entries", "users", "repelling",
+        "entries", "users",
         "lacking", "open", "pending", "refused", "split", "complete", "unschedulable",
     )  # fmt: skip
 
@@ -147,8 +148,6 @@ class PodIndex:
     class_table: Mapping[str, Object]
     entries: dict[str, PodEntry] = field(default_factory=dict)
     users: dict[str, tuple[Object, ...]] = field(default_factory=dict)
-    repelling: dict[str, tuple[str, Object]] = field(default_factory=dict)
-    repelling_version: int = 0
     lacking: set[str] = field(default_factory=set)
     open: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
@@ -182,18 +181,15 @@ class PodIndex:
         uid = "" if now is None else objects.uid(now)
         if before is not None and objects.uid(before) != uid:
             self._set(objects.uid(before), None)
-            self._repel(objects.uid(before), None)
         if now is not None:
             spec = now.get("spec") or {}
             counts = spec.get("resourceClaims") or spec.get("schedulingGates")
             self._set(uid, self._entry(now, None) if counts and not objects.pod_is_finished(now) else None)
-            self._repel(uid, now)
 
     def on_claim(self, key: str, _before: ClaimEntry | None, _now: ClaimEntry | None) -> None:
         for pod in self.users.get(key, ()):
             uid = objects.uid(pod)
             self._set(uid, self._entry(pod, self.entries.get(uid)))
-            self._repel(uid, pod)
 
     def on_class(self, _key: str, _before: Object | None, _now: Object | None) -> None:
         self._owners.clear()
@@ -202,35 +198,24 @@ class PodIndex:
 
     def _entry(self, pod: Object, before: PodEntry | None) -> PodEntry:
         """`before`: an entry of the same version of the pod."""
-        if before is not None:
-            keys, is_named = before.keys, before.is_named
-        else:
-            called, place = objects.pod_claim_names(pod).values(), objects.namespace(pod)
-            keys = tuple([f"{place}/{name}" for name in called if name is not None])
-            is_named = len(keys) == len(called)
-        claims = [self.claim_entries.get(key) for key in keys]
-        missing = any(claim is None or claim.is_deleting for claim in claims)
-        found = None
-        if is_named and not missing and is_living(pod):
-            found = self._claims_of(pod, [claim for claim in claims if claim is not None])
-        return PodEntry(pod, keys, is_named, found, _sets(pod, found, missing=missing))
+        keys = tuple(claim_keys(pod)) if before is None else before.keys
+        claims = [entry for key in keys if (entry := self.claim_entries.get(key)) and not entry.is_deleting]
+        missing = len(claims) < len(keys)
+        is_complete = not missing and is_living(pod) and None not in objects.pod_claim_names(pod).values()
+        found = self._claims_of(pod, claims) if is_complete else None
+        return PodEntry(pod, keys, found, _sets(pod, found, missing=missing))
 
-    def _claims_of(self, pod: Object, entries: Iterable[ClaimEntry]) -> PodClaims | None:
+    def _claims_of(self, pod: Object, entries: Sequence[ClaimEntry]) -> PodClaims | None:
         """The pod's claims sorted by owner; None while one is another pod's."""
-        ours: list[Object] = []
-        others: list[Object] = []
-        refused: list[tuple[Object, Owner]] = []
-        for entry in entries:
-            if entry.made_for is not None and objects.uid(pod) not in entry.made_for:
-                return None
-            owner = self._owner(entry)
-            if owner is Owner.KOORDRA:
-                ours.append(entry.claim)
-            elif owner is Owner.FOREIGN:
-                others.append(entry.claim)
-            else:
-                refused.append((entry.claim, owner))
-        return PodClaims(pod, tuple(ours), tuple(others), tuple(refused))
+        if any(one.made_for is not None and objects.uid(pod) not in one.made_for for one in entries):
+            return None
+        owned = [(one.claim, self._owner(one)) for one in entries]
+        return PodClaims(
+            pod,
+            tuple([claim for claim, owner in owned if owner is Owner.KOORDRA]),
+            tuple([claim for claim, owner in owned if owner is Owner.FOREIGN]),
+            tuple([one for one in owned if one[1] in (Owner.MIXED, Owner.UNKNOWN)]),
+        )
 
     def _owner(self, entry: ClaimEntry) -> Owner:
         if entry.is_allocated:
@@ -241,11 +226,10 @@ class PodIndex:
         return found
 
     def _set(self, uid: str, now: PodEntry | None) -> None:
-        before = self.entries.pop(uid, None)
+        before = self.entries.get(uid)
         if before is None and now is None:
             return
-        if now is not None:
-            self.entries[uid] = now
+        set_or_drop(self.entries, uid, now)
         if before is None or now is None or before.pod is not now.pod:
             self._use(uid, before, now)
         for name in (before.sets if before else _NONE) ^ (now.sets if now else _NONE):
@@ -254,31 +238,11 @@ class PodIndex:
             on_touch(uid, before, now)
 
     def _use(self, uid: str, before: PodEntry | None, now: PodEntry | None) -> None:
-        for key in dict.fromkeys((*(before.keys if before else ()), *(now.keys if now else ()))):
+        for key in {key for entry in (before, now) if entry is not None for key in entry.keys}:
             using = [pod for pod in self.users.get(key, ()) if objects.uid(pod) != uid]
             if now is not None and key in now.keys:
                 using.append(now.pod)
-                using.sort(key=objects.key)
-            set_or_drop(self.users, key, tuple(using))
-
-    def _repel(self, uid: str, pod: Object | None) -> None:
-        before, node = self.repelling.pop(uid, None), ""
-        affinity = (pod.get("spec") or {}).get("affinity") if pod is not None else None
-        if pod is not None and affinity and affinity.get("podAntiAffinity"):
-            node = self._node_of(uid, pod)
-        if pod is not None and node:
-            self.repelling[uid] = node, pod
-        self.repelling_version += node != ("" if before is None else before[0])
-
-    def _node_of(self, uid: str, pod: Object) -> str:
-        """Where the pod is, or where its claims will bring it; empty for nowhere."""
-        if objects.pod_is_finished(pod):
-            return ""
-        if is_bound(pod):
-            return str(objects.spec_of(pod)["nodeName"])
-        keys = self.entries[uid].keys if uid in self.entries else ()
-        claims = (self.claim_entries[key] for key in keys if key in self.claim_entries)
-        return next((claim.node for claim in claims if claim.node), "")
+            set_or_drop(self.users, key, tuple(sorted(using, key=objects.key)))
 
 
 _NONE: Final = frozenset[str]()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from koordra.api import names, objects
-from koordra.api.objects import Object
-from koordra.controller.cache.changes import KeySets
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import KeySets
 
 
 @dataclass
@@ -57,7 +57,7 @@ def joint_slice(entry: Object) -> Object:
     return entry if len(joint) == len(devices) else {**entry, "spec": {**spec, "devices": joint}}
 
 
-def allocator_of(device: Mapping[str, Any]) -> str:
+def allocator_of(device: Fields) -> str:
     """Who gives the device out, in its own words; empty when it does not say. Short attribute names mean the
     driver's domain."""
     attributes = device.get("attributes") or {}

@@ -18,16 +18,15 @@ never guesses its way around it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
+from koordra.allocator.predicates import readable_amounts, total_of
 from koordra.api import names, objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.compat.detection import offered_by_others, publishers
 from koordra.controller import claims as claims_of
@@ -37,12 +36,11 @@ from koordra.controller.reporting.claim_events import (
     FOREIGN_WRITER,
     OVER_COMMITTED,
     STRANGE_SLICE,
-    TWO_DRIVERS,
     UNGUARDED_CLASS,
 )
-from koordra.errors import InvalidInput, InvalidQuantity, KoordraError
+from koordra.errors import InvalidInput, KoordraError
 from koordra.placement import read_inventory
-from koordra.quantity import canonical, parse
+from koordra.quantity import canonical
 
 _GUARD: Final = re.compile(
     r"""allocator["'\]]*\s*==\s*["']scheduler["']|["']scheduler["']\s*==\s*[^&|]*allocator"""
@@ -67,7 +65,7 @@ class DeviceConflict:
     message: str
 
 
-def devices_of(entry: Object) -> Sequence[Mapping[str, Any]]:
+def devices_of(entry: Object) -> Sequence[Fields]:
     return objects.spec_of(entry).get("devices") or ()
 
 
@@ -75,10 +73,9 @@ def class_conflicts(classes: Iterable[Object], probes: Collection[DeviceFacts]) 
     """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of different types."""
     found = []
     for entry in classes:
-        name, selectors = objects.name(entry), objects.spec_of(entry).get("selectors") or ()
-        expressions = [str((selector.get("cel") or {}).get("expression") or "") for selector in selectors]
+        name, expressions = objects.name(entry), claims_of.expressions(entry)
         if claims_of.is_koordra_class(entry):
-            if not any(_GUARD.search(expression) for expression in expressions):
+            if not any(map(_GUARD.search, expressions)):
                 text = (
                     f"DeviceClass {name} means koordra's devices and does not keep kube-scheduler's own allocator away "
                     'from them; add the selector device.attributes["koordra.io"].allocator == "scheduler" '
@@ -112,40 +109,40 @@ def joint_devices(slices: Iterable[Object], known: Container[str] = ()) -> dict[
 class Contest:
     """One of koordra's devices that another driver publishes too; `entry` is that driver's slice."""
 
-    node: str
     key: str
     is_gpu: bool
     entry: Object
     text: str
 
 
-def contests(slices: Collection[Object]) -> list[Contest]:
-    """The devices that two drivers publish, told apart by PCI address and UUID; each once for a driver."""
+def contests(node: str, slices: Collection[Object]) -> list[Contest]:
+    """The devices of a node that two drivers publish, told apart by PCI address and UUID; each once for a driver."""
     if all(map(is_ours, slices)):
         return []
-    ours: dict[tuple[str, str], Mapping[str, Any]] = {}
-    theirs: dict[tuple[str, str, str], tuple[Object, str]] = {}
+    ours: dict[str, Fields] = {}
+    theirs: dict[tuple[str, str], tuple[Object, str]] = {}
     for entry in slices:
-        node, driver = node_name(entry), str(objects.spec_of(entry).get("driver"))
-        for device in devices_of(entry) if node else ():
+        for device in devices_of(entry):
             for identity in identities(device):
-                if driver == names.DRIVER:
-                    ours[node, identity] = device
+                if is_ours(entry):
+                    ours[identity] = device
                 else:
-                    theirs.setdefault((node, identity, driver), (entry, str(device.get("name"))))
+                    driver = str(objects.spec_of(entry).get("driver"))
+                    theirs.setdefault((identity, driver), (entry, str(device.get("name"))))
     found: dict[str, Contest] = {}
-    for (node, identity, driver), (entry, other) in sorted(theirs.items(), key=lambda item: item[0]):
-        if (mine := ours.get((node, identity))) is not None:
+    for identity, driver in sorted(theirs.keys()):
+        if (mine := ours.get(identity)) is not None:
+            entry, other = theirs[identity, driver]
             key = f"{node}/{mine.get('name')}/{driver}"
             text = (
                 f"{identity} is published by koordra.io ({mine.get('name')}) and by {driver} ({other}); "
                 "both would give it out. Leave the device to one driver"
             )
-            found.setdefault(key, Contest(node, key, is_gpu(mine), entry, text))
+            found.setdefault(key, Contest(key, is_gpu(mine), entry, text))
     return list(found.values())
 
 
-def identities(device: Mapping[str, Any]) -> list[str]:
+def identities(device: Fields) -> list[str]:
     """By what a device is known, whatever its driver and whatever that calls the attribute: `PCI device 0000:1f:00.0`,
     `UUID gpu-...`."""
     found = []
@@ -159,7 +156,7 @@ def identities(device: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def is_gpu(device: Mapping[str, Any]) -> bool:
+def is_gpu(device: Fields) -> bool:
     return _attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG)
 
 
@@ -175,18 +172,6 @@ def strange_slices(slices: Iterable[Object]) -> list[DeviceConflict]:
             )
             found.append(DeviceConflict(STRANGE_SLICE, objects.name(entry), (entry,), text))
     return found
-
-
-def contest_conflicts(found: Iterable[Contest], node: Object | None) -> list[DeviceConflict]:
-    return [
-        DeviceConflict(
-            TWO_DRIVERS,
-            one.key,
-            (one.entry,) if node is None else (one.entry, node),
-            f"node {one.node}: {one.text}",
-        )
-        for one in found
-    ]
 
 
 def foreign_plugin(node: Object, slices: Iterable[Object]) -> str:
@@ -210,12 +195,12 @@ def _selects(expressions: Sequence[str], device: DeviceFacts) -> bool:
         return False
 
 
-def _attribute(device: Mapping[str, Any], name: str) -> object:
+def _attribute(device: Fields, name: str) -> object:
     attributes = device.get("attributes") or {}
     return (attributes.get(names.DOMAIN + name) or attributes.get(name) or {}).get("string")
 
 
-def _facts(entry: Object, device: Mapping[str, Any]) -> DeviceFacts | None:
+def _facts(entry: Object, device: Fields) -> DeviceFacts | None:
     """The device as the allocator reads it."""
     spec = objects.spec_of(entry)
     pool = {**(spec.get("pool") or {}), "resourceSliceCount": 1}
@@ -287,41 +272,26 @@ def overcommitments(place: Place, slices: Iterable[Object], claims: Iterable[Obj
     return [DeviceConflict(OVER_COMMITTED, "/".join(place), about, text)]
 
 
-def _takes(result: Mapping[str, Any], place: Place) -> bool:
+def _takes(result: Fields, place: Place) -> bool:
     """Whether a result of an allocation takes of the device. Admin access takes nothing."""
     driver, pool, device = result.get("driver"), result.get("pool"), result.get("device")
     return driver == names.DRIVER and (pool, device) == place and not result.get("adminAccess")
 
 
-def _too_much(results: Sequence[Mapping[str, Any]], slices: Iterable[Object], device: str) -> str:
+def _too_much(results: Sequence[Fields], slices: Iterable[Object], device: str) -> str:
     """What is wrong with a device that has several holders, up to their names; empty where nothing is."""
     if not all(result.get("shareID") for result in results):
         return "is allocated as a whole to more than one claim:"
-    asked: dict[str, Decimal] = defaultdict(Decimal)
-    for result in results:
-        for name, amount in _amounts(result.get("consumedCapacity")).items():
-            asked[name] += amount
+    asked = total_of(_amounts(claims_of.consumed(result)) for result in results)
     for published in chain.from_iterable(map(devices_of, slices)):
         if published.get("name") == device:
             values = (published.get("capacity") or {}).items()
             for name, total in _amounts({name: value.get("value") for name, value in values}).items():
-                if asked[name] > total:
+                if name in asked and asked[name] > total:
                     return f"has {name} {canonical(total)} and {canonical(asked[name])} is allocated, to"
     return ""
 
 
-def _amounts(quantities: object) -> dict[str, Decimal]:
+def _amounts(quantities: Fields) -> dict[str, Decimal]:
     """By capacity; what cannot be read is left out (the allocator says so elsewhere)."""
-    found: dict[str, Decimal] = {}
-    for name, text in quantities.items() if isinstance(quantities, Mapping) else ():
-        if (amount := _amount(str(text))) is not None:
-            found[str(name).removeprefix(names.DOMAIN)] = amount
-    return found
-
-
-@lru_cache(maxsize=4096)
-def _amount(text: str) -> Decimal | None:
-    try:
-        return parse(text)
-    except InvalidQuantity:
-        return None
+    return {name.removeprefix(names.DOMAIN): amount for name, amount in readable_amounts(quantities).items()}

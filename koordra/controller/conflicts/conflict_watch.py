@@ -25,9 +25,9 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.api.tables import set_or_drop
 from koordra.cel.selectors import DeviceFacts
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import set_or_drop
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.slice_index import allocator_of, is_ours, node_name, pool_name
@@ -36,7 +36,6 @@ from koordra.controller.conflicts.conflict_rules import (
     DeviceConflict,
     Place,
     class_conflicts,
-    contest_conflicts,
     contests,
     devices_of,
     foreign_manager,
@@ -47,7 +46,8 @@ from koordra.controller.conflicts.conflict_rules import (
     strange_slices,
     writer_conflicts,
 )
-from koordra.controller.reporting.claim_events import FOREIGN_PLUGIN, ClaimEvent, cut
+from koordra.controller.reporting.claim_events import FOREIGN_PLUGIN, TWO_DRIVERS, ClaimEvent, cut
+from koordra.placement.decide import Excluded
 
 REPEAT: Final = 600.0
 NO_GPUS: Final = names.DOMAIN + "no-gpus"
@@ -82,15 +82,13 @@ class ConflictWatch:
         cache.claim_index.on_touch.append(self._on_claim)
 
     def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
-        for entry in (before, now):
-            if entry is not None:
-                self._changed_nodes.add(node_name(entry))
-                self._changed_pools.add(pool_name(entry))
+        for entry in filter(None, (before, now)):
+            self._changed_nodes.add(node_name(entry))
+            self._changed_pools.add(pool_name(entry))
 
     def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
         self._changed_claims.add(key)
-        for entry in (before, now):
-            self._changed_places |= entry.places if entry is not None else frozenset()
+        self._changed_places.update(*(entry.places for entry in (before, now) if entry is not None))
 
     # before planning
 
@@ -107,8 +105,13 @@ class ConflictWatch:
 
     def _judge_node(self, name: str) -> None:
         node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
-        contested, offering, annotation = contests(slices), "", ""
-        conflicts = [*strange_slices(slices), *contest_conflicts(contested, node)]
+        contested, offering, annotation = contests(name, slices) if name else [], "", ""
+        about = () if node is None else (node,)
+        conflicts = strange_slices(slices)
+        conflicts += (
+            DeviceConflict(TWO_DRIVERS, one.key, (one.entry, *about), f"node {name}: {one.text}")
+            for one in contested
+        )
         if node is not None:
             annotation = objects.annotations_of(node).get(NO_GPUS, "")
             if offering := foreign_plugin(node, slices):
@@ -137,7 +140,7 @@ class ConflictWatch:
             found = joint_devices(self._cache.slice_index.published(name), self._probes)
             self._probes.update({kind: (name, facts) for kind, facts in found.items()})
 
-    def excluded(self, group: Group) -> dict[str, Reason]:
+    def excluded(self, group: Group) -> Excluded:
         if not self._refused:
             return {}
         named = {name for claim in group.pending for name in claims_of.class_names(claim)}

@@ -4,8 +4,8 @@
     ElasticGPUClaim ──> ResourceClaim of the same name; phase, conditions <── it        claims
     ResourceClaim   ──> ElasticGPU: what the claim has, and where                       cards
     ResourceSlices  ──> GPU: the cards of the nodes, what of them is taken, by whom     cards
-    apply           creates, updates and deletes what those want, and nothing of somebody else's
-    reconcile       one pass over all of it, after any change in the leader's term
+    reconcile       one pass over all of it, after any change in the leader's term; it creates, updates and deletes what those want,
+                    and nothing of somebody else's
 
 The claim's devices are chosen by the allocator as for every ResourceClaim; nothing here allocates.
 

@@ -22,15 +22,23 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import CORE, ELASTIC_CLAIMS, ELASTIC_GPUS, GPUS, MEMORY, MIB
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.pods import containers
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic.claims import CARD, CLASS, binding_name, claim_uid, is_retained, managed
+from koordra.controller.elastic.claims import (
+    CARD,
+    CLASS,
+    binding_name,
+    claim_uid,
+    is_retained,
+    managed,
+    place_of,
+)
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
 
@@ -56,7 +64,7 @@ class Card:
 Cards = Mapping[tuple[str, str], Card]
 
 
-def published_devices(slices: Iterable[Object]) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
+def published_devices(slices: Iterable[Object]) -> Iterator[tuple[tuple[str, str], str, Fields]]:
     """((pool, name), node, device) of every device that koordra's plugins publish."""
     for entry in slices:
         spec = objects.spec_of(entry)
@@ -75,10 +83,6 @@ def cards_of(slices: Iterable[Object]) -> dict[tuple[str, str], Card]:
     }
 
 
-def place_of(result: Mapping[str, Any]) -> tuple[str, str]:
-    return str(result.get("pool")), str(result.get("device"))
-
-
 def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     """The ElasticGPU of an allocated ResourceClaim; `owner`: its ElasticGPUClaim, None where that is gone."""
     results = claims_of.results(claim)
@@ -88,8 +92,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     spec: Object = {
         "capacity": _capacity(results, cards),
         "claimRef": {
-            "apiVersion": ELASTIC_CLAIMS.api_version,
-            "kind": ELASTIC_CLAIMS.kind,
+            **ELASTIC_CLAIMS.type_meta,
             "namespace": objects.namespace(claim),
             "name": objects.name(claim),
             "uid": claim_uid(claim),
@@ -109,8 +112,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     if is_retained(claim):
         metadata["finalizers"] = [CARD]
     return {
-        "apiVersion": ELASTIC_GPUS.api_version,
-        "kind": ELASTIC_GPUS.kind,
+        **ELASTIC_GPUS.type_meta,
         "metadata": metadata,
         "spec": spec,
         "status": _status(claim, owner, missing=len(known) < len(results)),
@@ -148,7 +150,7 @@ def _status(claim: Object, owner: Object | None, *, missing: bool) -> Object:
     return {"phase": phase, "reason": reason, "message": text}
 
 
-def _capacity(results: Iterable[Mapping[str, Any]], cards: Cards) -> Object:
+def _capacity(results: Iterable[Fields], cards: Cards) -> Object:
     """What allocation results take together: percent of cards, of which a whole one is 100, whatever was said, and MiB."""
     cores = memory = 0
     for result in results:
@@ -158,25 +160,25 @@ def _capacity(results: Iterable[Mapping[str, Any]], cards: Cards) -> Object:
     return {CORE: str(cores), MEMORY: str(memory // MIB)}
 
 
-def _is_whole(result: Mapping[str, Any], cards: Cards) -> bool:
+def _is_whole(result: Fields, cards: Cards) -> bool:
     card, taken = cards.get(place_of(result)), consumed(result, "memory")
     return taken is None or (card is not None and 0 < card.memory <= taken)
 
 
-def consumed(result: Mapping[str, Any], name: str) -> int | None:
+def consumed(result: Fields, name: str) -> int | None:
     """What an allocation result takes of a capacity, None where it says nothing."""
     found = claims_of.consumed(result)
     return _number(found.get(name, found.get(names.DOMAIN + name)))
 
 
-def memory_of_device(device: Mapping[str, Any]) -> int:
+def memory_of_device(device: Fields) -> int:
     """Bytes, 0 where the device publishes none."""
     capacity = device.get("capacity") or {}
     memory = capacity.get(names.CAPACITY_MEMORY) or capacity.get(names.DOMAIN + names.CAPACITY_MEMORY) or {}
     return _number(memory.get("value")) or 0
 
 
-def attribute(device: Mapping[str, Any], name: str) -> object:
+def attribute(device: Fields, name: str) -> object:
     attributes = device.get("attributes") or {}
     found = attributes.get(names.DOMAIN + name) or attributes.get(name) or {}
     return next(iter(found.values()), None)
@@ -189,7 +191,7 @@ def _number(value: object) -> int | None:
         return None
 
 
-def _card(device: Mapping[str, Any], *, name: str, node: str) -> Card:
+def _card(device: Fields, *, name: str, node: str) -> Card:
     minor = attribute(device, "minor")
     taints = {str(taint.get("key")) for taint in device.get("taints") or ()} - {names.JOINT_TAINT}
     return Card(
@@ -203,7 +205,7 @@ def _card(device: Mapping[str, Any], *, name: str, node: str) -> Card:
     )
 
 
-_Taken = tuple[Object, Mapping[str, Any]]
+_Taken = tuple[Object, Fields]
 """A claim and one of its results."""
 
 
@@ -238,10 +240,9 @@ def _gpu(card: Card, taken: Sequence[_Taken], cards: Cards, pods: Mapping[str, O
     if taken:
         status["allocated"] = _allocated(taken, cards, pods)
     return {
-        "apiVersion": GPUS.api_version,
-        "kind": GPUS.kind,
+        **GPUS.type_meta,
         "metadata": {"name": gpu_name(card), "labels": {MANAGED_BY: names.FIELD_COMPONENT}},
-        "spec": {name: value for name, value in spec.items() if value is not None},
+        "spec": objects.without_none(spec),
         "status": status,
     }
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import (
@@ -35,46 +35,45 @@ from koordra.api.elastic.elastic_gpu import (
     digest,
     requested,
 )
-from koordra.api.objects import Object
+from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import MANAGED_BY, ClassRefused, owner_reference
 from koordra.controller import claims as claims_of
 
-CLAIM_LABEL: Final = names.DOMAIN + "elastic-claim"
+CLAIM_LABEL: Final = "koordra.io/elastic-claim"
 """On a ResourceClaim: uid of the ElasticGPUClaim it was made for."""
-SPEC: Final = names.DOMAIN + "elastic-spec"
+SPEC: Final = "koordra.io/elastic-spec"
 """On a ResourceClaim: digest of the spec it was made with."""
-POLICY: Final = names.DOMAIN + "elastic-reclaim-policy"
-CLASS: Final = names.DOMAIN + "elastic-class"
-BINDING: Final = names.DOMAIN + "elastic-binding-mode"
-UNIT: Final = names.DOMAIN + "elastic-memory-unit"
+POLICY: Final = "koordra.io/elastic-reclaim-policy"
+CLASS: Final = "koordra.io/elastic-class"
+BINDING: Final = "koordra.io/elastic-binding-mode"
+UNIT: Final = "koordra.io/elastic-memory-unit"
 """On a ResourceClaim: what its class said when it was made; a class that changes later changes new claims only."""
 CARD: Final = "koordra.io/elastic-gpu"
 """Finalizer of an ElasticGPU whose deletion frees its devices."""
 
 
-def managed(obj: Mapping[str, Any]) -> bool:
+def managed(obj: Fields) -> bool:
     """Whether koordra made the ElasticGPU or GPU: by its label, or, where somebody took that off, by its finalizer."""
-    return objects.labels_of(obj).get(MANAGED_BY) == names.FIELD_COMPONENT or CARD in finalizers(obj)
+    return objects.labels_of(obj).get(MANAGED_BY) == names.FIELD_COMPONENT or CARD in objects.finalizers_of(
+        obj
+    )
 
 
-def claim_uid(resource_claim: Mapping[str, Any]) -> str:
+def claim_uid(resource_claim: Fields) -> str:
     """The ElasticGPUClaim that a ResourceClaim was made for, empty where it is none of ours."""
     return objects.labels_of(resource_claim).get(CLAIM_LABEL, "")
 
 
-def is_retained(resource_claim: Mapping[str, Any]) -> bool:
+def is_retained(resource_claim: Fields) -> bool:
     return objects.annotations_of(resource_claim).get(POLICY) == RETAIN
 
 
-def is_held(resource_claim: Mapping[str, Any]) -> bool:
-    return names.RETAIN_FINALIZER in finalizers(resource_claim)
+def is_held(resource_claim: Fields) -> bool:
+    return names.RETAIN_FINALIZER in objects.finalizers_of(resource_claim)
 
 
-def finalizers(obj: Mapping[str, Any]) -> list[str]:
-    return [str(entry) for entry in objects.metadata(obj).get("finalizers") or ()]
-
-
-def binding_name(resource_claim: Mapping[str, Any]) -> str:
+def binding_name(resource_claim: Fields) -> str:
     """The ElasticGPU of a ResourceClaim, as a PersistentVolume is named after its claim's uid."""
     return f"egpu-{objects.uid(resource_claim)}"
 
@@ -87,6 +86,10 @@ Classes = Mapping[str, ElasticClass | ClassRefused]
 """Every ElasticGPUClass by name, as it could be read."""
 Place = tuple[str, str]
 """Pool and device."""
+
+
+def place_of(result: Fields) -> Place:
+    return str(result.get("pool")), str(result.get("device"))
 
 
 class Act(StrEnum):
@@ -160,12 +163,7 @@ def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
         metadata["finalizers"] = [names.RETAIN_FINALIZER]
     else:
         metadata["ownerReferences"] = [owner_reference(claim, ELASTIC_CLAIMS)]
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": metadata,
-        "spec": spec,
-    }
+    return {**RESOURCE_CLAIMS.type_meta, "metadata": metadata, "spec": spec}
 
 
 def corrected(current: Object, wanted: Object) -> Object | None:
@@ -173,28 +171,25 @@ def corrected(current: Object, wanted: Object) -> Object | None:
 
     A retained claim that pods have used keeps its devices from then on (`Immediate` means that to the allocator).
     """
-    annotations, owners = objects.annotations_of(current), objects.metadata(current).get("ownerReferences")
-    before: Object = {
-        "annotations": dict(annotations),
-        "labels": dict(objects.labels_of(current)),
-        "finalizers": finalizers(current),
-        "ownerReferences": list(owners or ()),
-    }
     retained = is_held(current) or is_retained(current)
-    marks = {**annotations, **objects.annotations_of(wanted), POLICY: RETAIN if retained else DELETE}
+    marks = {**objects.annotations_of(wanted), POLICY: RETAIN if retained else DELETE}
     if claims_of.is_immediate(current) or (retained and claims_of.reserved_for(current)):
         marks[names.MODE_LABEL] = "Immediate"
-    after = {**before, "annotations": marks, "labels": {**before["labels"], **objects.labels_of(wanted)}}
+    changed: Object = {}
+    for part, ours in (("annotations", marks), ("labels", objects.labels_of(wanted))):
+        there = dict(objects.metadata(current).get(part) or {})
+        if not ours.items() <= there.items():
+            changed[part] = {**there, **ours}
     if retained and not is_held(current):
-        after["finalizers"] = [*before["finalizers"], names.RETAIN_FINALIZER]
+        changed["finalizers"] = [*objects.finalizers_of(current), names.RETAIN_FINALIZER]
     if not retained:
-        known = {owner.get("uid") for owner in before["ownerReferences"]}
-        ours = objects.metadata(wanted).get("ownerReferences") or ()
-        after["ownerReferences"] = [
-            *before["ownerReferences"],
-            *(owner for owner in ours if owner["uid"] not in known),
-        ]
-    return None if after == before else {**identity(current), **after}
+        owners = list(objects.metadata(current).get("ownerReferences") or ())
+        known = {owner.get("uid") for owner in owners}
+        missing = objects.metadata(wanted).get("ownerReferences") or ()
+        missing = [owner for owner in missing if owner["uid"] not in known]
+        if missing:
+            changed["ownerReferences"] = [*owners, *missing]
+    return {**identity(current), **changed} if changed else None
 
 
 def identity(obj: Object) -> Object:
@@ -214,7 +209,7 @@ def lost(current: Object, published: Set[Place]) -> list[str]:
     return [
         f"{result.get('device')} of {result.get('pool')}"
         for result in claims_of.results(current)
-        if (str(result.get("pool")), str(result.get("device"))) not in published
+        if place_of(result) not in published
     ]
 
 

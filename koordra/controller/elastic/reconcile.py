@@ -6,6 +6,16 @@
     bindings    ElasticGPU objects
     cards       GPU objects
 
+The last two are written by koordra alone, and held as they are wanted:
+
+    wanted, not there            create, then its status
+    there, spec or marks differ  update
+    there, status differs        update the status
+    there, not wanted            finalizer off, delete
+    there, not made by koordra   left alone, whatever its name; reported
+
+A wanted object that is being deleted comes back when it is gone. One object's refusal does not stop the others.
+
 Every step reads the whole state and may be the last one before a crash: the next pass goes on from what is there. What a
 cache shows as gone is asked for once more before anything is deleted because of it. A pass reads all slices and claims, so
 changes of a quarter of a second share one.
@@ -14,26 +24,22 @@ changes of a quarter of a second share one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.elastic import elastic_gpu
-from koordra.api.elastic.elastic_gpu import (
-    ELASTIC_CLAIMS,
-    ELASTIC_CLASSES,
-    ELASTIC_GPUS,
-    GPUS,
-)
-from koordra.api.kinds import RESOURCE_CLAIMS, Kind
-from koordra.api.objects import Object
+from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
+from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
+from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import Cluster
+from koordra.controller.cache.changes import Tables
 from koordra.controller.elastic import cards
-from koordra.controller.elastic.apply import keep, one_object
 from koordra.controller.elastic.claims import (
+    CARD,
     Act,
     Classes,
     Place,
@@ -41,15 +47,23 @@ from koordra.controller.elastic.claims import (
     binding_name,
     claim_uid,
     evaluate,
-    finalizers,
     identity,
     is_held,
+    managed,
     without_claim,
 )
-from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
+from koordra.controller.reconcile_loop import Caches, ReconcileLoop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
-from koordra.controller.resource_class.reconcile import NAME_TAKEN, apply_device_class, ready, write_status
-from koordra.errors import Forbidden, Invalid, NotFound
+from koordra.controller.resource_class.reconcile import (
+    NAME_TAKEN,
+    apply_device_class,
+    foreign_finalizers,
+    merged,
+    ready,
+    write_status,
+)
+from koordra.controller.writes import Outcome, Writer
+from koordra.errors import ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
@@ -68,27 +82,26 @@ class ElasticReconciler:
     report: Callable[[ClaimEvent], None] = lambda claim_event: None
     _reported: dict[str, str] = field(default_factory=dict)
 
-    def reconcile(self, cluster: Cluster, elastic: Mapping[Kind, Sequence[Object]]) -> None:
+    def reconcile(self, cluster: Tables, elastic: Mapping[Kind, Sequence[Object]]) -> None:
         """Everything as the caches have it; `elastic` has the objects of KINDS."""
         living = {
             objects.uid(claim): claim for claim in elastic[ELASTIC_CLAIMS] if not objects.is_deleting(claim)
         }
         self._claims(
             living.values(),
-            self._classes(elastic[ELASTIC_CLASSES], cluster.classes),
-            {objects.key(obj): obj for obj in cluster.claims},
-            frozenset(place for place, _, _ in cards.published_devices(cluster.slices)),
+            self._classes(elastic[ELASTIC_CLASSES], cluster[DEVICE_CLASSES]),
+            cluster[RESOURCE_CLAIMS],
+            frozenset(place for place, _, _ in cards.published_devices(cluster[RESOURCE_SLICES].values())),
         )
         bindings = {objects.name(obj): obj for obj in elastic[ELASTIC_GPUS]}
-        for current in cluster.claims:
+        for current in cluster[RESOURCE_CLAIMS].values():
             self._leave_over(current, _owner(current, living), bindings.get(binding_name(current)))
         self._bindings_and_cards(cluster, elastic, living)
         uids = {objects.uid(obj) for kind in KINDS[1:] for obj in elastic[kind]}
         self._reported = {uid: text for uid, text in self._reported.items() if uid in uids}
 
-    def _classes(self, classes: Iterable[Object], device_classes: Iterable[Object]) -> Classes:
+    def _classes(self, classes: Iterable[Object], current: Mapping[str, Object]) -> Classes:
         """Every class as it could be read, its DeviceClass and its condition put right on the way."""
-        current = {objects.name(obj): obj for obj in device_classes}
         found: dict[str, Any] = {}
         for obj in classes:
             name = objects.name(obj)
@@ -192,29 +205,32 @@ class ElasticReconciler:
 
     def _free(self, current: Object) -> None:
         """The allocation first, then the finalizer: in between the devices are free and the claim is still there."""
-        name, place = objects.name(current), objects.namespace(current)
         if claims_of.holds_koordra_devices(current):
-            status: Object = {"allocation": None}
-            if objects.status_of(current).get("devices"):
-                status["devices"] = None
-            body: Object = {"metadata": identity(current), "status": status}
-            current = self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place, subresource="status")
-        kept = [entry for entry in finalizers(current) if entry != names.RETAIN_FINALIZER]
+            freed = Writer(self.client, may_write=self.may_write, now=self.now).give_back(current)
+            if freed.outcome is Outcome.UNREACHABLE:
+                raise ApiUnreachable(freed.message)  # the pass is repeated soon
+            if not freed.ok or freed.obj is None:
+                report = log.error if freed.outcome is Outcome.REFUSED else log.info
+                report("elastic_claim_not_freed", claim=objects.key(current), error=freed.message)
+                return
+            current = freed.obj
+        kept = [entry for entry in objects.finalizers_of(current) if entry != names.RETAIN_FINALIZER]
         body = {"metadata": {**identity(current), "finalizers": kept}}
-        self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place)
+        self.client.patch(RESOURCE_CLAIMS, objects.name(current), body, namespace=objects.namespace(current))
         log.info("elastic_claim_freed", claim=objects.key(current))
 
     def _bindings_and_cards(
-        self, cluster: Cluster, elastic: Mapping[Kind, Sequence[Object]], living: Mapping[str, Object]
+        self, cluster: Tables, elastic: Mapping[Kind, Sequence[Object]], living: Mapping[str, Object]
     ) -> None:
-        published = cards.cards_of(cluster.slices)
+        claims = cluster[RESOURCE_CLAIMS].values()
+        published = cards.cards_of(cluster[RESOURCE_SLICES].values())
         wanted = {
             ELASTIC_GPUS: [
                 cards.elastic_gpu(claim, _owner(claim, living), published)
-                for claim in cluster.claims
+                for claim in claims
                 if claim_uid(claim) and claims_of.holds_koordra_devices(claim)
             ],
-            GPUS: cards.gpus(published, cluster.claims, cluster.pods),
+            GPUS: cards.gpus(published, claims, cluster[PODS].values()),
         }
         for kind, objs in wanted.items():
             for clash in keep(self.client, kind, objs, elastic[kind], may_write=self.may_write):
@@ -244,13 +260,69 @@ _TRANSIENT_REASONS: Final = frozenset(
 """Reasons that pass by themselves; everything else becomes an Event."""
 
 
+@contextmanager
+def one_object(obj: Fields) -> Iterator[None]:
+    """What is done about one object: its refusal does not stop the others."""
+    try:
+        yield
+    except (Conflict, NotFound) as error:
+        log.info("elastic_object_changed_meanwhile", object=objects.describe(obj), error=str(error))
+    except (Invalid, Forbidden) as error:
+        log.error("elastic_object_refused", object=objects.describe(obj), error=str(error))
+
+
+def keep(
+    client: KubeClient,
+    kind: Kind,
+    wanted: Iterable[Object],
+    there: Sequence[Object],
+    *,
+    may_write: Callable[[], bool],
+) -> list[Object]:
+    """Make it so; the objects of other people that stand in the way."""
+    current = {objects.name(obj): obj for obj in there}
+    clashes = []
+    for obj in wanted:
+        found = current.pop(objects.name(obj), None)
+        if found is not None and not managed(found):
+            clashes.append(found)
+        elif may_write():
+            with one_object(obj):
+                _settle(client, kind, obj, found)
+    for found in current.values():
+        if managed(found) and may_write():
+            with one_object(found):
+                _remove(client, kind, found)
+    return clashes
+
+
+def _settle(client: KubeClient, kind: Kind, wanted: Object, current: Object | None) -> None:
+    if current is None:
+        current = client.create(kind, objects.without(wanted, "status"))
+        log.info("elastic_object_made", kind=kind.kind, name=objects.name(wanted))
+    elif not objects.is_deleting(current) and (changed := merged(wanted, current)) is not None:
+        current = client.update(kind, changed)
+        log.info("elastic_object_put_right", kind=kind.kind, name=objects.name(wanted))
+    if objects.status_of(current) != wanted["status"]:
+        client.update(kind, {**current, "status": wanted["status"]}, subresource="status")
+
+
+def _remove(client: KubeClient, kind: Kind, current: Object) -> None:
+    if CARD in objects.finalizers_of(current):
+        metadata = {**objects.metadata(current), "finalizers": foreign_finalizers(current)}
+        current = client.update(kind, {**current, "metadata": metadata})
+    if not objects.is_deleting(current):
+        client.delete(kind, objects.name(current), uid=objects.uid(current) or None)
+    log.info("elastic_object_removed", kind=kind.kind, name=objects.name(current))
+
+
 GATHER: Final = 0.25
 
 
 def start_elastic(
     client: KubeClient,
     *,
-    observe: Callable[[], Cluster],
+    observe: Callable[[], Tables],
     changed: threading.Event,
     now: Callable[[], str],
     may_write: Callable[[], bool],
@@ -263,7 +335,7 @@ def start_elastic(
     def reconcile(caches: Caches) -> None:
         reconciler.reconcile(observe(), {kind: caches[kind].objects() for kind in KINDS})
 
-    return start_reconcile_loop(
+    return ReconcileLoop(
         client,
         reconcile,
         name="elastic-gpu",
@@ -272,4 +344,4 @@ def start_elastic(
         gather=GATHER,
         changed=changed,
         stop=stop,
-    )
+    ).start()

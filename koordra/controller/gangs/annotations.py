@@ -113,6 +113,7 @@ _LEAST_BY: Final = {
 
 
 _Word = TypeVar("_Word", bound=StrEnum)
+_Read = Callable[[Object], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,8 @@ def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
         return GangRef(Source.KUBERNETES, where, str(group))
     workload = spec.get("workloadRef") or {}
     if workload.get("name"):
-        part = "/".join(
-            str(workload[each]) for each in ("podGroup", "podGroupReplicaKey") if workload.get(each)
-        )
+        parts = filter(None, [workload.get("podGroup"), workload.get("podGroupReplicaKey")])
+        part = "/".join(map(str, parts))
         return GangRef(Source.KUBERNETES, where, str(workload["name"]), part)
     for source, in_annotations, in_labels in _NAMED_BY:
         named = [annotations.get(name) for name in in_annotations] + [labels.get(name) for name in in_labels]
@@ -175,18 +175,14 @@ class _Said:
     pods: list[Object]
     problems: list[str]
 
-    def text(
-        self, name: str, of: Callable[[Object], Mapping[str, str]] = objects.annotations_of
-    ) -> str | None:
+    def text(self, name: str, of: _Read = objects.annotations_of) -> str | None:
         """What all agree on, None where nobody says anything."""
         said = sorted({str(value) for pod in self.pods if (value := of(pod).get(name)) is not None})
         if len(said) > 1:
             self.problems.append(f"its members disagree about {name}: {', '.join(said)}")
         return said[0] if said else None
 
-    def number(
-        self, name: str, of: Callable[[Object], Mapping[str, str]] = objects.annotations_of
-    ) -> int | None:
+    def number(self, name: str, of: _Read = objects.annotations_of) -> int | None:
         text = self.text(name, of)
         number = None if text is None else whole_number(text)
         if text is not None and not 0 < (number or 0) <= 100_000:
@@ -218,17 +214,8 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     """
     said = _Said(list(pods), [])
     problems = said.problems
-    group = next(
-        filter(
-            None,
-            (
-                pod_groups.get(f"{domain}/{ref.namespace}/{ref.name}")
-                for domain in _POD_GROUPS.get(ref.source, ())
-            ),
-        ),
-        {},
-    )
-    spec = objects.spec_of(group)
+    keys = [f"{domain}/{ref.namespace}/{ref.name}" for domain in _POD_GROUPS.get(ref.source, ())]
+    spec = objects.spec_of(next((pod_groups[key] for key in keys if key in pod_groups), {}))
     policy = _policy_of(ref, spec)
     if ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy:
         return None
@@ -250,12 +237,10 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     if most is not None and least is not None and most < least:
         problems.append(f"{GANG_MAX} is {most} and {GANG_MIN} is {least}")
     timeout = said.seconds(GANG_TIMEOUT)
+    if timeout is None and (seconds := _positive(spec.get("scheduleTimeoutSeconds"))) is not None:
+        timeout = min(float(seconds), LONGEST_TIMEOUT)
     if timeout is None:
-        seconds = _positive(spec.get("scheduleTimeoutSeconds"))
-        if seconds is not None:
-            timeout = min(float(seconds), LONGEST_TIMEOUT)
-        else:
-            timeout = _seconds(said.text(_KOORDINATOR + "waiting-time") or "") or TIMEOUT
+        timeout = _seconds(said.text(_KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()

@@ -16,10 +16,9 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
-from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.annotations import COMMITTED, HELD
+from koordra.controller.gangs.member_placement import PlacementRequest
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
-from koordra.controller.placer import Placer
 from koordra.controller.writes import Outcome
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
@@ -29,13 +28,11 @@ log = get_logger(__name__)
 
 
 def allocate(
-    gang: Gang,
+    request: PlacementRequest,
     answer: GangPlaced,
-    groups: Mapping[str, Group],
+    config: Mapping[str, Object],
     *,
     context: PassContext,
-    placer: Placer,
-    config: Mapping[str, Object],
     undo: bool,
 ) -> bool:
     """Write everything that the answer gives; False when that did not succeed, and then, with `undo`, nothing is left of it.
@@ -44,16 +41,17 @@ def allocate(
     """
     done: list[Object] = []
     for placed in answer.members:
-        group = groups[placed.key]
+        group = request.groups[placed.key]
         for key in sorted(placed.allocations):
             allocation = _with_config(placed.allocations[key], config.get(key))
             written = context.allocate(key, group, allocation, level=placed.levels.get(key))
             if written.obj is None or not written.ok:
                 for claim in reversed(done) if undo else ():
-                    context.give_back(claim, why=f"another member of gang {gang.key} could not be written")
+                    context.give_back(
+                        claim, why=f"another member of gang {request.gang.key} could not be written"
+                    )
                 return False
             done.append(written.obj)
-            placer.assume(written.obj, group.users(written.obj))
     return True
 
 
@@ -71,7 +69,7 @@ def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> 
     return not any(
         claims_of.is_allocated(now)
         for claim in claims
-        if (now := context.claim(objects.key(claim))) is not None
+        if (now := context.cache.claims.get(objects.key(claim))) is not None
     )
 
 

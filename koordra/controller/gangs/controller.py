@@ -12,7 +12,6 @@ excluded than before.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -21,17 +20,19 @@ from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.kinds import NODES
 from koordra.api.objects import Object
+from koordra.api.tables import DueKeys
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.reservations import GangReservation
-from koordra.controller.cache.groups import Group, Urgency
+from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.eviction import GangRestarts
+from koordra.controller.gangs.eviction import GangRestarts, spare_members
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
 from koordra.controller.placer import Placer
+from koordra.placement.request.groups import Urgency
 
 _LAST: Final[Urgency] = (2**31, "", "")
 
@@ -69,7 +70,10 @@ class GangController:
         self._to_ungate: set[str] = set()
         self._unconfirmed: set[str] = set()
         self._waiting: set[str] = set()
-        self._due: list[tuple[float, str]] = []
+        self._spare: set[str] = set()
+        self._spare_version = 0
+        """Goes up when more members, by uid, may make room for others."""
+        self._due = DueKeys()
         self._next_reserved: float | None = None
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
@@ -89,10 +93,9 @@ class GangController:
         self._refresh()
         if self._invalidate_pending_ungates():
             self._refresh()
-        while self._due and self._due[0][0] <= now:
-            key = heapq.heappop(self._due)[1]
-            self._to_sync.add(key)
-            self._to_plan.add(key)
+        due = self._due.pop(now)
+        self._to_sync |= due
+        self._to_plan |= due
         self._to_sync &= self.all.keys()
         for key in sorted(self._to_sync, key=self._by_urgency):
             self._sync_gang(self.all[key], self.statuses[key])
@@ -102,7 +105,7 @@ class GangController:
             if not self.statuses[key].give_back:
                 self._to_sync.discard(key)
         self.reservation.retain(self._waiting, now=now)
-        context.wake(self._due[0][0] if self._due else None)
+        context.wake(self._due.next)
 
     def _by_urgency(self, key: str) -> tuple[Urgency, str]:
         return self.all[key].urgency, key
@@ -118,7 +121,7 @@ class GangController:
 
     def _schedule(self, key: str, at: float | None) -> None:
         if at is not None:
-            heapq.heappush(self._due, (at, key))
+            self._due.add(at, key)
 
     def _invalidate_pending_ungates(self) -> bool:
         doubts = [member for key in sorted(self._unconfirmed) for member in self.statuses[key].doubts]
@@ -146,6 +149,9 @@ class GangController:
         self._to_ungate = {key for key, status in self.statuses.items() if status.ungate}
         self._unconfirmed = {key for key, status in self.statuses.items() if status.doubts}
         self._waiting = {key for key, status in self.statuses.items() if status.phase is Phase.WAITING}
+        spare = {member.uid for gang in self.all.values() for member in spare_members(gang)}
+        self._spare_version += not spare <= self._spare
+        self._spare = spare
 
     def _replace(self, key: str, gang: Gang | None) -> None:
         before = self.all.pop(key, None)
@@ -195,8 +201,8 @@ class GangController:
         """The planning step begins. `epoch` as the cache's inventory has it; `touched`: pods that other nodes are left out for;
         `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
-        self._planner.epoch = epoch
-        seen = (concerns, self.reservation.version)
+        self._planner.epoch = epoch + self._spare_version
+        seen = (concerns, self._spare_version, self.reservation.version)
         starving = self._next_reserved is not None and self._next_reserved <= now
         self._next_reserved = None
         if seen != self._seen or starving:

@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
-from koordra.controller.cache.changes import Cluster
+from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.gangs.member_placement import place_members, request_for
+from koordra.controller.gangs.member_placement import request_for
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
 from koordra.controller.gangs.phase import Phase, statuses_of
 from koordra.controller.placer import Placer
 from koordra.placement.gang import GangPlaced
 
 
-def dry_run_gangs(cluster: Cluster) -> list[dict[str, Any]]:
+def dry_run_gangs(cluster: Tables) -> list[dict[str, Any]]:
     """Every gang of which somebody waits, the most urgent first. `fit`: members that would have devices, those that have them
     included, None where nothing is planned; `lacking`: per member without a place, why."""
     placer, cache = Placer(), ClusterCache.of(cluster)
     placer.sync(cache)
-    excluded = InterPodPredicates(cache, placer.nodes).of
+    excluded = InterPodPredicates(cache, placer.engine.index).of
     index = GangIndex(cache, UngateTracker())
     index.gather()
     gangs = {gang.key: gang for gang in index.gangs.values()}
@@ -37,7 +37,7 @@ def dry_run_gangs(cluster: Cluster) -> list[dict[str, Any]]:
         text = status.why or (ready if status.phase is Phase.READY else "nothing is planned")
         fit, lacking = None, dict[str, Any]()
         if status.plan:
-            answer = place_members(request_for(gang, status, placer, excluded=excluded), placer)
+            answer = request_for(gang, status, placer, excluded=excluded).place()
             if isinstance(answer, GangPlaced):
                 fit, text = answer.size, f"{answer.size} of {len(gang.members)} members fit now"
             else:

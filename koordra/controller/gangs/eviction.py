@@ -12,13 +12,14 @@ the most urgent gang first, and every one beside which it still fits stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import Policy, Shrink
 from koordra.controller.gangs.events import GangEvents
@@ -33,15 +34,15 @@ Fits = Callable[[frozenset[str]], GangAnswer]
 """The answer as if these claims and pods (by uid) were gone."""
 
 
+@dataclass(slots=True)
 class GangRestarts:
     """Which gangs are BelowMinMember, since when, and which are being restarted. What is not in the API begins anew with a new process."""
 
-    def __init__(self, context: PassContext, reporter: GangEvents) -> None:
-        self._context = context
-        self._events = reporter
-        self._below: dict[str, float] = {}
-        self._restarting: dict[str, float] = {}
-        self._again: dict[str, float] = {}
+    context: PassContext
+    events: GangEvents
+    _below: dict[str, float] = field(default_factory=dict)
+    _restarting: dict[str, float] = field(default_factory=dict)
+    _again: dict[str, float] = field(default_factory=dict)
 
     def __contains__(self, key: str) -> bool:
         return key in self._restarting
@@ -59,12 +60,15 @@ class GangRestarts:
             return None
         if key in self._restarting:
             return self._go_on(gang, now)
-        running = sum(1 for member in committed if member.is_bound) + gang.others
-        open_members = [member for member in gang.members if not member.is_bound]
+        running = sum(member.is_bound for member in committed) + gang.others
         holding = any(
             member.is_bound or any(map(claims_of.is_allocated, member.ours)) for member in committed
         )
-        if running >= (gang.terms.least or 0) or not open_members or not holding:
+        if (
+            running >= (gang.terms.least or 0)
+            or all(member.is_bound for member in gang.members)
+            or not holding
+        ):
             self._below.pop(key, None)
             return None
         since = self._below.setdefault(key, now)
@@ -72,13 +76,11 @@ class GangRestarts:
             return since + gang.terms.timeout
         text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
         if gang.terms.policy is Policy.KEEP:
-            self._events.report(
-                gang, events.BELOW_MIN_MEMBER, f"{text}; those that run are kept (policy Keep)"
-            )
+            kept = f"{text}; those that run are kept (policy Keep)"
+            self.events.report(gang, events.BELOW_MIN_MEMBER, kept)
             return None
-        self._events.report(
-            gang, events.RESTARTED, f"{text}: all of them are evicted, to start together again"
-        )
+        why = f"{text}: all of them are evicted, to start together again"
+        self.events.report(gang, events.RESTARTED, why)
         self._restarting[key] = now + EVICT_PATIENCE
         return self._restart(gang, now)
 
@@ -90,27 +92,26 @@ class GangRestarts:
         self._again.pop(gang.key, None)
         self._below[gang.key] = now
         text = f"{events.number_of(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
-        self._events.report(gang, events.BELOW_MIN_MEMBER, f"{text}: places beside them are looked for again")
+        self.events.report(gang, events.BELOW_MIN_MEMBER, f"{text}: places beside them are looked for again")
         return now + gang.terms.timeout
 
     def _restart(self, gang: Gang, now: float) -> float:
         """A pass may come every moment; a large gang is not asked to end in each of them."""
         if now >= self._again.get(gang.key, now):
-            commit.evict(gang.committed, context=self._context)
+            commit.evict(gang.committed, context=self.context)
             self._again[gang.key] = now + EVICT_PAUSE
         return self._again[gang.key]
 
 
 def victims_for(
-    gang: Gang, gangs: Iterable[Gang], users: Mapping[str, Sequence[Object]], *, fits: Fits
+    gang: Gang, gangs: Iterable[Gang], users: Users, *, fits: Fits
 ) -> tuple[list[tuple[Gang, Member]], frozenset[str]] | None:
     """Members to evict, and the nodes where the gang that waits then has its places; None where shrinking does not help."""
     spare = [
         (other, member)
         for other in sorted(gangs, key=lambda each: each.urgency)
-        if other.key != gang.key and other.terms.shrink is Shrink.FOR_OTHERS and other.committed
-        if other.urgency[0] >= gang.urgency[0]
-        for member in _spare(other)
+        if other.key != gang.key and other.urgency[0] >= gang.urgency[0]
+        for member in spare_members(other)
     ]
     answer = fits(_gone(spare, users)) if spare else None
     if not isinstance(answer, GangPlaced):
@@ -124,14 +125,16 @@ def victims_for(
     return gone, frozenset(placed.node for placed in answer.members)
 
 
-def _spare(gang: Gang) -> list[Member]:
-    """Members that run beyond the least: the last ones."""
+def spare_members(gang: Gang) -> list[Member]:
+    """Members that run beyond the least, and make room for others: the last ones."""
+    if gang.terms.shrink is not Shrink.FOR_OTHERS or not gang.committed:
+        return []
     running = [member for member in gang.members if member.is_bound]
     kept = max(0, (gang.terms.least or len(running)) - gang.done)
     return [member for member in running[kept:] if member.ours]
 
 
-def _gone(entries: Iterable[tuple[Gang, Member]], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+def _gone(entries: Iterable[tuple[Gang, Member]], users: Users) -> frozenset[str]:
     members = [member for _, member in entries]
     pods = {member.uid for member in members}
     claims = {

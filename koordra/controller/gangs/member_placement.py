@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from koordra.allocator.reasons import ClaimRefused, Reason
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.pod_terms import reads_other_pods
+from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
@@ -44,6 +45,73 @@ class PlacementRequest:
     asked: placement.Gang
     groups: Mapping[str, Group]
     excluded: ExcludedFor
+    placer: Placer
+
+    def place(self, *, budget: int = 1, without: frozenset[str] = frozenset()) -> placement.GangAnswer:
+        """Places in the cluster as it is in a pass. `without`: uids of claims and pods as if they were gone."""
+        with self.placer.overlay(without) if without else nullcontext():
+            try:
+                answer = placement.place_gang(self.asked, self.placer.engine, budget=budget)
+            except PlanError as error:  # a taint rule that cannot be read concerns everybody
+                return placement.GangUnsatisfiable(len(self.asked.fixed), str(error), {})
+            if isinstance(answer, placement.GangPlaced) and self._is_obstructed(answer):
+                return self._one_by_one()
+            return answer
+
+    def without(self, gone: frozenset[str]) -> placement.GangAnswer:
+        return self.place(without=gone)
+
+    def _is_obstructed(self, answer: placement.GangPlaced) -> bool:
+        """Whether a member has no place beside those before it, for reasons that lie between pods."""
+        if not any(reads_other_pods(pod) for group in self.groups.values() for pod in group.pods):
+            return False
+        with self.placer.overlay():
+            for placed in answer.members:
+                group = self.groups[placed.key]
+                if placed.node in self.excluded(group):
+                    return True
+                self._assume(group, placed.allocations)
+        return False
+
+    def _one_by_one(self) -> placement.GangAnswer:
+        """Each group where it fits best beside those before it; those that ask the most first."""
+        gang, undecided = self.asked, False
+        chosen: dict[str, GroupPlacement] = {}
+        reasons: dict[str, tuple[Reason, ...]] = {}
+        with self.placer.overlay():
+            for member in sorted(gang.members, key=lambda each: -_devices_asked(each.group.claims)):
+                group = self.groups[member.key]
+                if group.pending:
+                    found = self.placer.place(group, self.excluded(group))
+                else:
+                    nodes = {node for claim in group.placed if (node := claims_of.node_of(claim)) is not None}
+                    found = GroupPlacement(nodes.pop() if len(nodes) == 1 else None)
+                if found.node is None and member.group.claims:
+                    undecided = undecided or found.undecided
+                    reasons[member.key] = tuple(dict.fromkeys(chain(*found.reasons.values())))
+                    continue
+                chosen[member.key] = found
+                self._assume(group, found.allocations)
+        size, fixed = len(gang.fixed) + len(chosen), gang.fixed
+        if size < gang.minimum or not chosen:
+            text = f"{size} of {len(fixed) + len(gang.members)} members fit, {gang.minimum} are needed"
+            unplaced = placement.GangUndecided if undecided else placement.GangUnsatisfiable
+            return unplaced(size, text, reasons)
+        placed = [
+            (member, placement.PlacedMember(member.key, one.node or "", 0, one.allocations, one.levels, {}))
+            for member in gang.members
+            if (one := chosen.get(member.key)) is not None
+        ]
+        nodes = {one.node for _, one in placed} | {one.node for one in fixed}
+        score = placement.GangScore(size, 0, domains=(), opened=0, nodes=len(nodes - {""}), rails=0, spare=0)
+        left = tuple(member.key for member in gang.members if member.key not in chosen)
+        return placement.GangPlaced(tuple(ranks(placed, fixed)), left, size, score, proven=False)
+
+    def _assume(self, group: Group, allocations: Mapping[str, Mapping[str, Any]]) -> None:
+        for claim in group.pending:
+            allocation = allocations.get(objects.key(claim))
+            if allocation is not None:
+                self.placer.assume(claims_of.with_allocation(claim, allocation), group.pods)
 
 
 def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor) -> PlacementRequest:
@@ -68,7 +136,7 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
         for key, group in groups.items()
     )
     asked = placement.Gang(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
-    return PlacementRequest(gang, status, asked, groups, excluded)
+    return PlacementRequest(gang, status, asked, groups, excluded, placer)
 
 
 def _colocated(members: Iterable[Member]) -> list[Group]:
@@ -104,78 +172,6 @@ def _rank_of(member: Member) -> int | None:
             if parameters.get("kind") == "GangMember" and isinstance(parameters.get("rank"), int):
                 return int(parameters["rank"])
     return None
-
-
-def place_members(
-    request: PlacementRequest, placer: Placer, *, budget: int = 1, without: frozenset[str] = frozenset()
-) -> placement.GangAnswer:
-    """Places in the cluster as it is in a pass. `without`: uids of claims and pods as if they were gone."""
-    with placer.overlay(without) if without else nullcontext():
-        try:
-            answer = placement.place_gang(request.asked, placer.engine, budget=budget)
-        except PlanError as error:  # a taint rule that cannot be read concerns everybody
-            return placement.GangUnsatisfiable(len(request.asked.fixed), str(error), {})
-        if isinstance(answer, placement.GangPlaced) and is_obstructed(answer, request, placer):
-            return _one_by_one(request, placer)
-        return answer
-
-
-def is_obstructed(answer: placement.GangPlaced, request: PlacementRequest, placer: Placer) -> bool:
-    """Whether a member has no place beside those before it, for reasons that lie between pods."""
-    if not any(reads_other_pods(pod) for group in request.groups.values() for pod in group.pods):
-        return False
-    with placer.overlay():
-        for placed in answer.members:
-            group = request.groups[placed.key]
-            if placed.node in request.excluded(group):
-                return True
-            _assume(group, placed.allocations, placer)
-    return False
-
-
-def _one_by_one(request: PlacementRequest, placer: Placer) -> placement.GangAnswer:
-    """Each group where it fits best beside those before it; those that ask the most first."""
-    gang, undecided = request.asked, False
-    chosen: dict[str, GroupPlacement] = {}
-    reasons: dict[str, tuple[Reason, ...]] = {}
-    with placer.overlay():
-        for member in sorted(gang.members, key=lambda each: -_devices_asked(each.group.claims)):
-            group = request.groups[member.key]
-            if group.pending:
-                found = placer.place(group, request.excluded(group))
-            else:
-                nodes = {node for claim in group.placed if (node := claims_of.node_of(claim)) is not None}
-                found = GroupPlacement(nodes.pop() if len(nodes) == 1 else None)
-            if found.node is None and member.group.claims:
-                undecided = undecided or found.undecided
-                reasons[member.key] = tuple(
-                    dict.fromkeys(reason for several in found.reasons.values() for reason in several)
-                )
-                continue
-            chosen[member.key] = found
-            _assume(group, found.allocations, placer)
-    size, fixed = len(gang.fixed) + len(chosen), gang.fixed
-    if size < gang.minimum or not chosen:
-        text = f"{size} of {len(fixed) + len(gang.members)} members fit, {gang.minimum} are needed"
-        unplaced = placement.GangUndecided if undecided else placement.GangUnsatisfiable
-        return unplaced(size, text, reasons)
-    placed = [
-        (member, placement.PlacedMember(member.key, one.node or "", 0, one.allocations, one.levels, {}))
-        for member in gang.members
-        if (one := chosen.get(member.key)) is not None
-    ]
-    nodes = {one.node for _, one in placed} | {one.node for one in fixed}
-    score = placement.GangScore(size, 0, domains=(), opened=0, nodes=len(nodes - {""}), rails=0, spare=0)
-    left = tuple(member.key for member in gang.members if member.key not in chosen)
-    return placement.GangPlaced(tuple(ranks(placed, fixed)), left, size, score, proven=False)
-
-
-def _assume(group: Group, allocations: Mapping[str, Mapping[str, Any]], placer: Placer) -> None:
-    for claim in group.pending:
-        allocation = allocations.get(objects.key(claim))
-        if allocation is not None:
-            status = {**objects.status_of(claim), "allocation": allocation}
-            placer.assume({**claim, "status": status}, group.pods)
 
 
 def _devices_asked(claims: Sequence[ResourceClaim]) -> int:

@@ -27,7 +27,6 @@ from koordra.controller.cache import pod_index
 from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.groups import Urgency, most_urgent, urgency
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.gangs.annotations import (
     COMMITTED,
@@ -38,6 +37,7 @@ from koordra.controller.gangs.annotations import (
     terms_of,
     whole_number,
 )
+from koordra.placement.request.groups import Urgency, urgency
 
 _INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",
@@ -153,7 +153,7 @@ class Gang:
     @property
     def urgency(self) -> Urgency:
         """Its place in the order of planning: its most urgent member's."""
-        return most_urgent(member.pod for member in self.members)
+        return min(urgency(member.pod) for member in self.members)
 
 
 class UngateTracker:
@@ -209,8 +209,8 @@ class GangIndex:
 
     def __init__(self, cache: ClusterCache, ungating: UngateTracker) -> None:
         self.gangs: dict[GangRef, Gang] = {}
-        self._cache = cache
-        self._ungating = ungating
+        self.cache = cache
+        self.ungating = ungating
         self._refs: dict[str, GangRef] = {}
         self._pods: dict[GangRef, dict[str, Object]] = {}
         self._stale: set[GangRef] = set()
@@ -223,8 +223,8 @@ class GangIndex:
 
     def gather(self) -> list[GangRef]:
         """Bring `gangs` up to date; the marks of those that may have changed, or are gone."""
-        self._stale |= {self._refs[uid] for uid in self._ungating.touched & self._refs.keys()}
-        self._ungating.touched.clear()
+        self._stale |= {self._refs[uid] for uid in self.ungating.touched & self._refs.keys()}
+        self.ungating.touched.clear()
         stale, self._stale = self._stale, set()
         for ref in stale:
             gang = self._gang(ref, list(self._pods.get(ref, {}).values()))
@@ -254,14 +254,14 @@ class GangIndex:
             return
         touched = {uid}
         if before is None or now is None or before.pod is not now.pod:
-            users = self._cache.pod_index.users
+            users = self.cache.pod_index.users
             keys = {key for entry in (before, now) if entry is not None for key in entry.keys}
             touched |= {objects.uid(pod) for key in keys for pod in users.get(key, ())}
         self._stale.update(self._refs[other] for other in touched & self._refs.keys())
 
     def _on_namespace(self, name: str, before: Object | None, now: Object | None) -> None:
         if _mode_of(before) != _mode_of(now):
-            for key, pod in list(self._cache.pods.items()):
+            for key, pod in list(self.cache.pods.items()):
                 if objects.namespace(pod) == name:
                     self._on_pod(key, pod, pod)
 
@@ -275,19 +275,19 @@ class GangIndex:
             return None
         if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
-        terms = terms_of(ref, living, self._cache.pod_groups)
+        terms = terms_of(ref, living, self.cache.pod_groups)
         return None if terms is None else Gang(ref, terms, members, _done(pods, living))
 
     def _member(self, pod: Object) -> Member:
-        entry = self._cache.pod_index.entries.get(objects.uid(pod))
+        entry = self.cache.pod_index.entries.get(objects.uid(pod))
         claims = PodClaims(pod, ()) if entry is None else entry.claims
         is_gated = pod_index.is_gated(pod)
-        let_go = self._ungating.is_ungated(pod) if is_gated else COMMITTED in objects.annotations_of(pod)
-        return Member(pod, claims, let_go, self._ungating.in_doubt(pod))
+        let_go = self.ungating.is_ungated(pod) if is_gated else COMMITTED in objects.annotations_of(pod)
+        return Member(pod, claims, let_go, self.ungating.in_doubt(pod))
 
     def _is_native(self, pod: Object) -> bool:
         """Whether kube-scheduler allocates for the pod."""
-        mode = _mode_of(self._cache.namespaces.get(objects.namespace(pod)))
+        mode = _mode_of(self.cache.namespaces.get(objects.namespace(pod)))
         return not pod_index.is_gated(pod) and objects.is_native(pod, mode == names.MODE_NATIVE)
 
 

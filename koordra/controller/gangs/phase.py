@@ -36,6 +36,7 @@ from typing import Final
 
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.claims import Users
 from koordra.controller.gangs.membership import Gang, Member
 
 
@@ -73,7 +74,7 @@ def status_of(
     gang: Gang,
     *,
     nodes: Collection[str],
-    users: Mapping[str, Sequence[Object]],
+    users: Users,
     idle: frozenset[str] = frozenset(),
 ) -> GangStatus:
     """`nodes` that exist; `users`: claim key -> the pods that use it; `idle`: uids of members of other gangs that hold
@@ -93,7 +94,7 @@ def statuses_of(
     changed: Iterable[str],
     *,
     nodes: Collection[str],
-    users: Mapping[str, Sequence[Object]],
+    users: Users,
 ) -> dict[str, GangStatus]:
     """By key. A claim that two gangs share is kept by neither while both of them wait. `alone`: the statuses without regard to other
     gangs, which are brought up to date for those that have changed."""
@@ -118,9 +119,7 @@ def within_quota(status: GangStatus, beyond_quota: Mapping[str, str]) -> GangSta
     return replace(status, plan=() if "" in words or len(free) < status.needed else free)
 
 
-def _uncommitted(
-    gang: Gang, nodes: Collection[str], users: Mapping[str, Sequence[Object]], idle: frozenset[str]
-) -> GangStatus:
+def _uncommitted(gang: Gang, nodes: Collection[str], users: Users, idle: frozenset[str]) -> GangStatus:
     touched = takeable(gang, users, idle)
     why = _refused_because(gang)
     if why:
@@ -155,9 +154,7 @@ def _committed(gang: Gang) -> GangStatus:
     return GangStatus(Phase.WHOLE, ungate=ungate)
 
 
-def takeable(
-    gang: Gang, users: Mapping[str, Sequence[Object]], idle: frozenset[str] = frozenset()
-) -> tuple[Object, ...]:
+def takeable(gang: Gang, users: Users, idle: frozenset[str] = frozenset()) -> tuple[Object, ...]:
     """Allocated claims of members that are held, that nobody has reserved and nobody but them and the idle waits for."""
     inside = frozenset(member.uid for member in gang.held) | idle
     return claims_of.unused((claim for member in gang.held for claim in member.ours), inside, users)

@@ -9,17 +9,17 @@ A gang that waits is not looked at again before something could have changed for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.allocation.pod_terms import reads_other_pods
 from koordra.controller.allocation.reservations import GangReservation
+from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.events import GangEvents
@@ -27,14 +27,13 @@ from koordra.controller.gangs.eviction import victims_for
 from koordra.controller.gangs.member_placement import (
     ExcludedFor,
     PlacementRequest,
-    place_members,
     request_for,
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus, Phase
 from koordra.controller.placer import Placer
 from koordra.logs import get_logger
-from koordra.placement.gang import GangAnswer, GangPlaced, GangUndecided, GangUnplaced, gang_members
+from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
 from koordra.placement.index import NodeInfo
 
 log = get_logger(__name__)
@@ -97,55 +96,47 @@ class GangPlanner:
             self._reserve(request, now)
             return True
         budget = before.budget * 2 if before is not None and same else 1
-        answer = place_members(request, self.placer, budget=budget)
+        answer = request.place(budget=budget)
         if isinstance(answer, GangPlaced):
             self._write(request, answer)
             return False
         undecided = isinstance(answer, GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
-        self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
-        self.due(key, until)
-        self.context.wake(until)
         self._tell_waiting(request, answer)
         if status.phase is Phase.WAITING:
             self.reservation.waits(gang.key, now=now)
             if not undecided:
-                self._shrink_others(request, gangs, now)
+                until = self._shrink_others(request, gangs, now)
             self._reserve(request, now)
+        self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
+        self.due(key, until)
+        self.context.wake(until)
         return True
-
-    def _without(self, request: PlacementRequest, gone: frozenset[str]) -> GangAnswer:
-        return place_members(request, self.placer, without=gone)
 
     def _basis(self, request: PlacementRequest) -> tuple[object, ...]:
         members = tuple(
             (
                 member.key,
-                tuple(objects.uid(pod) for pod in member.group.pods),
+                tuple(
+                    (objects.uid(pod), objects.metadata(pod).get("generation")) for pod in member.group.pods
+                ),
                 tuple(claim.uid for claim in member.group.claims),
                 member.group.allocated,
                 tuple((node, member.excluded[node].detail) for node in sorted(member.excluded)),
             )
             for member in request.asked.members
         )
-        fixed = tuple((entry.key, entry.node) for entry in request.asked.fixed)
-        return self.epoch, request.status.phase, request.status.needed, members, fixed
+        asked, status = request.asked, request.status
+        fixed = tuple((entry.key, entry.node) for entry in asked.fixed)
+        return self.epoch, status.phase, status.needed, asked.required, members, fixed
 
     # it fits
 
     def _write(self, request: PlacementRequest, answer: GangPlaced) -> None:
         gang, growing = request.gang, request.status.phase is Phase.GROWING
         hosts = {member.key: _host(member.pod) for member in gang.members}
-        written = commit.allocate(
-            gang,
-            answer,
-            request.groups,
-            context=self.context,
-            placer=self.placer,
-            config=gang_members(gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts),
-            undo=not growing,
-        )
-        if not written:
+        config = gang_members(gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts)
+        if not commit.allocate(request, answer, config, context=self.context, undo=not growing):
             self.context.wake(self.context.clock() + 1.0)
             return
         self.reservation.forget(gang.key)
@@ -181,7 +172,7 @@ class GangPlanner:
         nodes = sorted(self.placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
         number = max(1, len(request.asked.members) // 2)
         while True:
-            answer = self._without(request, _all_on(nodes[:number], self.context.users()))
+            answer = request.place(without=_all_on(nodes[:number], self.context.users()))
             if isinstance(answer, GangPlaced):
                 found = {placed.node for placed in answer.members}
                 self.reservation.keep_free(gang.key, gang.urgency, found, now=now)
@@ -192,14 +183,16 @@ class GangPlanner:
                 return
             number *= 2
 
-    def _shrink_others(self, request: PlacementRequest, gangs: Iterable[Gang], now: float) -> None:
-        """Members above the least of elastic gangs make room, where that is their policy and helps."""
+    def _shrink_others(self, request: PlacementRequest, gangs: Iterable[Gang], now: float) -> float | None:
+        """Members above the least of elastic gangs make room, where that is their policy and helps. Returns when that is tried again,
+        for a budget may have said no."""
         key = request.gang.key
         if self._shrunk.get(key, 0.0) > now:
-            return
-        found = victims_for(request.gang, gangs, self.context.users(), fits=partial(self._without, request))
+            return self._shrunk[key]
+        users = self.context.users()
+        found = victims_for(request.gang, gangs, users, fits=request.without)
         if found is None:
-            return
+            return None
         victims, nodes = found
         self._shrunk[key] = now + SHRINK_PAUSE
         for other in sorted({other.key: other for other, _ in victims}.values(), key=lambda each: each.key):
@@ -208,6 +201,7 @@ class GangPlanner:
             self.reporter.report(replace(other, members=members), events.SHRUNK, text)
             commit.evict(members, context=self.context)
         self.reservation.keep_free(key, request.gang.urgency, nodes, now=now)
+        return self._shrunk[key]
 
 
 def _host(pod: Object) -> str:
@@ -217,7 +211,7 @@ def _host(pod: Object) -> str:
     return f"{name}.{spec['subdomain']}" if spec.get("subdomain") else name
 
 
-def _all_on(nodes: Iterable[NodeInfo], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+def _all_on(nodes: Iterable[NodeInfo], users: Users) -> frozenset[str]:
     """uids of the claims that hold devices on the nodes and of the pods that use them."""
     claims = [claim for info in nodes for claim in info.holders]
     return frozenset(

@@ -34,14 +34,13 @@ from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import ADMITTED, QuotaWatch, Usage, counted_part, tokens
+from koordra.controller.legacy.usage import ADMITTED, QuotaWatch, Usage, counted_part, reviews
 from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput, InvalidManifest
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
-from koordra.process import spawn
 from koordra.watch import WatchCache
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -84,9 +83,9 @@ class Admission:
         found = Rewritten(hidden)
         if has_dialect(hidden, self.settings) and not (in_native and self._is_extended(hidden)):
             classes = self.lookups.classes() if in_native else None
-            found, problems = self.translations.of(hidden, notes, classes=classes)
-            if problems:
-                return Answer(problems)
+            found = self.translations.of(hidden, notes, classes=classes)
+            if found.problems:
+                return Answer(found.problems)
         if found.template is not None:
             answer = self._admitted(
                 elastic_pods.with_annotations(found.pod, bound.pod), found, asked, in_native=in_native
@@ -121,7 +120,7 @@ class Admission:
         quotas = [
             quota
             for quota in self.quotas(namespace)
-            if any(name in amounts for name, _ in bounded(quota).values())
+            if any(bound.name in amounts for bound in bounded(quota))
         ]
         if not quotas:
             return pod, ""
@@ -131,8 +130,8 @@ class Admission:
             asked.uid, asking, lambda: refusal(quotas, asking, self.usage.counted), keep=not asked.is_dry_run
         )
         if not why and not asked.is_dry_run:
-            self.usage.learn(name, template["spec"]["spec"])  # the watch may show the pod before its template
-        annotations = {**objects.annotations_of(pod), ADMITTED: ",".join((*tokens(pod), asked.uid))}
+            self.usage.learn(name, amounts)  # the watch may show the pod before its template
+        annotations = {**objects.annotations_of(pod), ADMITTED: ",".join((*reviews(pod), asked.uid))}
         return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}, why
 
     def _is_extended(self, pod: Object) -> bool:
@@ -180,7 +179,6 @@ class LegacyWebhook:
         lookups: Lookups,
         *,
         metrics: Metrics,
-        patience: float = PATIENCE,
     ) -> None:
         pods = metrics.counter(
             "koordra_legacy_pods", "Legacy pods admitted or refused.", ("dialect", "outcome")
@@ -188,7 +186,6 @@ class LegacyWebhook:
         made = metrics.counter("koordra_legacy_templates", "Templates made or marked as used.", ("what",))
         usage = Usage(settings.compat, clock=time.monotonic)
         lookups.listen(usage.on_template)
-        self._patience = patience
         self._pods = WatchCache(client, PODS, on_change=usage.on_pod, trim=counted_part)
         self._quotas = QuotaWatch(client)
         self._admission = Admission(
@@ -211,7 +208,7 @@ class LegacyWebhook:
         return {path: partial(self._answer, in_native=native) for path, native in PATHS.items()}
 
     def _answer(self, asked: AdmissionRequest, *, in_native: bool) -> Answer:
-        ends = time.monotonic() + self._patience
+        ends = time.monotonic() + PATIENCE
         while not self.is_synced():
             if time.monotonic() >= ends:
                 return Answer((NOT_READY,), code=503, reason="ServiceUnavailable")
@@ -219,7 +216,7 @@ class LegacyWebhook:
         return self._admission(asked, in_native)
 
     def start(self, stop: threading.Event) -> None:
-        spawn(partial(self._pods.run, stop), name="legacy-watch-pods")
+        self._pods.start(stop)
         self._quotas.start(stop)
 
     def is_synced(self) -> bool:

@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_SLICES
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.pods import containers
-from koordra.compat.dialect.allocation import Allocated, Device, Held
+from koordra.compat.dialect.allocation import DIALECT_LABEL, Allocated, Device, unit_of
 from koordra.compat.dialects import dialect_named
 from koordra.compat.normalized_request import GIB
-from koordra.compat.rewrite import DIALECT_LABEL, UNIT
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import ClusterCache
@@ -39,13 +40,14 @@ from koordra.controller.elastic.cards import (
     consumed,
     containers_using,
     memory_of_device,
-    place_of,
     published_devices,
 )
-from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
+from koordra.controller.elastic.claims import place_of
+from koordra.controller.reconcile_loop import PERIOD, run_passes
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.process import spawn
 
 log = get_logger(__name__)
 
@@ -56,23 +58,19 @@ Devices = Mapping[tuple[str, str], Device]
 def wanted(pod: Object, claims: Sequence[Object], devices: Devices) -> dict[str, str]:
     """The annotations of a bound pod whose claims are all allocated; none for dialects that left none."""
     dialect = dialect_named(objects.annotations_of(pod).get(DIALECT_LABEL, ""))
-    if dialect is None or dialect.annotations is None:
+    if dialect is None or dialect.allocation_annotations is None:
         return {}
     found = allocated(pod, claims, devices)
-    return dialect.annotations(found) if found is not None and found.held else {}
-
-
-_LONGEST_UNIT: Final = 18
-"""Digits."""
+    return dialect.allocation_annotations(found) if found is not None and found.held else {}
 
 
 def allocated(pod: Object, claims: Sequence[Object], devices: Devices) -> Allocated | None:
     """What the pod has; None while a device of it is not published."""
-    held: list[Held] = []
+    held: list[Device] = []
     at, unit = 0, GIB
     for claim in claims:
         at = max(at, _unix((claims_of.allocation(claim) or {}).get("allocationTimestamp")))
-        unit = _unit(claim) or unit
+        unit = unit_of(objects.annotations_of(claim)) or unit
         for result in claims_of.results(claim):
             if result.get("driver") != names.DRIVER:
                 continue
@@ -81,8 +79,8 @@ def allocated(pod: Object, claims: Sequence[Object], devices: Devices) -> Alloca
                 return None
             memory, share = consumed(result, names.CAPACITY_MEMORY), consumed(result, names.CAPACITY_SHARE)
             held.append(
-                Held(
-                    device=device,
+                replace(
+                    device,
                     containers=tuple(containers_using(pod, claim, str(result.get("request")))),
                     memory=device.total if memory is None else memory,
                     cores=consumed(result, names.CAPACITY_CORES) or 0,
@@ -94,7 +92,7 @@ def allocated(pod: Object, claims: Sequence[Object], devices: Devices) -> Alloca
         node=str(spec.get("nodeName") or ""),
         containers=tuple(str(entry.get("name")) for entry in containers(pod)),
         app=tuple(str(entry.get("name")) for entry in spec.get("containers") or ()),
-        held=tuple(sorted(held, key=lambda one: (one.device.kind, one.device.minor, one.device.bus_id))),
+        held=tuple(sorted(held, key=lambda one: (one.kind, one.minor, one.bus_id))),
         at=at,
         unit=unit,
     )
@@ -108,13 +106,7 @@ def devices_of(slices: Iterable[Object]) -> dict[tuple[str, str], Device]:
     }
 
 
-def _unit(claim: Object) -> int:
-    """0 where the claim says nothing that can be read."""
-    text = objects.annotations_of(claim).get(UNIT, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_UNIT else 0
-
-
-def _device(device: Mapping[str, Any], parent: Mapping[str, Any] | None) -> Device:
+def _device(device: Fields, parent: Fields | None) -> Device:
     kind = _text(device, "type")
     return Device(
         kind=kind,
@@ -127,7 +119,7 @@ def _device(device: Mapping[str, Any], parent: Mapping[str, Any] | None) -> Devi
     )
 
 
-def _minor(device: Mapping[str, Any]) -> int:
+def _minor(device: Fields) -> int:
     """A card's minor; of a NIC the number in its RDMA device's name (mlx5_3 is 3), as Koordinator counts them."""
     found = attribute(device, "minor")
     if isinstance(found, int):
@@ -136,13 +128,13 @@ def _minor(device: Mapping[str, Any]) -> int:
     return int(tail) if tail.isdigit() else 0
 
 
-def _text(device: Mapping[str, Any], name: str) -> str:
+def _text(device: Fields, name: str) -> str:
     return str(attribute(device, name) or "")
 
 
 def _unix(text: object) -> int:
     try:
-        return int(datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp())
+        return int(datetime.fromisoformat(str(text)).timestamp())
     except ValueError:
         return 0
 
@@ -212,23 +204,16 @@ class PeerAnnotations:
 
 
 def start_peer_annotations(
-    client: KubeClient, writer: PeerAnnotations, *, changed: threading.Event, stop: threading.Event
+    writer: PeerAnnotations, *, changed: threading.Event, stop: threading.Event
 ) -> threading.Thread:
     """Passes until `stop`, in a thread of its own: after any change, and every half minute."""
 
-    def reconcile(_caches: Caches) -> None:
+    def one_pass() -> float:
         writer.sync()
+        return PERIOD
 
-    return start_reconcile_loop(
-        client,
-        reconcile,
-        name="peer-annotations",
-        kinds=(),
-        crds=(),
-        gather=GATHER,
-        changed=changed,
-        stop=stop,
-    )
+    run = partial(run_passes, one_pass, name="peer-annotations", gather=GATHER, changed=changed, stop=stop)
+    return spawn(run, name="peer-annotations")
 
 
 def _is_served(pod: Object) -> bool:

@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Informers
 from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
-from koordra.controller.legacy.quota import PodCharge, beyond, bounded, overdrawn
+from koordra.controller.legacy.quota import Gangs, beyond, bounded, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.legacy.templates import Lost, NotMade, Templates, lost_templates, unused
-from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_templates
-from koordra.controller.reconcile_loop import run_reconcile_loop
+from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
+from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_entries
+from koordra.controller.reconcile_loop import run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.errors import Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
-from koordra.watch import WatchCache
+from koordra.watch import WatchCache, start_watches
 
 log = get_logger(__name__)
 
@@ -43,15 +44,12 @@ NOT_READ: Final = (
 LOST: Final = "LegacyTemplateLost"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
-Observe = Callable[[Kind], list[Object]]
-"""The objects of a kind in the term's caches, which are listed."""
-Find = Callable[[Kind, str], Object | None]
-"""(kind, key) -> the object in the term's caches."""
-
 
 class LegacyController:
     """Makes templates again, deletes unused ones, counts quotas. `on_pod` follows the term's watch of pods; `wake` is called when a
     quota has changed."""
+
+    _caches: Informers
 
     def __init__(
         self,
@@ -66,13 +64,7 @@ class LegacyController:
         self._settings = settings
         self._report = report
         self._may_write = may_write
-        self._wake = wake
-        self._find: Find = lambda _kind, _key: None
-        self._observe: Observe = lambda _kind: []
-        self._observed_pods = 0
-        self._is_counted = False
-        self._was_read = False
-        self._unread_since: float | None = None
+        self._since = time.monotonic()
         self._changed = threading.Event()
         self._usage = Usage(settings.compat, clock=time.monotonic)
         self._quotas = QuotaWatch(client, wake=wake)
@@ -80,61 +72,43 @@ class LegacyController:
         self._missed: dict[tuple[str, str], float] = {}
         self._over: dict[str, str] = {}
 
-    def start(self, observe: Observe, stop: threading.Event, *, find: Find) -> threading.Thread:
-        """A leader's term, in a thread of its own."""
-        self._observe, self._find = observe, find
+    def start(self, caches: Informers, stop: threading.Event) -> threading.Thread:
+        """A leader's term, in a thread of its own. The caches are listed, and `on_pod` was told of their pods."""
+        self._caches = caches
+        self._since = time.monotonic()
         return spawn(partial(self._run, stop), name="legacy-upkeep")
 
     def _run(self, stop: threading.Event) -> None:
-        spawn(partial(self._templates.run, stop), name="legacy-resourceclaimtemplates")
         self._quotas.start(stop)
-        while not self._templates.wait_synced(0.2):
-            if stop.is_set():
-                return
-        run_reconcile_loop(
-            self._client,
-            lambda _: self._pass(),
-            name="legacy-pods",
-            kinds=(),
-            crds=(),
-            gather=GATHER,
-            changed=self._changed,
-            stop=stop,
-        )
+        if start_watches([self._templates], stop):
+            run_passes(self._pass, name="legacy-pods", gather=GATHER, changed=self._changed, stop=stop)
 
-    def held(
-        self, members: Sequence[PodClaims], gangs: Mapping[str, tuple[str, int]] | None = None
-    ) -> Mapping[str, str]:
+    def held(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
         """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text: pods, quotas or
         templates are not read yet. `gangs`: of members that start together, by uid, their gang and how many of them it can do
         without. Asked before each planning."""
-        found: dict[str, str] = {}
         by_namespace: dict[str, list[PodClaims]] = {}
         for member in members:
-            if member.pending and any(legacy_templates(member.pod)):
+            if member.pending and legacy_entries(member.pod):
                 by_namespace.setdefault(objects.namespace(member.pod), []).append(member)
+        if not self._is_read():
+            why = NOT_READ if time.monotonic() - self._since > PATIENCE else ""
+            return {objects.uid(member.pod): why for listed in by_namespace.values() for member in listed}
+        found: dict[str, str] = {}
         for namespace, waiting in by_namespace.items():
-            if not self._is_read():
-                found.update((objects.uid(member.pod), self._not_read()) for member in waiting)
-                continue
             quotas = [quota for quota in self._quotas.of(namespace) if bounded(quota)]
             if quotas:
-                here = [member for member in members if objects.namespace(member.pod) == namespace]
-                served = {objects.name(one.pod) for one in here if len(one.pending) < len(one.ours)}
-                found.update(self._beyond(namespace, quotas, waiting, served=served, gangs=gangs or {}))
+                served = {
+                    objects.name(one.pod)
+                    for one in members
+                    if objects.namespace(one.pod) == namespace and len(one.pending) < len(one.ours)
+                }
+                found |= self._beyond(namespace, quotas, waiting, served=served, gangs=gangs)
         return found
 
-    def _not_read(self) -> str:
-        if self._unread_since is None:
-            self._unread_since = time.monotonic()
-        return NOT_READ if time.monotonic() - self._unread_since > PATIENCE else ""
-
     def _is_read(self) -> bool:
-        """Quotas, and every pod of the first list with the templates: what runs since before this leader's term is counted too."""
-        if not self._is_counted:
-            counted = self._observed_pods >= len(self._observe(PODS))
-            self._is_counted = counted and self._templates.wait_synced(0)
-        return self._is_counted and self._quotas.is_synced()
+        """Quotas and templates; what runs since before this leader's term was counted before it began."""
+        return self._templates.wait_synced(0) and self._quotas.is_synced()
 
     def _beyond(
         self,
@@ -142,51 +116,42 @@ class LegacyController:
         quotas: Sequence[Object],
         waiting: Sequence[PodClaims],
         *,
-        served: Container[str],
-        gangs: Mapping[str, tuple[str, int]],
+        served: set[str],
+        gangs: Gangs,
     ) -> dict[str, str]:
-        claims = {objects.key(claim): claim for member in waiting for claim in member.ours}
         self._usage.recall(
             namespace,
-            template=lambda where, name: self._templates.get(f"{where}/{name}"),
-            claim=lambda where, name: (
-                claims.get(f"{where}/{name}") or self._find(RESOURCE_CLAIMS, f"{where}/{name}")
-            ),
+            template=self._templates.get,
+            claim=lambda where, name: self._caches.get(RESOURCE_CLAIMS, f"{where}/{name}"),
         )
         late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_observed(one.pod)}
-        if not late and not any(overdrawn(quota, self._usage.counted) for quota in quotas):
-            return {}
+        if not any(overdrawn(quota, self._usage.counted) for quota in quotas):
+            return late
         planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
-        counted = []
-        for name, charge in self._usage.charges(namespace).items():
-            has_devices = name in served or (name not in planned and self._has_devices(f"{namespace}/{name}"))
-            if has_devices or name in planned:
-                gang, spare = gangs.get(planned.get(name, ""), ("", 0))
-                age = str(charge.pod["metadata"].get("creationTimestamp") or ""), name
-                counted.append(PodCharge(name, charge, has_devices, age, gang, spare))
-        return late | {planned[name]: text for name, text in beyond(quotas, counted).items()}
+        charges = self._usage.charges(namespace)
+        others = charges.keys() - planned.keys() - served
+        served |= {name for name in others if self._has_devices(f"{namespace}/{name}")}
+        counted = {name: charge for name, charge in charges.items() if name in served or name in planned}
+        gang_of = {name: gangs[uid] for name, uid in planned.items() if uid in gangs}
+        held = beyond(quotas, counted, served=served, gangs=gang_of)
+        return late | {planned[name]: text for name, text in held.items()}
 
     def _has_devices(self, key: str) -> bool:
         """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or behind another
         gate. It may get there only when others of its namespace end (a quota on the class), so nobody is to wait for it."""
-        pod = self._find(PODS, key)
+        pod = self._caches.get(PODS, key)
         return pod is None or is_bound(pod) or not is_living(pod)
 
     def _pass(self) -> float:
         """Seconds until the next pass, if nothing changes."""
-        if not self._was_read and self._is_read():
-            self._was_read = True
-            self._wake()  # nothing has changed where there are no quotas
-        pods = [pod for pod in self._observe(PODS) if any(legacy_templates(pod))]
+        pods = [pod for pod in self._caches.objects(PODS) if legacy_entries(pod)]
         templates = self._templates.objects()
-        classes = {objects.name(one): one for one in self._observe(DEVICE_CLASSES)}
+        classes = {objects.name(one): one for one in self._caches.objects(DEVICE_CLASSES)}
         self._recreate(pods, {objects.key(one): one for one in templates}, classes)
         grace = self._settings.grace
         for template in unused(pods, templates, now=time.time(), grace=grace):
             self._delete(template)
         self._report_quotas()
-        if not self._was_read:
-            return GATHER
         return 0.5 if self._missed else min(PERIOD, max(grace / 4, 0.5))
 
     def _report_quotas(self) -> None:
@@ -206,24 +171,22 @@ class LegacyController:
             missing.add(place)
             if now - self._missed.setdefault(place, now) < SETTLE:
                 continue
-            self._missed[place] = now
-            if lost.template is None:
-                self._missed[place] += REPORT_AGAIN
-                self._report(ClaimEvent(LOST, cut(lost.why), (lost.pod,)))
-            else:
-                self._make(lost)
+            self._missed[place] = now if lost.template else now + REPORT_AGAIN
+            if why := self._make(lost.template) if lost.template else lost.why:
+                self._report(ClaimEvent(LOST, cut(why), (lost.pod,)))
         self._missed = {place: since for place, since in self._missed.items() if place in missing}
 
-    def _make(self, lost: Lost) -> None:
-        if lost.template is None or not self._may_write():
-            return
-        store = Templates(self._client, known=lambda *_: None, now=time.time, grace=self._settings.grace)
+    def _make(self, template: Object) -> str:
+        """Why it could not be made."""
+        if not self._may_write():
+            return ""
+        store = Templates(self._client, known=lambda _: None, now=time.time, grace=self._settings.grace)
         try:
-            store.ensure(lost.template)
+            store.ensure(template)
         except NotMade as error:
-            self._report(ClaimEvent(LOST, cut(str(error)), (lost.pod,)))
-        else:
-            log.info("legacy_template_made_again", template=objects.key(lost.template))
+            return str(error)
+        log.info("legacy_template_made_again", template=objects.key(template))
+        return ""
 
     def _delete(self, template: Object) -> None:
         if not self._may_write():
@@ -242,12 +205,9 @@ class LegacyController:
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         """Listener of the watch of pods."""
-        try:
-            if any(legacy_templates(pod)):
-                self._usage.on_pod(event, pod)
-                self._changed.set()
-        finally:
-            self._observed_pods += 1
+        if legacy_entries(pod):
+            self._usage.on_pod(event, pod)
+            self._changed.set()
 
     def _on_template(self, event: str, template: Object, /) -> None:
         self._usage.on_template(event, template)

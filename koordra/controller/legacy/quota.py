@@ -29,12 +29,12 @@ kube-scheduler gives out devices and knows nothing of these quotas: there the co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.compat.quota_charges import Amounts, is_in_bytes
 from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, to_int
@@ -50,17 +50,28 @@ class Charge:
     amounts: Amounts
 
 
-def bounded(quota: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """Name in the quota -> (name of the resource, the bound), of names that rewritten pods may be charged under."""
-    found = {}
-    for key, value in (objects.spec_of(quota).get("hard") or {}).items():
+class Bound(NamedTuple):
+    """One line of a quota, `key`, on a resource; `used` is what the API server counts itself."""
+
+    key: str
+    name: str
+    hard: int
+    used: int
+
+
+def bounded(quota: Fields) -> list[Bound]:
+    """The lines on names that rewritten pods may be charged under."""
+    found = []
+    used = objects.status_of(quota).get("used") or {}
+    for key, value in sorted((objects.spec_of(quota).get("hard") or {}).items()):
         prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), "")
         name = key.removeprefix(prefix)
         if prefix and "/" in name:
             try:
-                found[str(key)] = (name, to_int(value))
+                hard = to_int(value)
             except InvalidQuantity:
                 continue
+            found.append(Bound(key, name, hard, to_int(used.get(key, 0))))
     return found
 
 
@@ -72,7 +83,7 @@ def refusal(quotas: Iterable[Object], asking: Charge, counted: CountOf) -> str:
     """Why the pod may not be admitted beside the others; "" where it may."""
     for quota in quotas:
         if in_scope(quota, asking.pod):
-            unsaid = {name for name, _ in bounded(quota).values() if asking.amounts.get(name, 0) is None}
+            unsaid = {bound.name for bound in bounded(quota) if asking.amounts.get(bound.name, 0) is None}
             if unsaid:
                 return f"failed quota: {objects.name(quota)}: must specify {','.join(sorted(unsaid))}"
             if over := exceeded(quota, asking, counted):
@@ -83,8 +94,8 @@ def refusal(quotas: Iterable[Object], asking: Charge, counted: CountOf) -> str:
 def exceeded(quota: Object, asking: Charge, counted: CountOf) -> str:
     """In what the pod would go above the quota; "" where in nothing. Amounts that it does not say count nothing."""
     over: list[tuple[str, ...]] = []
-    for key, (name, hard) in sorted(bounded(quota).items()):
-        now, more = used(quota, key, name, counted), asking.amounts.get(name) or 0
+    for key, name, hard, there in bounded(quota):
+        now, more = there + counted(quota, name), asking.amounts.get(name) or 0
         if more and now + more > hard:
             over.append(tuple(f"{key}={_text(name, amount)}" for amount in (more, now, hard)))
     if not over:
@@ -97,36 +108,31 @@ def overdrawn(quota: Object, counted: CountOf) -> str:
     """The lines that are gone beyond by what is there; "" where none is. Two replicas of the webhook may have let in one too many, or
     the bound was lowered: nothing is taken from anybody, nothing more is let in, and who has no devices yet gets none."""
     return "; ".join(
-        f"{key}: {now} used, {hard} allowed"
-        for key, (name, hard) in sorted(bounded(quota).items())
-        if counted(quota, name) and (now := used(quota, key, name, counted)) > hard
+        f"{key}: {there + ours} used, {hard} allowed"
+        for key, name, hard, there in bounded(quota)
+        if (ours := counted(quota, name)) and there + ours > hard
     )
-
-
-def used(quota: Object, key: str, name: str, counted: CountOf) -> int:
-    """What counts against one line of a quota."""
-    return to_int((objects.status_of(quota).get("used") or {}).get(key, 0)) + counted(quota, name)
 
 
 def _text(name: str, amount: int) -> str:
     return canonical(amount) if is_in_bytes(name) else str(amount)
 
 
-def is_scoped(quota: Mapping[str, Any]) -> bool:
+def is_scoped(quota: Fields) -> bool:
     spec = objects.spec_of(quota)
     return bool(spec.get("scopes") or spec.get("scopeSelector"))
 
 
-def in_scope(quota: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+def in_scope(quota: Fields, pod: Fields) -> bool:
     """Whether the quota counts the pod. A scope that is not known here counts it, which is the stricter side."""
     spec = objects.spec_of(quota)
-    if not all(_in(str(scope), pod) for scope in spec.get("scopes") or ()):
-        return False
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return all(_matches(one, pod) for one in expressions)
+    return all(_in(str(scope), pod) for scope in spec.get("scopes") or ()) and all(
+        _matches(one, pod) for one in expressions
+    )
 
 
-def _in(scope: str, pod: Mapping[str, Any]) -> bool:
+def _in(scope: str, pod: Fields) -> bool:
     spec = objects.spec_of(pod)
     ends = spec.get("activeDeadlineSeconds") is not None
     known = {
@@ -141,7 +147,7 @@ def _in(scope: str, pod: Mapping[str, Any]) -> bool:
     return known.get(scope, True)
 
 
-def _affinity_terms(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _affinity_terms(pod: Fields) -> Iterator[Fields]:
     affinity = objects.spec_of(pod).get("affinity") or {}
     for kind in ("podAffinity", "podAntiAffinity"):
         said = affinity.get(kind) or {}
@@ -150,7 +156,7 @@ def _affinity_terms(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield weighted.get("podAffinityTerm") or {}
 
 
-def _matches(one: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+def _matches(one: Fields, pod: Fields) -> bool:
     scope, operator, values = str(one.get("scopeName")), one.get("operator"), one.get("values") or ()
     inside = _in(scope, pod)
     if operator == "DoesNotExist":
@@ -167,29 +173,29 @@ BEYOND: Final = (
 WITH_ITS_GANG: Final = "gang {} waits as a whole, since too few of its members fit: {}"
 
 
-@dataclass(frozen=True, slots=True)
-class PodCharge:
-    """A pod of one namespace. `has_devices`: nothing is taken from it, and it comes first. `age` orders the others. `gang`: whom it
-    starts with; `spare`: how many of them may be held without holding all."""
-
-    name: str
-    charge: Charge
-    has_devices: bool
-    age: tuple[str, str]
-    gang: str = ""
-    spare: int = 0
+Gangs = Mapping[str, tuple[str, int]]
+"""Pod -> the gang that it starts with, and how many of its members may be held without holding all."""
 
 
-def beyond(quotas: Sequence[Object], pods: Iterable[PodCharge]) -> dict[str, str]:
-    """Name -> why the pod gets no devices. `quotas` and `pods` are of one namespace; who cannot be given devices now is not
-    among them, for nobody should wait for him."""
+def beyond(
+    quotas: Sequence[Object],
+    charges: Mapping[str, Charge],
+    *,
+    served: Container[str],
+    gangs: Gangs,
+) -> dict[str, str]:
+    """Name -> why the pod gets no devices. All are of one namespace; who cannot be given devices now is not among the charges, for
+    nobody should wait for him. `served` have devices: nothing is taken from them, and they come first."""
     taken: Counter[tuple[str, str]] = Counter()
-    in_turn: dict[tuple[str, str], list[PodCharge]] = {}  # a gang is as old as its oldest member
-    for pod in sorted(pods, key=lambda one: one.age):
-        if pod.has_devices:
-            _take(quotas, pod, taken)
+    in_turn: dict[tuple[str, str], list[str]] = {}  # a gang is as old as its oldest member
+    for name in sorted(
+        charges, key=lambda name: (str(charges[name].pod["metadata"].get("creationTimestamp") or ""), name)
+    ):
+        if name in served:
+            _take(quotas, charges[name], taken)
         else:
-            in_turn.setdefault((pod.gang, "" if pod.gang else pod.name), []).append(pod)
+            gang, _ = gangs.get(name, ("", 0))
+            in_turn.setdefault((gang, "" if gang else name), []).append(name)
 
     def counted(quota: Object, name: str) -> int:
         return taken[objects.name(quota), name]
@@ -197,23 +203,23 @@ def beyond(quotas: Sequence[Object], pods: Iterable[PodCharge]) -> dict[str, str
     held: dict[str, str] = {}
     for (gang, _), together in in_turn.items():
         before, found = taken.copy(), {}
-        for pod in together:
+        for name in together:
             for quota in quotas:
-                why = in_scope(quota, pod.charge.pod) and exceeded(quota, pod.charge, counted)
+                why = in_scope(quota, charges[name].pod) and exceeded(quota, charges[name], counted)
                 if why:
-                    found[pod.name] = BEYOND.format(why, objects.name(quota))
+                    found[name] = BEYOND.format(why, objects.name(quota))
                     break
             else:
-                _take(quotas, pod, taken)
-        if gang and len(found) > together[0].spare:
+                _take(quotas, charges[name], taken)
+        if gang and len(found) > gangs[together[0]][1]:
             taken, words = before, WITH_ITS_GANG.format(gang, next(iter(found.values())))
-            found = {pod.name: words for pod in together}
+            found = dict.fromkeys(together, words)
         held.update(found)
     return held
 
 
-def _take(quotas: Sequence[Object], pod: PodCharge, taken: Counter[tuple[str, str]]) -> None:
+def _take(quotas: Sequence[Object], charge: Charge, taken: Counter[tuple[str, str]]) -> None:
     for quota in quotas:
-        if in_scope(quota, pod.charge.pod):
-            for name, amount in pod.charge.amounts.items():
+        if in_scope(quota, charge.pod):
+            for name, amount in charge.amounts.items():
                 taken[objects.name(quota), name] += amount or 0

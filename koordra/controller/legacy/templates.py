@@ -18,20 +18,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.elastic import elastic_pods
 from koordra.api.kinds import RESOURCE_CLAIM_TEMPLATES
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.compat import original_request
+from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
 from koordra.compat.quota_charges import canonical_spec, dialect_of
-from koordra.compat.rewrite import DIALECT_LABEL, UNIT, template_name
+from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.translation import in_native_form
-from koordra.controller.legacy.usage import legacy_templates
+from koordra.controller.legacy.translation import native_form
+from koordra.controller.legacy.usage import MALFORMED, legacy_entries
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
 
@@ -53,30 +54,23 @@ class NotMade(Exception):
         self.planted = planted
 
 
+@dataclass(slots=True)
 class Templates:
-    """`known` looks into the watch; `now` is the wall clock in seconds. Safe to use from several threads."""
+    """`known` looks into the watch, by key; `now` is the wall clock in seconds. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        known: Callable[[str, str], Object | None],
-        now: Callable[[], float],
-        grace: float,
-        count: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._client = client
-        self.known = known
-        self._now = now
-        self._mark_after = grace / 2
-        self._count = count
-        self._lock = threading.Lock()
-        self._recent: dict[str, tuple[float, Object]] = {}
+    client: KubeClient
+    _: KW_ONLY
+    known: Callable[[str], Object | None]
+    now: Callable[[], float]
+    grace: float
+    count: Callable[[str], None] = lambda _: None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _recent: dict[str, tuple[float, Object]] = field(default_factory=dict)
 
     def ensure(self, template: Object) -> None:
         """Raises NotMade."""
         key = objects.key(template)
-        found = self._seen(key) or self.known(objects.namespace(template), objects.name(template))
+        found = self._seen(key) or self.known(key)
         try:
             if found is None or objects.is_deleting(found):
                 self._make(template)
@@ -91,39 +85,37 @@ class Templates:
     def _make(self, template: Object) -> None:
         place = objects.namespace(template)
         try:
-            made = self._client.create(
-                RESOURCE_CLAIM_TEMPLATES, marked(template, self._now()), namespace=place
-            )
-            self._count("made")
+            made = self.client.create(RESOURCE_CLAIM_TEMPLATES, marked(template, self.now()), namespace=place)
+            self.count("made")
         except Conflict:
-            made = self._client.get(RESOURCE_CLAIM_TEMPLATES, objects.name(template), namespace=place)
+            made = self.client.get(RESOURCE_CLAIM_TEMPLATES, objects.name(template), namespace=place)
             refuse_other_content(made, template)
         self._remember(made)
 
     def _mark(self, found: Object, template: Object) -> None:
         """Nobody deletes it from under the pod."""
-        now = self._now()
-        if not is_ours(found) or now - last_used(found) < self._mark_after:
+        now = self.now()
+        if not is_ours(found) or now - last_used(found) < self.grace / 2:
             return
         change = {"metadata": {"annotations": {LAST_USED: stamp(now)}}}
         try:
-            changed = self._client.patch(
+            changed = self.client.patch(
                 RESOURCE_CLAIM_TEMPLATES, objects.name(found), change, namespace=objects.namespace(found)
             )
         except NotFound:
             self._make(template)
         else:
-            self._count("marked")
+            self.count("marked")
             self._remember(changed)
 
     def _seen(self, key: str) -> Object | None:
         """What this replica made or marked within a few seconds."""
         with self._lock:
             at, found = self._recent.get(key, (0.0, None))
-            return found if self._now() - at < RECENT else None
+            return found if self.now() - at < RECENT else None
 
     def _remember(self, made: Object) -> None:
-        now = self._now()
+        now = self.now()
         with self._lock:
             self._recent[objects.key(made)] = (now, made)
             if len(self._recent) > MOST_RECENT:
@@ -153,7 +145,7 @@ def keeps_promise(template: Object) -> bool:
     return said and template_name(dialect, spec) == name
 
 
-def content(template: Mapping[str, Any]) -> tuple[Any, Any]:
+def content(template: Fields) -> tuple[Any, Any]:
     """What decides about claims made from it."""
     spec = objects.spec_of(template)
     metadata = spec.get("metadata") or {}
@@ -174,11 +166,11 @@ def marked(template: Object, now: float) -> Object:
     }
 
 
-def is_ours(template: Mapping[str, Any]) -> bool:
+def is_ours(template: Fields) -> bool:
     return objects.labels_of(template).get(MADE_BY) == WEBHOOK
 
 
-def last_used(template: Mapping[str, Any]) -> float:
+def last_used(template: Fields) -> float:
     """Seconds since 1970; 0 where it does not say, or says what cannot be read."""
     said = objects.annotations_of(template).get(LAST_USED) or objects.metadata(template).get(
         "creationTimestamp"
@@ -209,53 +201,41 @@ def lost_templates(
     """`templates` by namespace/name. What is there is compared with its name once; what is not is worked out again from the
     first pod that can."""
     compared: dict[str, bool] = {}
-    made: set[str] = set()
+    again: set[str] = set()
     for pod in pods:
         if objects.pod_is_finished(pod) or objects.is_deleting(pod):
             continue
-        for entry, name in _waiting_for(pod):
+        claimed = {str(one.get("name")) for one in objects.status_of(pod).get("resourceClaimStatuses") or ()}
+        for entry, name in legacy_entries(pod).items():
             key = f"{objects.namespace(pod)}/{name}"
             there = templates.get(key)
-            if there is not None:
-                if key not in compared:
-                    compared[key] = keeps_promise(there)
-                if not compared[key]:
-                    yield Lost(pod, name, None, OTHER_CONTENT.format(key))
-            elif key not in made:
+            if entry in claimed or key in again:
+                continue
+            if there is None:
                 found = _again(pod, entry, name, classes, settings)
                 if found is not None:
-                    made.add(key)
+                    again.add(key)
                 yield Lost(pod, name, found, "" if found else _why(pod, entry, name))
-
-
-def _waiting_for(pod: Object) -> Iterator[tuple[str, str]]:
-    """(entry, template) of claims that are still to be made from templates of ours."""
-    made = {str(one.get("name")) for one in objects.status_of(pod).get("resourceClaimStatuses") or ()}
-    ours = set(legacy_templates(pod))
-    for one in objects.spec_of(pod).get("resourceClaims") or ():
-        name = str(one.get("resourceClaimTemplateName") or "")
-        if name in ours and str(one.get("name")) not in made:
-            yield str(one["name"]), name
+                continue
+            if key not in compared:
+                compared[key] = keeps_promise(there)
+            if not compared[key]:
+                yield Lost(pod, name, None, OTHER_CONTENT.format(key))
 
 
 def _again(
     pod: Object, entry: str, name: str, classes: Mapping[str, Object], settings: Settings
 ) -> Object | None:
     """The template of that very name, worked out from what the pod carries."""
-    try:
-        found = original_request.rewritten_again(elastic_pods.without_annotations(pod), entry, settings)
-    except _MALFORMED:
-        return None
-    if found is None or found.template is None:
-        return None
-    for template in (found.template, in_native_form(found, classes)[0].template):
-        if template is not None and objects.name(template) == name:
-            return template
+    bare = elastic_pods.without_annotations(pod)
+    for native in (None, native_form(classes)):
+        try:
+            found = original_request.rewritten_again(bare, entry, settings, native)
+        except MALFORMED:
+            return None
+        if found is not None and found.template is not None and objects.name(found.template) == name:
+            return found.template
     return None
-
-
-_MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Users can write what they like into the annotation: one pod must not end the upkeep of all others."""
 
 
 def _why(pod: Object, entry: str, name: str) -> str:
@@ -274,7 +254,7 @@ def unused(
         f"{objects.namespace(pod)}/{name}"
         for pod in pods
         if not objects.pod_is_finished(pod)
-        for name in legacy_templates(pod)
+        for name in legacy_entries(pod).values()
     }
     for template in templates:
         if (

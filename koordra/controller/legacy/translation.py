@@ -9,9 +9,9 @@ The rewriting is given the bare pod and sees nothing else, so its result cannot 
 the pod are the parts of the bare pod that have changed. Left out are a pod's name and owner, volumes and their mounts (every
 pod has the volume of its token under another name), affinity, ports and probes, labels and annotations that no dialect has.
 
-Only what was translated is remembered. A refusal, a pod that asks for nothing and a pod of an odd shape are worked out each
-time from the whole pod. Warnings are kept with what was made, and name the pod that gets them. The memory spares a review of a
-known workload two fifths of its processor time (`python -m benchmarks admission`).
+A refusal, a pod that asks for nothing, one of an odd shape and one of a native namespace, where the classes of now have a say, are
+worked out each time from the whole pod. Warnings are kept with what was made, and name the pod that gets them. The memory spares a
+review of a known workload two fifths of its processor time (`python -m benchmarks admission`).
 
 In native mode the claim is in standard terms, under a name of its own: the claim webhook translates claims of native namespaces
 (webhook/native.py), also the template that is made for a legacy pod; so it is translated before it is named, and what is stored
@@ -21,34 +21,28 @@ is what the name promises. Where a request was split, containers use all of its 
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic.notes import Note, Notes
-from koordra.api.objects import Object
-from koordra.api.pods import CONTAINER_LISTS, with_containers
-from koordra.compat.detection import LIKE_ANNOTATIONS
-from koordra.compat.dialect import MOST_KEPT, Place, covering
-from koordra.compat.dialects import DIALECTS
+from koordra.api.objects import Fields, Object
+from koordra.api.pods import CONTAINER_LISTS
+from koordra.compat.detection import LIKE_ANNOTATIONS, is_written, kept_by_name, signs_of
+from koordra.compat.dialect.allocation import DIALECT_LABEL
 from koordra.compat.original_request import with_original_request
-from koordra.compat.rewrite import DIALECT_LABEL, Rewritten, rewrite, template_name
+from koordra.compat.rewrite import Native, Rewritten, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.webhook import native
-from koordra.controller.webhook.claims import devices_of, request_names
 from koordra.errors import InvalidInput
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 REMEMBERED: Final = 1024
 """Workloads; the one that was not asked for longest makes room."""
-MOST_TEXT: Final = 8 * 1024 * 1024
-"""Characters of all keys together: users write what is in them, megabytes in one pod if they like."""
-LONGEST: Final = MOST_TEXT // 64
-"""A pod that says more is worked out each time, so that one user cannot push everybody else out with a few."""
+LONGEST: Final = 16 * 1024
+"""Characters of a bare pod. Users write what is in it, megabytes if they like: one that says more is worked out each time."""
 _OF_PODS: Final = ("nodeName", "schedulerName", "runtimeClassName", "overhead", "resourceClaims")
 _OF_CONTAINERS: Final = (
     "name",
@@ -60,125 +54,58 @@ _OF_CONTAINERS: Final = (
     "restartPolicy",
 )
 
-Translation = tuple[Rewritten, tuple[InvalidInput, ...]]
-"""The rewriting, and what cannot be said in native mode."""
-
 
 def translated(
     pod: Object, settings: Settings, notes: Notes, *, classes: Mapping[str, Object] | None
-) -> Translation:
+) -> Rewritten:
     """The pod as it is to be stored but for its gate: with what was asked, the dialect, and a scheduler in place of one that is
     gone. With `classes` in native form; then also what cannot be said in native mode. Raises Refused, and InvalidInput."""
-    found = rewrite(pod, settings, notes, namespace=objects.namespace(pod))
+    found = rewrite(pod, settings, notes, namespace=objects.namespace(pod), native=native_form(classes))
     if found.template is None:
-        return found, ()
-    if classes is not None:
-        found, problems = in_native_form(found, classes)
-        if problems:
-            return found, problems
+        return found
     stored = with_original_request(pod, found)
     stored["metadata"]["annotations"][DIALECT_LABEL] = found.dialect
     if pod["spec"].get("schedulerName"):
         stored["spec"] = {"schedulerName": DEFAULT_SCHEDULER, **stored["spec"]}
-    return replace(found, pod=stored), ()
+    return replace(found, pod=stored)
 
 
-def in_native_form(found: Rewritten, classes: Mapping[str, Object]) -> Translation:
-    """The rewriting with another template, and what cannot be said in native mode."""
-    assert found.template is not None
-    changed, problems, _ = native.translate(found.template, classes)
-    if problems:
-        return found, problems
-    name = template_name(found.dialect, changed["spec"]["spec"])
-    if name == objects.name(found.template):
-        return found, ()
-    template = {**changed, "metadata": {**found.template["metadata"], "name": name}}
-    known = sorted(request_names(devices_of(template)[1]))
-
-    def container(raw: Object) -> Object:
-        resources = raw.get("resources") or {}
-        if not resources.get("claims"):
-            return raw
-        claims: list[Object] = []
-        for use in resources["claims"]:
-            if use.get("name") != found.entry or use.get("request") in known:
-                claims.append(use)
-            else:
-                parts = (part for part in known if part.rpartition("-")[0] == use["request"])
-                claims += ({**use, "request": part} for part in parts)
-        return {**raw, "resources": {**resources, "claims": claims}}
-
-    spec = with_containers(found.pod["spec"], container)
-    spec["resourceClaims"] = [
-        {**entry, "resourceClaimTemplateName": name} if entry.get("name") == found.entry else entry
-        for entry in spec["resourceClaims"]
-    ]
-    return replace(found, template=template, pod={**found.pod, "spec": spec}), ()
+def native_form(classes: Mapping[str, Object] | None) -> Native | None:
+    return None if classes is None else partial(native.translate, classes=classes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """`bare` became `found.pod`; `classes` are those of native mode, by identity."""
+class _Bare:
+    """What the rewriting may read of a pod; `text` is all of it, and tells two apart."""
 
-    bare: Object
-    found: Rewritten
-    notes: tuple[Note, ...]
-    classes: Mapping[str, Object] | None
+    text: str
+    pod: Object = field(compare=False)
 
 
 class Translations:
     """`translated` with a memory. Safe to use from several threads."""
 
-    def __init__(self, settings: Settings, *, most: int = REMEMBERED) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._most = most
-        self._lock = threading.Lock()
-        self._made: OrderedDict[str, _Made] = OrderedDict()
-        self._text = 0
+        self._remembered = lru_cache(maxsize=REMEMBERED)(self._translated)
 
-    def of(self, pod: Object, notes: Notes, *, classes: Mapping[str, Object] | None = None) -> Translation:
+    def of(self, pod: Object, notes: Notes, *, classes: Mapping[str, Object] | None = None) -> Rewritten:
         """What `translated` gives."""
-        bare = bare_of(pod)
-        key = (
-            ""
-            if bare is None
-            else json.dumps((objects.namespace(pod), classes is not None, bare), separators=(",", ":"))
-        )
-        if bare is None or len(key) > LONGEST:
-            return translated(pod, self._settings, notes, classes=classes)
-        made = self._known(key, classes)
-        if made is None:
-            own = Notes(notes.object)
+        bare = bare_of(pod) if classes is None else None
+        if bare is not None and len(text := json.dumps(bare, separators=(",", ":"))) <= LONGEST:
             try:
-                metadata = {**bare["metadata"], "namespace": objects.namespace(pod)}
-                found, problems = translated(
-                    {**bare, "metadata": metadata}, self._settings, own, classes=classes
-                )
+                found, warned = self._remembered(_Bare(text, bare))
             except InvalidInput:
-                return translated(pod, self._settings, notes, classes=classes)
-            if found.template is None or problems:
-                return translated(pod, self._settings, notes, classes=classes)
-            made = _Made(bare, found, tuple(own.found), classes)
-            self._keep(key, made)
-        for note in made.notes:
-            notes.warn(note.field, note.problem, note.remedy)
-        return replace(made.found, pod=_put_on(pod, made)), ()
+                found, warned = Rewritten(pod), []  # worked out again, in words that name the pod
+            if found.template is not None:
+                for note in warned:
+                    notes.warn(note.field, note.problem, note.remedy)
+                return replace(found, pod=_put_on(pod, bare, found.pod))
+        return translated(pod, self._settings, notes, classes=classes)
 
-    def _known(self, key: str, classes: Mapping[str, Object] | None) -> _Made | None:
-        with self._lock:
-            made = self._made.get(key)
-            if made is None or made.classes is not classes:
-                return None
-            self._made.move_to_end(key)
-            return made
-
-    def _keep(self, key: str, made: _Made) -> None:
-        with self._lock:
-            if key not in self._made:
-                self._text += len(key)
-            self._made[key] = made
-            while len(self._made) > self._most or self._text > MOST_TEXT:
-                self._text -= len(self._made.popitem(last=False)[0])
+    def _translated(self, bare: _Bare) -> tuple[Rewritten, list[Note]]:
+        notes = Notes("")
+        return translated(bare.pod, self._settings, notes, classes=None), notes.found
 
 
 def bare_of(pod: Object) -> Object | None:
@@ -193,7 +120,7 @@ def bare_of(pod: Object) -> Object | None:
             if not isinstance(listed, list) or not all(isinstance(raw, dict) for raw in listed):
                 return None
             bare[group] = [{key: raw[key] for key in _OF_CONTAINERS if key in raw} for raw in listed]
-    kept: Object = {}
+    kept: Object = {"namespace": objects.namespace(pod)}
     for kind in ("annotations", "labels"):
         said = metadata.get(kind)
         if said is not None and not isinstance(said, dict):
@@ -204,31 +131,28 @@ def bare_of(pod: Object) -> Object | None:
     return {"metadata": kept, "spec": bare}
 
 
-@lru_cache(maxsize=MOST_KEPT)
+@kept_by_name
 def _is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
-    return key.startswith((names.DOMAIN, *LIKE_ANNOTATIONS)) or any(
-        covering(dialect, key, place) for dialect in DIALECTS for place in (Place.ANNOTATION, Place.LABEL)
+    return (
+        key.startswith((names.DOMAIN, *LIKE_ANNOTATIONS))
+        or is_written(key)
+        or any(any(signs_of(key, kind)) for kind in ("annotations", "labels"))
     )
 
 
-def _put_on(pod: Object, made: _Made) -> Object:
+def _put_on(pod: Object, bare: Object, made: Object) -> Object:
     """The pod with what became of its bare parts."""
-    before, after = made.bare["spec"], made.found.pod["spec"]
-    spec = {key: value for key, value in pod["spec"].items() if key not in before or key in after}
-    for key, value in after.items():
-        if key in CONTAINER_LISTS:
-            spec[key] = [_whole(raw, now) for raw, now in zip(pod["spec"][key], value, strict=True)]
-        else:
-            spec[key] = value
+    spec = _put(pod["spec"], bare["spec"], made["spec"])
+    for group in CONTAINER_LISTS:
+        if group in spec:
+            pairs = zip(pod["spec"][group], spec[group], strict=True)
+            spec[group] = [_put(raw, _OF_CONTAINERS, now) for raw, now in pairs]
     metadata = pod["metadata"]
-    said, now = made.bare["metadata"]["annotations"], made.found.pod["metadata"]["annotations"]
-    there = metadata.get("annotations") or {}
-    annotations = {key: value for key, value in there.items() if key not in said or key in now}
-    annotations.update(now)
+    said = metadata.get("annotations") or {}
+    annotations = _put(said, bare["metadata"]["annotations"], made["metadata"]["annotations"])
     return {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
-def _whole(raw: Mapping[str, Any], now: Mapping[str, Any]) -> Object:
-    """A container with what it has besides."""
-    return {**{key: value for key, value in raw.items() if key not in _OF_CONTAINERS}, **now}
+def _put(whole: Fields, bare: Container[str], made: Fields) -> Object:
+    return {**{key: value for key, value in whole.items() if key not in bare}, **made}

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_QUOTAS
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import DueKeys, KeySets
 from koordra.compat.quota_charges import Amounts, amounts, canonical_spec, dialect_of
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
@@ -32,7 +32,6 @@ from koordra.controller.legacy.quota import Charge, in_scope, is_scoped
 from koordra.errors import InvalidInput
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
 from koordra.watch import WatchCache
 
 log = get_logger(__name__)
@@ -41,50 +40,47 @@ ADMITTED: Final = names.DOMAIN + "admitted-as"
 """Annotation: uids of the reviews that charged the pod to a quota, several where another webhook asked for more in between."""
 RESERVED_FOR: Final = 60.0
 
-Find = Callable[[str, str], Object | None]
-"""(namespace, name) -> the object."""
-
-_MALFORMED: Final = (InvalidInput, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Whoever knows how names are made can make a template under such a name that koordra would never write (half a byte of memory, for
-a class of somebody else's). It counts nothing, as handwritten ones do, and nobody else may suffer from it."""
+MALFORMED: Final = (
+    InvalidInput,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""Users can write what they like, and one object must not end the work on all others. Whoever knows how names are made can make a template
+under such a name that koordra would never write (half a byte of memory, for a class of somebody else's): it counts nothing, as
+handwritten ones do."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """One namespace: its pods by name, those among them of a template that is not known yet, what is being admitted by the uid of its
-    review until when, in the order in which that ends, and the totals of pods and reservations."""
+    """One namespace: what its pods are charged, by name, and reviews of pods that are being admitted, by `_review`; when the latter are
+    over; pods of templates that are not known yet, with these; and the totals of all charges."""
 
-    pods: dict[str, Charge] = field(default_factory=dict)
-    waiting: dict[str, Object] = field(default_factory=dict)
-    reserved: dict[str, tuple[float, Charge]] = field(default_factory=dict)
+    charged: dict[str, Charge] = field(default_factory=dict)
+    over: DueKeys = field(default_factory=DueKeys)
+    waiting: dict[str, tuple[Object, set[str]]] = field(default_factory=dict)
     totals: Counter[str] = field(default_factory=Counter)
 
-    def set_pod(self, name: str, charge: Charge | None) -> None:
-        if name in self.pods:
-            self._add(self.pods.pop(name), -1)
+    def charge(self, name: str, charge: Charge | None) -> None:
+        """In place of what was charged before."""
+        for found, sign in ((self.charged.pop(name, None), -1), (charge, 1)):
+            if found is not None:
+                for resource, amount in found.amounts.items():
+                    self.totals[resource] += sign * (amount or 0)
         if charge is not None:
-            self.pods[name] = charge
-            self._add(charge, 1)
+            self.charged[name] = charge
 
-    def reserve(self, token: str, until: float, charge: Charge) -> None:
-        self.release(token)
-        self.reserved[token] = until, charge
-        self._add(charge, 1)
+    def end_reviews(self, now: float) -> None:
+        for review in self.over.pop(now):
+            self.charge(review, None)
 
-    def release(self, token: str) -> None:
-        if token in self.reserved:
-            self._add(self.reserved.pop(token)[1], -1)
 
-    def expire(self, now: float) -> None:
-        while self.reserved:
-            token, (until, _) = next(iter(self.reserved.items()))
-            if until > now:
-                return
-            self.release(token)
-
-    def _add(self, charge: Charge, sign: int) -> None:
-        for name, amount in charge.amounts.items():
-            self.totals[name] += sign * (amount or 0)
+def _review(uid: str) -> str:
+    """No pod has such a name."""
+    return f"review {uid}"
 
 
 class Usage:
@@ -97,45 +93,41 @@ class Usage:
         self._lock = threading.RLock()
         self._amounts: dict[str, Amounts] = {}
         self._places: defaultdict[str, _Place] = defaultdict(_Place)
-        self._waiting_for: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._waiting_for = KeySets()
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         """Pods of a template that is not known yet are counted when it is; what reserved for them counts until then."""
         gone = event == "DELETED" or objects.pod_is_finished(pod)
-        templates = () if gone else tuple(legacy_templates(pod))
+        templates = [] if gone else list(legacy_entries(pod).values())
         name = objects.name(pod)
         with self._lock:
             place = self._places[objects.namespace(pod)]
             known = [self._amounts[template] for template in templates if template in self._amounts]
-            self._wait_no_more(place, pod)
-            if len(known) < len(templates):
-                place.waiting[name] = pod
-                for template in templates:
-                    if template not in self._amounts:
-                        self._waiting_for[template].add((objects.namespace(pod), name))
+            unknown = {template for template in templates if template not in self._amounts}
+            _, before = place.waiting.pop(name, (pod, set[str]()))
+            self._waiting_for.move(objects.key(pod), before, unknown)
+            if unknown:
+                place.waiting[name] = pod, unknown
             else:
-                for token in tokens(pod):
-                    place.release(token)
-            place.set_pod(name, Charge(pod, _sum(known)) if known else None)
+                for uid in reviews(pod):
+                    place.charge(_review(uid), None)
+            place.charge(name, Charge(pod, _sum(known)) if known else None)
 
-    def _wait_no_more(self, place: _Place, pod: Object) -> None:
-        for template in legacy_templates(place.waiting.pop(objects.name(pod), {})):
-            if template in self._waiting_for:
-                self._waiting_for[template].discard((objects.namespace(pod), objects.name(pod)))
-                if not self._waiting_for[template]:
-                    del self._waiting_for[template]
-
-    def recall(self, namespace: str, *, template: Find, claim: Find) -> None:
-        """Templates that the watch has not shown yet; those that are gone, from the claims that were made of them."""
+    def recall(
+        self,
+        namespace: str,
+        *,
+        template: Callable[[str], Object | None],
+        claim: Callable[[str, str], Object | None],
+    ) -> None:
+        """Templates that the watch has not shown yet, by key; those that are gone, from the claims, by namespace and name, that were
+        made of them."""
         with self._lock:
-            pods = list(self._places[namespace].waiting.values())
+            pods = [pod for pod, _ in self._places[namespace].waiting.values()]
         for pod in pods:
             made = objects.pod_claim_names(pod)
-            for entry in objects.spec_of(pod).get("resourceClaims") or ():
-                wanted = str(entry.get("resourceClaimTemplateName") or "")
-                if not dialect_of(wanted):
-                    continue
-                there, name = template(namespace, wanted), made.get(str(entry.get("name")))
+            for entry, wanted in legacy_entries(pod).items():
+                there, name = template(f"{namespace}/{wanted}"), made.get(entry)
                 if there is not None:
                     self.on_template("ADDED", there)
                 elif name and (found := claim(namespace, name)) is not None:
@@ -145,64 +137,64 @@ class Usage:
         if event != "DELETED" and dialect_of(objects.name(template)):
             self._learn_if_genuine(objects.name(template), objects.spec_of(template).get("spec") or {})
 
-    def _learn_if_genuine(self, name: str, stored: Mapping[str, Any]) -> None:
+    def _learn_if_genuine(self, name: str, stored: Fields) -> None:
+        if name in self._amounts:
+            return
         spec = canonical_spec(stored)
         if template_name(dialect_of(name), spec) == name:
             try:
-                self.learn(name, spec)
-            except _MALFORMED:
+                self.learn(name, self.amounts_of(name, spec))
+            except MALFORMED:
                 log.warning("template_not_countable", template=name)
-                self._remember(name, {})
+                self.learn(name, {})
 
-    def amounts_of(self, name: str, spec: Mapping[str, Any]) -> Amounts:
+    def learn(self, name: str, found: Amounts) -> None:
+        """What a template of ours amounts to, remembered: pods refer to it, or will."""
+        with self._lock:
+            self._amounts[name] = found
+            for key in sorted(self._waiting_for.get(name, ())):
+                namespace, _, pod = key.partition("/")
+                self.on_pod("MODIFIED", self._places[namespace].waiting[pod][0])
+
+    def amounts_of(self, name: str, spec: Fields) -> Amounts:
         """What a template of ours amounts to, without remembering it: it may never be made."""
         known = self._amounts.get(name)
         return amounts(dialect_of(name), spec, self._settings) if known is None else known
-
-    def learn(self, name: str, spec: Mapping[str, Any]) -> None:
-        """The same, remembered: pods will refer to it."""
-        if name not in self._amounts:
-            self._remember(name, self.amounts_of(name, spec))
-
-    def _remember(self, name: str, amounts_: Amounts) -> None:
-        with self._lock:
-            self._amounts[name] = amounts_
-            for namespace, pod in sorted(self._waiting_for.pop(name, ())):
-                self.on_pod("MODIFIED", self._places[namespace].waiting[pod])
 
     def counted(self, quota: Object, name: str) -> int:
         """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""
         with self._lock:
             place = self._places[objects.namespace(quota)]
-            place.expire(self._clock())
+            place.end_reviews(self._clock())
             if not is_scoped(quota):
                 return place.totals[name]
-            charges = [*place.pods.values(), *(charge for _, charge in place.reserved.values())]
+            charges = place.charged.values()
             return sum(charge.amounts.get(name) or 0 for charge in charges if in_scope(quota, charge.pod))
 
-    def has_observed(self, pod: Mapping[str, Any]) -> bool:
+    def has_observed(self, pod: Fields) -> bool:
         with self._lock:
             place = self._places[objects.namespace(pod)]
-            return objects.name(pod) in place.pods or objects.name(pod) in place.waiting
+            return objects.name(pod) in place.charged or objects.name(pod) in place.waiting
 
     def charges(self, namespace: str) -> dict[str, Charge]:
-        """Of the pods that the watch has shown, by name."""
+        """Of the pods that the watch has shown, by name, where nothing is admitted."""
         with self._lock:
-            return dict(self._places[namespace].pods)
+            return dict(self._places[namespace].charged)
 
-    def reserve(self, token: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
-        """Charge the pod unless `refused` says why not, given what is counted. One step."""
+    def reserve(self, uid: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
+        """Charge the pod to its review unless `refused` says why not, given what is counted. One step."""
         with self._lock:
             why = refused()
             if not why and keep:
-                self._places[objects.namespace(asking.pod)].reserve(
-                    token, self._clock() + RESERVED_FOR, asking
-                )
+                now, place = self._clock(), self._places[objects.namespace(asking.pod)]
+                place.end_reviews(now)  # nobody else may count here: quotas of other scopes do not
+                place.over.add(now + RESERVED_FOR, _review(uid))
+                place.charge(_review(uid), asking)
             return why
 
-    def release(self, token: str, namespace: str) -> None:
+    def release(self, uid: str, namespace: str) -> None:
         with self._lock:
-            self._places[namespace].release(token)
+            self._places[namespace].charge(_review(uid), None)
 
 
 def _sum(parts: list[Amounts]) -> Amounts:
@@ -215,22 +207,26 @@ def _sum(parts: list[Amounts]) -> Amounts:
     return total
 
 
-def tokens(pod: Mapping[str, Any]) -> list[str]:
-    return [token for token in objects.annotations_of(pod).get(ADMITTED, "").split(",") if token]
+def reviews(pod: Fields) -> list[str]:
+    """Uids of those that charged the pod."""
+    return [uid for uid in objects.annotations_of(pod).get(ADMITTED, "").split(",") if uid]
 
 
-def legacy_templates(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Templates of ours that the pod refers to."""
-    for entry in objects.spec_of(pod).get("resourceClaims") or ():
-        name = str(entry.get("resourceClaimTemplateName") or "") if isinstance(entry, Mapping) else ""
-        if dialect_of(name):
-            yield name
+def legacy_entries(pod: Fields) -> dict[str, str]:
+    """Entry of spec.resourceClaims -> the template of ours that it refers to."""
+    entries = objects.spec_of(pod).get("resourceClaims") or ()
+    found = {
+        str(entry.get("name")): str(entry.get("resourceClaimTemplateName") or "")
+        for entry in entries
+        if isinstance(entry, Mapping)
+    }
+    return {entry: template for entry, template in found.items() if dialect_of(template)}
 
 
 def counted_part(pod: Object) -> Object:
     """As much of a pod as is looked at here: a replica that only admits need not hold the cluster's pods in memory."""
     kept: Object = {"metadata": _only(pod, "metadata", "name", "namespace", "resourceVersion", "uid")}
-    if any(legacy_templates(pod)):
+    if legacy_entries(pod):
         if charged := objects.annotations_of(pod).get(ADMITTED):
             kept["metadata"]["annotations"] = {ADMITTED: charged}
         kept["spec"] = _only(
@@ -255,7 +251,7 @@ class QuotaWatch:
         self._by_namespace: defaultdict[str, dict[str, Object]] = defaultdict(dict)
 
     def start(self, stop: threading.Event) -> None:
-        spawn(partial(self._cache.run, stop), name="legacy-watch-quotas")
+        self._cache.start(stop)
 
     def is_synced(self) -> bool:
         return self._cache.wait_synced(0)

@@ -12,13 +12,13 @@ any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)    
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 
 ALLOCATED: Final = "Allocated"
@@ -166,6 +166,6 @@ def _name(claim: Object) -> str:
     return f"claim {objects.name(claim)}"
 
 
-def _device_text(result: Mapping[str, Any]) -> str:
+def _device_text(result: Fields) -> str:
     shares = ", ".join(f"{name} {amount}" for name, amount in claims_of.consumed(result).items())
     return f"{result.get('request')}={result.get('device')}" + (f" ({shares})" if shares else "")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,12 +121,10 @@ class EventRecorder:
                 "reportingInstance": self._identity,
                 **newest,
             }
-            try:
+            with suppress(Conflict):
                 self._api.create(EVENTS, body, namespace=namespace)
-            except Conflict:
-                before = self._api.get(EVENTS, name, namespace=namespace)
-            else:
                 return
+            before = self._api.get(EVENTS, name, namespace=namespace)
         count = int(before.get("count") or 0) + times
         self._api.patch(EVENTS, name, {**newest, "count": count}, namespace=namespace)
 

@@ -29,7 +29,6 @@ room, say, or because somebody else wrote first) is not counted here; `koordra_c
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -61,15 +60,15 @@ class ControllerMetrics:
         self.refused_nodes = metrics.gauge(
             part + "refused_nodes", "Nodes whose GPUs another device plugin or driver gives out too"
         )
-        self._claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
-        self._gangs = metrics.gauge(part + "gangs", "Gangs by phase", ["phase"])
-        self._differences = metrics.counter(
+        self.claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
+        self.gangs = metrics.gauge(part + "gangs", "Gangs by phase", ["phase"])
+        self.differences = metrics.counter(
             part + "index_differences",
             "What a full read found to differ from what changes had led to",
             ["found_in"],
         )
         self.passes = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
-        self._plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
+        self.plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
         self._allocation = metrics.histogram(
             part + "allocation_seconds", "From a claim's creation to its allocation", buckets=_LATENCY
         )
@@ -90,32 +89,12 @@ class ControllerMetrics:
         if claim_event.reason == ALLOCATED:
             created = str(objects.metadata(claim_event.about[0]).get("creationTimestamp") or "")
             with suppress(ValueError):
-                waited = datetime.now(UTC) - datetime.fromisoformat(created.replace("Z", "+00:00"))
+                waited = datetime.now(UTC) - datetime.fromisoformat(created)
                 self._allocation.observe(max(0.0, waited.total_seconds()))
 
     def _observe_stages(self, seconds: Mapping[str, float]) -> None:
         for part, spent in seconds.items():
             self._stages[part].observe(spent)
-
-    def count_pass(
-        self,
-        *,
-        claims: Mapping[str, int],
-        gangs: Mapping[str, int],
-        refused_nodes: int,
-        planned: float,
-        differences: Counter[str],
-    ) -> None:
-        """How things stand after a pass: claims by state, gangs by phase, the seconds of the planning step, and the differences that
-        the audit found, which are counted anew from now on."""
-        for gauge, numbers in ((self._claims, claims), (self._gangs, gangs)):
-            for label, number in numbers.items():
-                gauge.labels(label).set(number)
-        for where, number in differences.items():
-            self._differences.labels(where).inc(number)
-        differences.clear()
-        self.refused_nodes.set(refused_nodes)
-        self._plan.observe(planned)
 
     def counting(self, api: KubeClient) -> KubeClient:
         return cast("KubeClient", _CountingApi(api, self))

@@ -26,12 +26,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic import suitable_nodes
 from koordra.api.kinds import DEVICE_CLASSES, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import (
     CLASS_PARAMETERS,
     CONFIG_MAPS,
@@ -42,7 +42,7 @@ from koordra.api.resource_class import (
 )
 from koordra.cel.selectors import admission_error
 from koordra.controller import claims as claims_of
-from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
+from koordra.controller.reconcile_loop import Caches, ReconcileLoop
 from koordra.errors import (
     ApiUnreachable,
     Conflict,
@@ -65,13 +65,10 @@ LONGEST_MESSAGE: Final = 32768
 
 @dataclass(frozen=True, slots=True)
 class ClassReconciler:
-    """`selector_problem` answers why the API server would not store a CEL selector, None where it would."""
-
     client: KubeClient
     own_namespace: str
     now: Callable[[], str]
     may_write: Callable[[], bool]
-    selector_problem: Callable[[str], str | None]
 
     def reconcile(
         self,
@@ -125,7 +122,7 @@ class ClassReconciler:
     def _check_selectors(self, wanted: Object) -> None:
         for entry in wanted["spec"]["selectors"]:
             expression = entry["cel"]["expression"]
-            problem = self.selector_problem(expression)
+            problem = admission_error(expression)
             if problem is not None:
                 raise ClassRefused(
                     "InvalidSelector",
@@ -194,21 +191,28 @@ def owns(obj: Object, current: Object) -> bool:
 
 
 def merged(wanted: Object, current: Object) -> Object | None:
-    """`current` with everything that the class decides; None where it is so already. Foreign labels stay."""
-    metadata = dict(current["metadata"])
-    for part in ("labels", "annotations"):
-        ours = wanted["metadata"].get(part) or {}
-        kept = {
+    """`current` with the spec, labels, annotations and finalizers that it should have; None where it is so already. What is not of
+    koordra's domain in these stays."""
+    foreign: Object = {
+        part: {
             name: value
-            for name, value in (metadata.get(part) or {}).items()
+            for name, value in (current["metadata"].get(part) or {}).items()
             if not name.startswith(names.DOMAIN)
         }
-        if kept or ours:
-            metadata[part] = {**kept, **ours}
-        else:
-            metadata.pop(part, None)
+        for part in ("labels", "annotations")
+    }
+    ours = wanted["metadata"]
+    marks = {part: kept | (ours.get(part) or {}) for part, kept in foreign.items()}
+    marks["finalizers"] = [*foreign_finalizers(current), *objects.finalizers_of(wanted)]
+    metadata = objects.without(current["metadata"], *marks) | {
+        part: entries for part, entries in marks.items() if entries
+    }
     changed = {**current, "metadata": metadata, "spec": wanted["spec"]}
     return None if changed == current else changed
+
+
+def foreign_finalizers(obj: Object) -> list[str]:
+    return [entry for entry in objects.finalizers_of(obj) if not entry.startswith(names.DOMAIN)]
 
 
 def write_status(
@@ -218,7 +222,7 @@ def write_status(
     conditions: Sequence[Object],
     *,
     now: str,
-    fields: Mapping[str, Any] | None = None,
+    fields: Fields | None = None,
 ) -> None:
     """The object's status with these conditions, in this order, and fields, of which None are taken out. The transition time of a
     condition moves only with its status; what is there already is not written."""
@@ -231,7 +235,7 @@ def write_status(
         moved = old["lastTransitionTime"] if old.get("status") == condition["status"] else now
         found.append({**condition, "lastTransitionTime": moved, "observedGeneration": generation})
     wanted = {**before, **(fields or {}), "conditions": found}
-    status = {name: value for name, value in wanted.items() if value is not None}
+    status = objects.without_none(wanted)
     if status != before:
         client.update(kind, {**obj, "status": status}, subresource="status")
 
@@ -248,13 +252,7 @@ def start_classes(
     stop: threading.Event,
 ) -> threading.Thread:
     """Until `stop`, in a thread of its own."""
-    reconciler = ClassReconciler(
-        client,
-        own_namespace=own_namespace,
-        now=now,
-        may_write=may_write,
-        selector_problem=admission_error,
-    )
+    reconciler = ClassReconciler(client, own_namespace, now, may_write)
 
     def reconcile(caches: Caches) -> None:
         reconciler.reconcile(
@@ -263,7 +261,7 @@ def start_classes(
             {objects.key(obj): obj for obj in caches[CLASS_PARAMETERS].objects()},
         )
 
-    return start_reconcile_loop(
+    return ReconcileLoop(
         client,
         reconcile,
         name="resource-classes",
@@ -271,10 +269,10 @@ def start_classes(
         crds=(RESOURCE_CLASSES, CLASS_PARAMETERS),
         gather=GATHER,
         stop=stop,
-    )
+    ).start()
 
 
-def restrictions(claims: Iterable[Mapping[str, Any]], classes: Mapping[str, Object]) -> list[Object]:
+def restrictions(claims: Iterable[Fields], classes: Mapping[str, Object]) -> list[Object]:
     """The node selectors of the classes that the claims name, each once. A broken annotation selects no node."""
     found: list[Object] = []
     for name in dict.fromkeys(name for claim in claims for name in claims_of.class_names(claim)):
@@ -293,9 +291,7 @@ def restrictions(claims: Iterable[Mapping[str, Any]], classes: Mapping[str, Obje
 _NOWHERE = {"key": "metadata.name", "operator": "In", "values": ["koordra.io-suitable-nodes-cannot-be-read"]}
 
 
-def on_suitable_nodes(
-    pod: Object, claims: Iterable[Mapping[str, Any]], classes: Mapping[str, Object]
-) -> Object:
+def on_suitable_nodes(pod: Object, claims: Iterable[Fields], classes: Mapping[str, Object]) -> Object:
     """The pod with the affinity its classes demand; the very same pod where they demand none."""
     selectors = restrictions(claims, classes)
     if not selectors:

@@ -25,12 +25,10 @@ from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.controller.gangs.annotations import must_be_held, refusals
 from koordra.controller.resource_class.reconcile import on_suitable_nodes
-from koordra.controller.webhook import claims, native
+from koordra.controller.webhook import native
+from koordra.controller.webhook.claims import AskedDevices
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
-
-Handler = Callable[..., Answer]
-"""(request, lookups, in_native) -> the decision."""
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
@@ -59,31 +57,25 @@ def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answ
     """The parameters, and in native mode whether they can be said at all (an update reaches no mutating webhook)."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
         return Answer()
-    obj, classes = asked.object, lookups.classes()
-    found, warnings = claims.problems(obj), list(claims.warnings(obj))
+    devices, classes = AskedDevices.of(asked.object), lookups.classes()
+    found, warnings = devices.problems(), devices.warnings()
     if asked.kind in _CLAIMS:
-        refused, overruled = claims.isolation_answers(obj, classes)
+        refused, overruled = devices.isolation_answers(classes)
         found, warnings = [*found, *refused], [*warnings, *overruled]
-        if not found and objects.is_native(obj, in_native):
-            found += native.translate(obj, classes).problems
+        if not found and objects.is_native(asked.object, in_native):
+            found += native.translate(asked.object, classes).problems
     return Answer(tuple(found), warnings=tuple(warnings))
 
 
-PATHS: Final[Mapping[str, tuple[Handler, bool]]] = {
-    "/mutate/claims": (mutate_claims, False),
-    "/native/mutate/claims": (mutate_claims, True),
-    "/mutate/pods": (mutate_pods, False),
-    "/native/mutate/pods": (mutate_pods, True),
-    "/validate": (validate, False),
-    "/native/validate": (validate, True),
-}
-"""Path -> (handler, whether the namespace is native)."""
+HANDLERS: Final = {"/mutate/claims": mutate_claims, "/mutate/pods": mutate_pods, "/validate": validate}
 
 
 def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], Answer]]:
     """Path -> the decision, for the server."""
     return {
-        path: partial(handler, lookups=lookups, in_native=native) for path, (handler, native) in PATHS.items()
+        f"{prefix}{path}": partial(handler, lookups=lookups, in_native=bool(prefix))
+        for path, handler in HANDLERS.items()
+        for prefix in ("", "/native")
     }
 
 

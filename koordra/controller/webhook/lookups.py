@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from functools import partial
 
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
@@ -16,7 +15,6 @@ from koordra.api.objects import Object
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
 from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
@@ -35,8 +33,8 @@ class Lookups:
         }
 
     def start(self, stop: threading.Event) -> None:
-        for kind, cache in self._caches.items():
-            spawn(partial(cache.run, stop), name=f"webhook-watch-{kind.plural}")
+        for cache in self._caches.values():
+            cache.start(stop)
 
     def is_synced(self) -> bool:
         return all(cache.wait_synced(0) for cache in self._caches.values())
@@ -47,9 +45,9 @@ class Lookups:
     def template(self, namespace: str, name: str) -> Object | None:
         return self._one(RESOURCE_CLAIM_TEMPLATES, namespace, name)
 
-    def known_template(self, namespace: str, name: str) -> Object | None:
+    def known_template(self, key: str) -> Object | None:
         """From the watch alone."""
-        return self._caches[RESOURCE_CLAIM_TEMPLATES].get(f"{namespace}/{name}")
+        return self._caches[RESOURCE_CLAIM_TEMPLATES].get(key)
 
     def listen(self, listener: Listener) -> None:
         """Add a listener of templates. Before `start`."""

@@ -21,28 +21,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from koordra.api import names, objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.opaque.parameters import (
+    SCOPE_ATTRIBUTES,
     Enforcement,
     GpuConfig,
     JointAllocation,
     Pairing,
     PlacementPolicy,
-    Scope,
 )
-from koordra.controller.webhook.claims import Entry, devices_of, entries_of, selecting
-from koordra.errors import InvalidInput, InvalidParameters
-
-ATTRIBUTES: Final[Mapping[Scope, str]] = {
-    Scope.PCIE_SWITCH: names.ATTR_PCIE_SWITCH,
-    Scope.PCIE_ROOT: names.STANDARD_PCIE_ROOT,
-    Scope.NUMA_NODE: names.ATTR_NUMA_NODE,
-    Scope.SOCKET: names.ATTR_SOCKET,
-}
-"""Scope -> the attribute that devices of one scope share; Node needs none."""
+from koordra.api.reader import Reader
+from koordra.controller.webhook.claims import AskedDevices, Entry
+from koordra.errors import InvalidInput
 
 _TYPE: Final = re.compile(r"""\.\s*type\s*==\s*["'](\w+)["']""")
 _JOINT_REMEDY: Final = "use a node pool in joint mode (koordra.io/allocation-mode), or leave it out"
@@ -59,51 +52,60 @@ class Translated(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """One claim under translation: a copy of its `devices`, with its requests, which is changed in place."""
+    """One claim under translation: its `devices` as written, and a copy of them with its requests, which is changed in place."""
 
-    about: str
-    path: str
+    read: Reader
     devices: Object
     requests: list[Object]
     classes: Mapping[str, Object]
     problems: list[InvalidInput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def refuse(self, place: str, problem: str, remedy: str = _JOINT_REMEDY) -> None:
-        self.problems.append(InvalidParameters(problem, object=self.about, field=place, remedy=remedy))
+    def refuse(self, read: Reader, at: str, problem: str, remedy: str = _JOINT_REMEDY) -> None:
+        self.problems.append(read.wrong(problem, remedy, at=at))
 
 
 def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     """A claim or template for native nodes. `classes`: DeviceClasses by name, to distinguish GPUs from NICs."""
-    path, devices = devices_of(obj)
-    entries = entries_of(obj)
-    if not entries or obj.get("kind") == "DeviceClass":
+    asked = AskedDevices.of(obj)
+    if not asked.entries or asked.is_class or _is_too_long(asked):
         return Translated(obj)
-    copied = selecting(devices, entries)
-    if not isinstance(copied.get("requests"), list):
-        copied["requests"] = []
-    work = _Work(objects.describe(obj), path, copied, copied["requests"], classes)
-    for entry in entries:  # what cannot be decoded is the validating webhook's to refuse, once
+    devices = dict(asked.selecting().data)
+    devices["requests"] = list(devices.get("requests") or ())
+    work = _Work(asked.read, devices, devices["requests"], classes)
+    for entry in asked.entries:  # what cannot be decoded is the validating webhook's to refuse, once
         _translate_entry(entry, work)
-    if len(work.requests) > MOST_REQUESTS:
-        work.refuse(
-            f"{path}.requests", f"{len(work.requests)} requests after pairs were split; {MOST_REQUESTS} fit"
-        )
     if work.problems:
         return Translated(obj, tuple(work.problems))
-    return Translated(_with_devices(obj, work.devices), warnings=tuple(work.warnings))
+    if work.devices == asked.read.data:
+        return Translated(obj)
+    spec = dict(obj["spec"])
+    if obj.get("kind") == "ResourceClaimTemplate":
+        spec["spec"] = {**spec["spec"], "devices": work.devices}
+    else:
+        spec["devices"] = work.devices
+    return Translated({**obj, "spec": spec}, warnings=tuple(work.warnings))
+
+
+def _is_too_long(asked: AskedDevices) -> bool:
+    """Whether the API server, which validates after mutating webhooks, refuses the claim for the length of a list."""
+    lists = [asked.read.sequence("requests"), asked.read.sequence("config")]
+    lists += [entry.requests for entry in asked.entries]
+    lists += [request.sequence("firstAvailable") for request in asked.read.each("requests")]
+    return any(len(each) > MOST_REQUESTS for each in lists)
 
 
 def _translate_entry(entry: Entry, work: _Work) -> None:
-    where, value = entry.field, entry.value
+    value = entry.value
     if isinstance(value, JointAllocation):
         _joint(value, entry, work)
     elif isinstance(value, PlacementPolicy):
-        work.refuse(where, "in native mode kube-scheduler places devices; it knows no PlacementPolicy")
+        problem = "in native mode kube-scheduler places devices; it knows no PlacementPolicy"
+        work.refuse(entry.read, "opaque.parameters", problem)
     elif isinstance(value, GpuConfig):
         for name, problem, remedy in _JOINT_ALONE:
-            if entry.body.get(name):
-                work.refuse(f"{where}.{name}", problem, remedy)
+            if entry.parameters.data.get(name):
+                work.refuse(entry.parameters, name, problem, remedy)
 
 
 _JOINT_ALONE: Final = (
@@ -123,15 +125,16 @@ _JOINT_ALONE: Final = (
 
 
 def _joint(value: JointAllocation, entry: Entry, work: _Work) -> None:
-    where = entry.field
+    read = entry.parameters
     if value.enforcement is Enforcement.PREFERRED:
         work.refuse(
-            f"{where}.enforcement",
+            read,
+            "enforcement",
             "in native mode a scope can only be Required",
             "write Required, or use joint mode",
         )
         return
-    attribute = ATTRIBUTES.get(value.scope)
+    attribute = SCOPE_ATTRIBUTES.get(value.scope)
     if attribute is None:
         return
     named = list(entry.requests) or [str(one.get("name")) for one in work.requests]
@@ -140,35 +143,40 @@ def _joint(value: JointAllocation, entry: Entry, work: _Work) -> None:
     gpus = [request for request in members if _kinds(request, work.classes) == {"gpu"}]
     nics = [request for request in members if _kinds(request, work.classes) == {"nic"}]
     if len(gpus) + len(nics) != len(members):
-        work.refuse(f"{where}.pairing", "it is not known which of the requests are GPUs and which are NICs")
+        work.refuse(read, "pairing", "it is not known which of the requests are GPUs and which are NICs")
     elif value.pairing is Pairing.TOGETHER or not gpus or not nics:
         _match(named, attribute, work)
-    elif any("firstAvailable" in request for request in members) or any(
-        _count(one) is None for one in members
-    ):
+    elif any(_count(request) is None for request in members):
         work.refuse(
-            f"{where}.pairing",
+            read,
+            "pairing",
             "in native mode pairs need exact requests with a count, no alternatives and no allocationMode All",
         )
-    elif value.pairing is Pairing.PER_GROUP and sum(_count(one) or 0 for one in gpus) > 1:
+    elif value.pairing is Pairing.PER_GROUP and _total(gpus) > 1:
         work.refuse(
-            f"{where}.pairing",
+            read,
+            "pairing",
             "in native mode PerGroup can be said of one GPU only",
             "write PerDevice or Together",
         )
     else:
-        _pairs(gpus, nics, attribute, where, work)
+        _pairs(gpus, nics, attribute, read, work)
 
 
-def _pairs(gpus: Sequence[Object], nics: Sequence[Object], attribute: str, where: str, work: _Work) -> None:
+def _pairs(gpus: Sequence[Object], nics: Sequence[Object], attribute: str, read: Reader, work: _Work) -> None:
     """Each GPU with a NIC of its own: in the order of the requests, the first GPU with the first NIC."""
-    wanted, offered = sum(_count(one) or 0 for one in gpus), sum(_count(one) or 0 for one in nics)
+    wanted, offered = _total(gpus), _total(nics)
     if offered < wanted:
         work.refuse(
-            f"{where}.pairing",
+            read,
+            "pairing",
             f"{wanted} GPUs need a NIC each, the claim asks for {offered}",
             "ask for as many NICs as GPUs",
         )
+        return
+    after = len(work.requests) - len(gpus) - len(nics) + wanted + offered
+    if after > MOST_REQUESTS:  # before they are made: a count may be any number
+        work.refuse(work.read, "requests", f"{after} requests after pairs were split; {MOST_REQUESTS} fit")
         return
     gpu_names = [name for request in gpus for name in _split(request, work)]
     nic_names = [name for request in nics for name in _split(request, work)]
@@ -179,12 +187,13 @@ def _pairs(gpus: Sequence[Object], nics: Sequence[Object], attribute: str, where
 def _split(request: Object, work: _Work) -> list[str]:
     """The names under which a request's devices are asked for one by one."""
     name, count = str(request.get("name")), _count(request) or 1
-    if count == 1:
+    if count <= 1:
         return [name]
     made = [f"{name}-{index}" for index in range(count)]
     if {str(other.get("name")) for other in work.requests} & set(made) or any(len(one) > 63 for one in made):
         work.refuse(
-            f"{work.path}.requests",
+            work.read,
+            "requests",
             f"request {name!r} cannot be split into {made[0]} ...",
             "rename the request",
         )
@@ -212,7 +221,7 @@ def _match(requests: Sequence[str], attribute: str, work: _Work) -> None:
         work.devices["constraints"] = [*constraints, constraint]
 
 
-def _count(request: Mapping[str, Any]) -> int | None:
+def _count(request: Fields) -> int | None:
     """Devices of an exact request; None for all there are and for alternatives."""
     exactly = request.get("exactly")
     if not isinstance(exactly, Mapping) or exactly.get("allocationMode") == "All":
@@ -220,7 +229,12 @@ def _count(request: Mapping[str, Any]) -> int | None:
     return int(exactly.get("count") or 1)
 
 
-def _kinds(request: Mapping[str, Any], classes: Mapping[str, Object]) -> set[str]:
+def _total(requests: Sequence[Object]) -> int:
+    """Devices of exact requests; a count below one, which the API server refuses later, does not make up for another's."""
+    return sum(max(_count(request) or 1, 1) for request in requests)
+
+
+def _kinds(request: Fields, classes: Mapping[str, Object]) -> set[str]:
     """`gpu` and `nic`, for every class the request names; "" for one that does not say."""
     asked = [request.get("exactly"), *(request.get("firstAvailable") or ())]
     return {
@@ -237,12 +251,3 @@ def _kind_of_class(name: str, classes: Mapping[str, Object]) -> str:
         types.update(_TYPE.findall(str((selector.get("cel") or {}).get("expression") or "")))
     known = (("gpu", names.GPU_TYPES), ("nic", names.NIC_TYPES))
     return next((kind for kind, words in known if types and types <= words), "")
-
-
-def _with_devices(obj: Object, devices: Object) -> Object:
-    if devices == devices_of(obj)[1]:
-        return obj
-    spec = dict(obj["spec"])
-    if obj.get("kind") == "ResourceClaimTemplate":
-        return {**obj, "spec": {**spec, "spec": {**spec["spec"], "devices": devices}}}
-    return {**obj, "spec": {**spec, "devices": devices}}

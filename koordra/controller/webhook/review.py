@@ -6,9 +6,10 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
+from koordra.api.reader import Reader
 from koordra.errors import InvalidInput, InvalidManifest
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -46,24 +47,20 @@ def decode(body: bytes) -> AdmissionRequest:
         review = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InvalidManifest("the body is not JSON", object="AdmissionReview") from error
-    request = review.get("request") if isinstance(review, Mapping) else None
-    if not isinstance(request, Mapping) or not isinstance(request.get("uid"), str):
-        raise InvalidManifest("has no request with a uid", object="AdmissionReview", field="request")
-    found, of_kind = request.get("object"), request.get("kind")
-    obj: Object = dict(found) if isinstance(found, Mapping) else {}
-    kind = str(of_kind.get("kind") or "") if isinstance(of_kind, Mapping) else ""
+    request = Reader(review, object="AdmissionReview").inner("request")
+    obj, kind = dict(request.inner("object").data), request.inner("kind").text("kind")
     obj["kind"] = obj.get("kind") or kind
-    namespace = str(request.get("namespace") or "")
+    namespace = request.text("namespace")
     if namespace and isinstance(obj.get("metadata"), Mapping) and not obj["metadata"].get("namespace"):
         # The API server fills it in later than it asks.
         obj["metadata"] = {**obj["metadata"], "namespace": namespace}
     return AdmissionRequest(
-        uid=request["uid"],
-        operation=str(request.get("operation") or ""),
-        kind=kind,
-        namespace=namespace,
-        object=obj,
-        is_dry_run=bool(request.get("dryRun")),
+        request.required("uid"),
+        request.text("operation"),
+        kind,
+        namespace,
+        obj,
+        request.flag("dryRun"),
     )
 
 
@@ -82,12 +79,12 @@ def encode(asked: AdmissionRequest, answer: Answer) -> bytes:
     return json.dumps(review, separators=(",", ":")).encode()
 
 
-def patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Object]:
+def patch(before: Fields, after: Fields, path: str = "") -> list[Object]:
     """A JSON patch from one object to the other; lists are replaced whole."""
     return sorted(_steps(before, after, path), key=lambda step: (step["path"], step["op"]))
 
 
-def _steps(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Object]:
+def _steps(before: Fields, after: Fields, path: str) -> Iterator[Object]:
     """What is the very same object on both sides is not looked into: most of a pod."""
     for name in before.keys() | after.keys():
         here = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"

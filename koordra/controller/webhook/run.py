@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +37,6 @@ from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.webhook import keys as keys_of
 from koordra.controller.webhook.handlers import paths
-from koordra.controller.webhook.keys import Keys, Pair
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError, Conflict, Invalid, InvalidInput, NodeError, NotFound
@@ -70,21 +70,21 @@ class WebhookSettings:
     host: str = ""
 
 
-SECRETS: Final = Kind("", "v1", "secrets", "Secret", namespaced=True)
+SECRETS: Final = Kind("", "v1", "secrets", "Secret")
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What to serve with; `bundle` is what the API server must trust, empty where that is not our business."""
+    """Certificate and key to serve with, PEM; `bundle` is what the API server must trust, empty where that is not our business."""
 
-    pair: Pair
+    pair: tuple[bytes, bytes]
     bundle: bytes = b""
 
 
 def refresh_files(directory: Path) -> Served:
     """Keys in a directory that somebody else keeps current. Raises NodeError where they cannot be read."""
     try:
-        return Served(Pair((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes()))
+        return Served(((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes()))
     except OSError as error:
         raise NodeError(
             f"{error.filename}: the webhook's certificate cannot be read: {error.strerror}"
@@ -97,40 +97,27 @@ def refresh_secret(
     """The self-signed keys to serve with now. `trusted`: the bundle that has been injected everywhere, as far as is known. Replicas
     write conditionally: whoever is second takes the keys of whoever was first. Raises ApiError."""
 
-    def read() -> tuple[Object | None, Keys | None]:
-        try:
-            secret = client.get(SECRETS, name, namespace=namespace)
-        except NotFound:
-            return None, None
-        return secret, keys_of.from_secret_data(secret.get("data") or {})
-
-    secret, present = read()
+    secret: Object = {"metadata": {"name": name, "namespace": namespace}, "type": "kubernetes.io/tls"}
+    with suppress(NotFound):
+        secret = client.get(SECRETS, name, namespace=namespace)
+    present = keys_of.from_secret_data(secret.get("data") or {})
     wanted = keys_of.wanted(
         present, names, now=now, trusted=present is not None and present.bundle == trusted
     )
     if wanted is not present:
-        data = keys_of.to_secret_data(wanted)
+        filled = {**SECRETS.type_meta, **secret, "data": keys_of.to_secret_data(wanted)}
         try:
-            if secret is None:
-                client.create(
-                    SECRETS,
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Secret",
-                        "metadata": {"name": name, "namespace": namespace},
-                        "type": "kubernetes.io/tls",
-                        "data": data,
-                    },
-                )
+            if resource_version(secret):
+                client.update(SECRETS, filled)
             else:
-                client.update(SECRETS, {**secret, "data": data})
+                client.create(SECRETS, filled)
             log.info("webhook_keys_written", secret=f"{namespace}/{name}")
         except Conflict:
-            first = read()[1]
+            first = keys_of.from_secret_data(client.get(SECRETS, name, namespace=namespace).get("data") or {})
             if first is None:
                 raise
             wanted = first
-    return Served(wanted.serving, wanted.bundle)
+    return Served(wanted.serving.to_pem(), wanted.bundle)
 
 
 _GROUP: Final = "admissionregistration.k8s.io"
@@ -219,7 +206,7 @@ def start_webhook(
             pause = PERIOD if settled and time.monotonic() >= started + YOUNG else RETRY
             try:
                 served = refresh(trusted)
-                server.use(served.pair)
+                server.use(*served.pair)
                 if not has_keys.is_set():
                     server.start()
                     has_keys.set()

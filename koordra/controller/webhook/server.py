@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from koordra.controller.webhook import review
 from koordra.controller.webhook.connections import Connections, Phase
-from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
@@ -78,8 +77,8 @@ class WebhookServer(ThreadingHTTPServer):
     def port(self) -> int:
         return int(self.server_address[1])
 
-    def use(self, pair: Pair) -> None:
-        """Serve with this certificate from the next connection on. The key touches the disk unreadable to others.
+    def use(self, certificate: bytes, key: bytes) -> None:
+        """Serve with this certificate (PEM) from the next connection on. The key touches the disk unreadable to others.
 
         In a context of its own: one that is being loaded has for a moment a certificate without its key, and handshakes fail.
         """
@@ -87,7 +86,7 @@ class WebhookServer(ThreadingHTTPServer):
         handle, path = tempfile.mkstemp(prefix="koordra-webhook-")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(pair.key + b"\n" + pair.certificate)
+                file.write(key + b"\n" + certificate)
             context.load_cert_chain(path)
         except (ssl.SSLError, ValueError) as error:
             raise InvalidInput(f"the webhook's certificate cannot be used: {error}") from error
@@ -112,7 +111,10 @@ class WebhookServer(ThreadingHTTPServer):
             return 400, str(error).encode()
         if path not in self._paths:
             return 404, NOTHING_HERE
-        found = self._paths[path](asked)
+        try:
+            found = self._paths[path](asked)
+        except InvalidInput as error:
+            found = Answer((error,))
         outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
         self._requests.labels(path, outcome).inc()
         if found.problems:

@@ -28,17 +28,18 @@ from __future__ import annotations
 import json
 import platform
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names
+from koordra.api.objects import Object
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits, DeviceRecord, Mount
-from koordra.kubelet_plugin.discovery.pci_tree import cpu_numbers
 from koordra.kubelet_plugin.publish.devices import MigDevice
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.node_state.layout import claim_folder
+from koordra.node_state.layout import StateFolder
+from koordra.topology.cpu_lists import cpu_numbers
 from koordra.topology.machine import Device as MachineDevice
 from koordra.topology.machine import Gpu, Machine, NumaNode, bus_order
 
@@ -59,7 +60,7 @@ def metadata_name(request: str) -> str:
     return f"{request}.metadata.json"
 
 
-def metadata_edits(record: ClaimRecord, request: str, *, state: Path) -> ContainerEdits:
+def metadata_edits(record: ClaimRecord, request: str, *, files: StateFolder) -> ContainerEdits:
     place = (
         f"resourceclaimtemplates/{record.pod_claim}"
         if record.pod_claim
@@ -68,14 +69,14 @@ def metadata_edits(record: ClaimRecord, request: str, *, state: Path) -> Contain
     return ContainerEdits(
         mounts=(
             Mount(
-                str(claim_folder(state, record.ref.uid) / metadata_name(request)),
+                str(files.claim_folder(record.ref.uid) / metadata_name(request)),
                 f"{METADATA_ROOT}/{place}/{request}/{names.DRIVER}-metadata.json",
             ),
         )
     )
 
 
-def topology_edits(record: ClaimRecord, *, inventory: Inventory, state: Path) -> ContainerEdits:
+def topology_edits(record: ClaimRecord, *, inventory: Inventory, files: StateFolder) -> ContainerEdits:
     """The mount of the claim's NCCL topology and the variable that names it; nothing where the claim has
     none."""
     if topology_file(_places(record, inventory), inventory.machine) is None:
@@ -83,7 +84,7 @@ def topology_edits(record: ClaimRecord, *, inventory: Inventory, state: Path) ->
     path = f"{TOPOLOGY_IN_CONTAINER}/{record.ref.uid}.xml"
     return ContainerEdits(
         env=((TOPOLOGY_VARIABLE, path),),
-        mounts=(Mount(str(claim_folder(state, record.ref.uid) / TOPOLOGY), path),),
+        mounts=(Mount(str(files.claim_folder(record.ref.uid) / TOPOLOGY), path),),
     )
 
 
@@ -99,11 +100,14 @@ def file_contents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]
         found[TOPOLOGY] = (
             topology_file(_places(record, inventory), inventory.machine) or b'<system version="1"/>\n'
         )
-    return found | job_documents(record, mounted)
+    if HOSTFILE in mounted:
+        env = dict(pair for device in reversed(record.devices) for pair in device.edits.env)
+        found[HOSTFILE] = hostfile(env.get(HOSTS, ""))
+    return found
 
 
 def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:
-    requests: dict[str, list[dict[str, Any]]] = {}
+    requests: dict[str, list[Object]] = {}
     for device in record.devices:
         if main_request(device) == request:
             requests.setdefault(device.request, []).append(_device(record, device, inventory))
@@ -119,8 +123,8 @@ def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:
     )
 
 
-def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> dict[str, Any]:
-    found: dict[str, Any] = {"driver": names.DRIVER, "pool": record.pool, "name": device.device}
+def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
+    found: Object = {"driver": names.DRIVER, "pool": record.pool, "name": device.device}
     published = inventory.published.get(device.device)
     if published is not None:
         found["attributes"] = {
@@ -207,10 +211,3 @@ def hostfile(hosts: str) -> bytes:
         if slots != "0":
             lines.append(f"{host} slots={slots}\n")
     return "".join(lines).encode()
-
-
-def job_documents(record: ClaimRecord, mounted: Iterable[str]) -> dict[str, bytes]:
-    if HOSTFILE not in mounted:
-        return {}
-    env = dict(pair for device in reversed(record.devices) for pair in device.edits.env)
-    return {HOSTFILE: hostfile(env.get(HOSTS, ""))}

@@ -39,16 +39,16 @@ so a user who sets the label or the variables gains nothing. MIG instances get n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
-from koordra.api import names
+from koordra.api import names, objects
+from koordra.api.objects import Object
 from koordra.api.opaque.gang_member import GangMember
-from koordra.compat.dialect.allocation import Card
+from koordra.compat.dialect.allocation import DIALECT_LABEL, Card, Granted, unit_of
 from koordra.compat.dialects import dialect_named
-from koordra.compat.normalized_request import GIB, MIB
+from koordra.compat.normalized_request import GIB
 from koordra.kubelet_plugin.cdi.container_files import (
     HOSTFILE,
     HOSTS,
@@ -64,10 +64,11 @@ from koordra.kubelet_plugin.claims.claim_record import (
     Mount,
 )
 from koordra.kubelet_plugin.isolation.limiter.backend import override_driver_mounts
-from koordra.kubelet_plugin.network import network_decision
+from koordra.kubelet_plugin.network.network_decision import gates
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.claim_ref import environment_name
-from koordra.node_state.layout import claim_folder
+from koordra.node_state.layout import StateFolder
+from koordra.node_state.strict_json import Pairs
 from koordra.quantity import parse
 from koordra.topology.machine import Nic
 
@@ -77,17 +78,17 @@ def with_edits(
     *,
     inventory: Inventory,
     isolation: Sequence[ContainerEdits],
-    state: Path,
+    files: StateFolder,
     own_users: bool = False,
     member: GangMember | None = None,
 ) -> ClaimRecord:
     """The record with every device's edits; `isolation` holds what the backends add, device by device.
-    `state` is the directory whose files are mounted; `own_users`: a pod of the claim has a user namespace of
+    `files` are those that are mounted; `own_users`: a pod of the claim has a user namespace of
     its own; `member`: the claim's place in a gang."""
     requests: dict[str, list[DeviceRecord]] = {}
     for device in record.devices:
         requests.setdefault(main_request(device), []).append(device)
-    topology = topology_edits(record, inventory=inventory, state=state)
+    topology = topology_edits(record, inventory=inventory, files=files)
     found = []
     for index, device in enumerate(record.devices):
         siblings = requests[main_request(device)]
@@ -97,19 +98,15 @@ def with_edits(
         )
         edits += _environment(siblings, inventory=inventory)
         if device.network is not None:
-            edits += ContainerEdits(mounts=(network_decision.gate(state, record.ref.uid),))
-            if device.network.host_interface and not own_users:
-                edits += ContainerEdits(
-                    mounts=(network_decision.interface_gate(record.ref.uid, device.network.interface),)
-                )
+            edits += ContainerEdits(mounts=gates(files, record.ref.uid, device.network, own_users=own_users))
         if device is siblings[0]:
             edits += _needed_once(siblings, inventory=inventory) + topology
-            edits += metadata_edits(record, main_request(device), state=state)
+            edits += metadata_edits(record, main_request(device), files=files)
         edits += isolation[index]
         if member is not None:
             edits += ContainerEdits(env=variables(member, record.ref.uid))
             if member.hosts and device is siblings[0]:
-                hostfile = str(claim_folder(state, record.ref.uid) / HOSTFILE)
+                hostfile = str(files.claim_folder(record.ref.uid) / HOSTFILE)
                 edits += ContainerEdits(mounts=(Mount(hostfile, _in_container(record.ref.uid)),))
         found.append(edits)
     arranged = override_driver_mounts(found, isolation=isolation)
@@ -152,7 +149,7 @@ _LATER: Final = frozenset({"KOORDRA_RAILS", "KOORDRA_LEADER", HOSTS, "KOORDRA_HO
 """Reserved: a topology level named "hosts" or "rails" must not set these."""
 
 
-def variables(member: GangMember, uid: str) -> tuple[tuple[str, str], ...]:
+def variables(member: GangMember, uid: str) -> Pairs:
     found = [
         ("KOORDRA_GANG", member.gang),
         ("KOORDRA_GANG_SIZE", str(member.size)),
@@ -179,15 +176,9 @@ def _in_container(uid: str) -> str:
     return f"{JOB_FOLDER}/{uid}/{HOSTFILE}"
 
 
-DIALECT: Final = names.DOMAIN + "dialect"
-MEMORY_UNIT: Final = names.DOMAIN + "memory-unit"
-
-
-def legacy_edits(
-    record: ClaimRecord, *, labels: Mapping[str, str], annotations: Mapping[str, str], inventory: Inventory
-) -> tuple[ContainerEdits, ...]:
+def legacy_edits(record: ClaimRecord, claim: Object, *, inventory: Inventory) -> tuple[ContainerEdits, ...]:
     """The edits of each device of the claim; empty for a claim without a dialect."""
-    dialect = dialect_named(labels.get(DIALECT, ""))
+    dialect = dialect_named(objects.labels_of(claim).get(DIALECT_LABEL, ""))
     if dialect is None or dialect.environment is None:
         return (NO_EDITS,) * len(record.devices)
     cards: dict[str, list[Card]] = {}
@@ -195,10 +186,10 @@ def legacy_edits(
         found = _card(device, inventory)
         if found is not None:
             cards.setdefault(main_request(device), []).append(found)
-    unit = _unit(annotations)
+    unit = unit_of(objects.annotations_of(claim)) or GIB
     pod = [card for listed in cards.values() for card in listed]
     variables = {
-        request: ContainerEdits(env=dialect.environment(listed, pod, unit))
+        request: ContainerEdits(env=dialect.environment(Granted(listed, pod, unit)))
         for request, listed in cards.items()
     }
     return tuple(
@@ -217,8 +208,3 @@ def _card(device: DeviceRecord, inventory: Inventory) -> Card | None:
     memory = int(parse(consumed[names.CAPACITY_MEMORY])) if names.CAPACITY_MEMORY in consumed else total
     minor = inventory.attributes(device.device).get(names.ATTR_MINOR)
     return Card(minor=minor if isinstance(minor, int) else -1, memory=memory, total=total)
-
-
-def _unit(annotations: Mapping[str, str]) -> int:
-    said = annotations.get(MEMORY_UNIT, "")
-    return int(said) if said in (str(MIB), str(GIB)) else GIB

@@ -14,31 +14,31 @@ Container edits are the part of CDI's containerEdits that koordra uses: environm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from koordra.errors import CheckpointError
 from koordra.node_state.claim_network import NETWORK_PLAN, NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
+from koordra.node_state.prepared_claim import CLAIM_DEVICE, ClaimDevice
 from koordra.node_state.strict_json import (
     BOOLEAN,
     INTEGER,
     PAIR,
     STRING,
     Kind,
-    Table,
+    Pairs,
     listed,
     mapping,
     optional,
     record,
-    typed,
     word,
 )
 from koordra.topology.machine import DeviceNode
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 """Mount options of everything koordra mounts, as nvidia-ctk writes them."""
@@ -68,7 +68,7 @@ class Hook:
 class ContainerEdits:
     """`env` holds (name, value) pairs; of a repeated name the last one counts."""
 
-    env: tuple[tuple[str, str], ...] = ()
+    env: Pairs = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
@@ -86,11 +86,12 @@ class ContainerEdits:
 NO_EDITS = ContainerEdits()
 
 
-def _once(values: Iterable[_T]) -> tuple[_T, ...]:
+def _once(values: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
 
 
-T = TypeVar("T")
+Assignment = tuple[str, str, str | None]
+"""A request, and the device and share that serve it."""
 
 NO_BOOT: Final = ""
 """`boot_id` of a record that was rolled back: remembered, but not prepared in any boot."""
@@ -107,41 +108,30 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRecord:
-    """One allocated device. `identity` is the GPU's UUID or the NIC's GUID; `nodes` are the device's own
-    nodes.
+class DeviceRecord(ClaimDevice):
+    """One allocated device. `identity` is the GPU's UUID or the NIC's GUID, empty where it is not known.
 
     `consumed` holds exact amounts as canonical quantities, sorted by name. `edits` is everything that a
     container gets with the device, its own nodes included, apart from the claim's markers. `network` is what
     is done to a NIC once the pod's network namespace exists; None if nothing is.
     """
 
-    request: str
-    device: str
-    type: str
-    identity: str
-    share_id: str | None = None
+    identity: str = ""
     admin_access: bool = False
-    consumed: tuple[tuple[str, str], ...] = ()
+    consumed: Pairs = ()
     isolation: str | None = None
-    uuid: str | None = None
-    ib_device: str | None = None
-    netdev: str | None = None
-    numa_node: int | None = None
-    cpus: str | None = None
-    nodes: tuple[DeviceNode, ...] = ()
     edits: ContainerEdits = NO_EDITS
     network: NetworkPlan | None = None
 
     @property
-    def assignment(self) -> tuple[str, str, str | None]:
+    def assignment(self) -> Assignment:
         """The request, and the device and share that serve it."""
         return self.request, self.device, self.share_id
 
     @property
-    def allocated(self) -> tuple[str, str, str | None, bool, tuple[tuple[str, str], ...]]:
+    def allocated(self) -> tuple[object, ...]:
         """The fields that come from the allocation, without those that the node added."""
-        return self.request, self.device, self.share_id, self.admin_access, self.consumed
+        return *self.assignment, self.admin_access, self.consumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +164,11 @@ class ClaimRecord:
         earlier = [other for other in self.devices[:index] if other.device == device.device]
         return f"{name}-{index}" if earlier else name
 
+    def has_devices_of(self, other: ClaimRecord) -> bool:
+        """Whether both have the same devices in the same order; of a recovered claim it is not known how much it has of each."""
+        known = attrgetter("assignment" if self.state is State.RECOVERED else "allocated")
+        return list(map(known, self.devices)) == list(map(known, other.devices))
+
     def completed(self) -> ClaimRecord:
         return replace(self, state=State.COMPLETED)
 
@@ -191,13 +186,6 @@ def moved_nics(claims: Iterable[ClaimRecord]) -> frozenset[str]:
     )
 
 
-# The forms in the checkpoint. Version 1, of the release before, lacks network plans, consumers and hooks.
-# Both are strict.
-
-OLDER: Final = 1
-CURRENT: Final = 2
-
-
 def _strings(
     made: Callable[[str, str, tuple[str, ...]], T], write: Callable[[T], list[str]]
 ) -> Kind[tuple[T, ...]]:
@@ -210,75 +198,45 @@ def _strings(
     return listed(Kind(read, write))
 
 
+# Of any kind: backends of others name them, and a record that is written must be read again (cdi/claim_spec.py refuses what no
+# runtime accepts).
 _NODES: Final = listed(
     record(DeviceNode, {"path": STRING, "type": STRING, "major": INTEGER, "minor": INTEGER})
 )
-_EDITS: Final[Table] = {
-    "env": listed(PAIR),
-    "deviceNodes": _NODES,
-    "mounts": _strings(Mount, lambda mount: [mount.host_path, mount.container_path, *mount.options]),
-}
-_DEVICE: Final[Table] = {
-    "request": STRING,
-    "device": STRING,
-    "type": STRING,
-    "identity": STRING,
-    "shareID": optional(STRING),
-    "adminAccess": BOOLEAN,
-    "consumed": mapping(STRING),
-    "isolation": optional(STRING),
-    "uuid": optional(STRING),
-    "ibDevice": optional(STRING),
-    "netdev": optional(STRING),
-    "numaNode": optional(INTEGER),
-    "cpus": optional(STRING),
-    "nodes": _NODES,
-}
-_CLAIM: Final[Table] = {
-    "pool": STRING,
-    "nonce": STRING,
-    "bootID": STRING,
-    "state": word(State),
-    "memlock": BOOLEAN,
-}
-_OLDER_DEVICE: Final = record(DeviceRecord, {**_DEVICE, "edits": record(ContainerEdits, _EDITS)})
-_DEVICE_NOW: Final = record(
+_EDITS: Final = record(
+    ContainerEdits,
+    {
+        "env": listed(PAIR),
+        "deviceNodes": _NODES,
+        "mounts": _strings(Mount, lambda mount: [mount.host_path, mount.container_path, *mount.options]),
+        "hooks": _strings(Hook, lambda hook: [hook.name, hook.path, *hook.arguments]),
+    },
+)
+_DEVICE: Final = record(
     DeviceRecord,
     {
-        **_DEVICE,
-        "edits": record(
-            ContainerEdits,
-            {**_EDITS, "hooks": _strings(Hook, lambda hook: [hook.name, hook.path, *hook.arguments])},
-        ),
+        **CLAIM_DEVICE,
+        "request": STRING,
+        "identity": STRING,
+        "adminAccess": BOOLEAN,
+        "consumed": mapping(STRING),
+        "isolation": optional(STRING),
+        "edits": _EDITS,
         "network": optional(NETWORK_PLAN),
     },
 )
-_FORMS: Final[Mapping[int, Kind[Any]]] = {
-    OLDER: record(dict, {**_CLAIM, "devices": listed(_OLDER_DEVICE)}),
-    CURRENT: record(
-        dict,
-        {**_CLAIM, "devices": listed(_DEVICE_NOW), "pods": listed(STRING), "podClaim": optional(STRING)},
-    ),
-}
-_REF: Final = ("namespace", "name", "uid")
-
-
-def claim_to_dict(claim: ClaimRecord, *, version: int = CURRENT) -> dict[str, Any]:
-    """The record in one version of its form. A version that lacks a field writes the record without it."""
-    if version < CURRENT and claim.state is State.RECOVERED:
-        # Version 1 knows no recovered claims; to it they are prepared, which holds their devices as well.
-        claim = claim.completed()
-    return {**CLAIM_REF.write(claim.ref), **_FORMS[version].write(claim)}
-
-
-def claim_from_dict(raw: object, *, version: int = CURRENT) -> ClaimRecord:
-    """Raises CheckpointError for anything that `claim_to_dict` does not write in that version."""
-    try:
-        found = typed(raw, dict, "claim")
-        ref = CLAIM_REF.read({name: found[name] for name in _REF if name in found}, "")
-        fields = _FORMS[version].read({name: found[name] for name in found.keys() - _REF}, "")
-        if not ref.valid:
-            raise ValueError(f"uid {ref.uid!r}")
-    except ValueError as error:
-        raise CheckpointError(f"a claim in it is malformed: {error!r}") from error
-    return ClaimRecord(ref=ref, **fields)
+CLAIM_RECORD: Final = record(
+    ClaimRecord,
+    {
+        "claim": ("ref", CLAIM_REF),
+        "pool": STRING,
+        "nonce": STRING,
+        "bootID": STRING,
+        "state": word(State),
+        "devices": listed(_DEVICE),
+        "memlock": BOOLEAN,
+        "pods": listed(STRING),
+        "podClaim": optional(STRING),
+    },
+)
+"""The form in the checkpoint."""

@@ -17,22 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from koordra.api import names, objects
 from koordra.api.allocation import FROM_CLASS, Allocation
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
 from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
 from koordra.api.opaque.parameters import (
-    Enforcement,
     GpuConfig,
-    JointAllocation,
     Parameters,
     RdmaConfig,
     decode,
-    reject_operator_fields,
 )
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import InvalidInput, NotFound, PrepareError
@@ -79,17 +76,11 @@ class Configuration:
             (entry.parameters for entry in found if not entry.of_class),
         )
 
-    def required_scopes(self) -> Iterator[tuple[Entry, JointAllocation]]:
-        for entry in self.entries:
-            wanted = entry.parameters
-            if isinstance(wanted, JointAllocation) and wanted.enforcement is Enforcement.REQUIRED:
-                yield entry, wanted
-
     def _covering(self, request: str) -> Iterator[Entry]:
         return (entry for entry in self.entries if entry.covers(request))
 
 
-def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configuration:
+def configuration(config: Iterable[Fields], *, claim: str) -> Configuration:
     """The configuration of an allocation; `claim` names it in errors. Raises InvalidParameters for an unknown
     kind or field."""
     found = []
@@ -103,10 +94,8 @@ def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configu
         if isinstance(document, Mapping) and is_gang_member(document):
             member = decode_gang_member(document, object=claim, field=field)
             continue
-        parameters = decode(document, object=claim, field=field)
         of_class = raw.get("source") == FROM_CLASS
-        if not of_class:
-            reject_operator_fields(parameters, object=claim, field=field)
+        parameters = decode(document, object=claim, field=field, in_claim=not of_class)
         found.append(Entry(tuple(map(str, raw.get("requests") or ())), parameters, of_class))
     found.sort(key=lambda entry: (not entry.of_class, bool(entry.requests)))
     return Configuration(tuple(found), member)
@@ -117,7 +106,6 @@ NETWORK_ATTACHMENTS: Final = Kind(
     "v1",
     "network-attachment-definitions",
     "NetworkAttachmentDefinition",
-    namespaced=True,
 )
 
 

@@ -120,12 +120,10 @@ def _listed(root: Path, folder: str) -> list[str]:
 def _resolved(root: Path, path: str) -> str | None:
     """The path with every link followed inside the root; None where something is missing or links go in
     circles."""
-    parts = [part for part in path.split("/") if part]
-    real = PurePosixPath("/")
-    links = 0
+    parts, real, links = path.split("/"), PurePosixPath("/"), 0
     while parts:
         part = parts.pop(0)
-        if part == ".":
+        if part in ("", "."):  # the root itself may be a link, and is not resolved
             continue
         if part == "..":
             real = real.parent
@@ -143,7 +141,7 @@ def _resolved(root: Path, path: str) -> str | None:
             return None
         if target.startswith("/"):
             real = PurePosixPath("/")
-        parts = [piece for piece in target.split("/") if piece] + parts
+        parts = target.split("/") + parts
     return str(real)
 
 

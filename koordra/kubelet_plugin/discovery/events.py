@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, normal_bus_id, session, text
+from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, bus_id_of, session
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -80,6 +80,7 @@ _LARGEST = 64 * 1024
 _BUFFER = 1 << 20
 _AT_ONCE = 1024
 
+_ACTIONS = frozenset(b"add remove bind unbind move change online offline".split())
 _SUBSYSTEMS = {b"pci", b"infiniband", b"infiniband_verbs", b"infiniband_mad", b"auxiliary", b"nvidia"}
 """Devices that discovery reads. Network interfaces count only where they sit on a PCI function."""
 
@@ -146,16 +147,7 @@ def uevent(message: bytes) -> Event | None:
     """The event in one kernel message; None for what is of no interest, and for what is no uevent."""
     head, *pairs = message.split(b"\0")
     action, at, path = head.partition(b"@")
-    if not at or action not in {
-        b"add",
-        b"remove",
-        b"bind",
-        b"unbind",
-        b"move",
-        b"change",
-        b"online",
-        b"offline",
-    }:
+    if not at or action not in _ACTIONS:
         return None
     subsystem = next((pair[10:] for pair in pairs if pair.startswith(b"SUBSYSTEM=")), b"")
     if subsystem not in _SUBSYSTEMS and not (subsystem == b"net" and b"/pci" in path):
@@ -277,7 +269,7 @@ def _register(nvml: Any, events: Any) -> dict[int | None, str]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = normal_bus_id(text(nvml.nvmlDeviceGetPciInfo(handle).busId) or "")
+            bus_id = bus_id_of(nvml.nvmlDeviceGetPciInfo(handle))
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError as error:
             log.debug("xid_events_not_registered", index=index, error=str(error))

@@ -24,10 +24,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
-from koordra.kubelet_plugin.discovery.nvml_query import UUID, NvmlFacts
-from koordra.kubelet_plugin.discovery.pci_tree import PciFunction
+from koordra.kubelet_plugin.discovery.nvml_query import UUID, matching
+from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
 from koordra.topology.machine import BUS_ID, DeviceNode, Gpu, Location
 from koordra.topology.partitions import MigInstance
 
@@ -43,16 +44,16 @@ def proc_gpus(root: MachineRoot) -> dict[str, Gpu]:
         bus_id = entry.lower()
         if not BUS_ID.fullmatch(bus_id):
             continue
-        text = root.text(f"{_GPUS}/{entry}/information") or ""
+        text = root.text(f"{_GPUS}/{entry}/information")
         fields = {
             key.strip(): value.strip()
             for key, colon, value in (line.partition(":") for line in text.splitlines())
             if colon
         }
-        uuid, minor = fields.get("GPU UUID", ""), fields.get("Device Minor", "")
+        minor = fields.get("Device Minor", "")
         found[bus_id] = Gpu(
-            location=Location(bus_id, ()),
-            uuid=uuid if UUID.fullmatch(uuid) else None,
+            location=Location(bus_id),
+            uuid=matching(UUID, fields.get("GPU UUID")),
             minor=int(minor) if minor.isdecimal() and len(minor) <= 4 else None,
             product_name=fields.get("Model") or None,
         )
@@ -61,12 +62,12 @@ def proc_gpus(root: MachineRoot) -> dict[str, Gpu]:
 
 def proc_driver_version(root: MachineRoot) -> str | None:
     """``"550.54.15"`` from /proc/driver/nvidia/version, whose first line has several forms."""
-    matched = _VERSION.search((root.text("proc/driver/nvidia/version") or "").partition("\n")[0])
+    matched = _VERSION.search(root.text("proc/driver/nvidia/version").partition("\n")[0])
     return matched[1] if matched else None
 
 
-_NVIDIA = 0x10DE
-_DISPLAY_CLASSES = {0x0300, 0x0302}  # VGA controller, 3D controller
+_NVIDIA = "10de"
+_DISPLAY_CLASSES = 0x0300, 0x0302  # VGA controller, 3D controller
 
 _REPORTED = {
     "uuid": "check that the NVIDIA driver is loaded for this card (nvidia-smi -L); it is not offered",
@@ -80,121 +81,82 @@ def is_gpu(root: MachineRoot, function: PciFunction) -> bool:
     return (
         function.vendor == _NVIDIA
         and function.is_a(*_DISPLAY_CLASSES)
-        and root.link(f"{function.directory}/physfn") is None
+        and not root.link(f"{function.directory}/physfn")
     )
 
 
 def gpus(
-    root: MachineRoot,
-    *,
-    functions: Iterable[PciFunction],
-    locations: Mapping[str, tuple[Location, frozenset[str]]],
-    nvml: NvmlFacts,
-    proc: Mapping[str, Gpu],
+    tree: PciTree, functions: Iterable[PciFunction], *, nvml: Iterable[Gpu], proc: Mapping[str, Gpu]
 ) -> tuple[Gpu, ...]:
     """One Gpu for each of these functions, in their order, publishable or not."""
-    by_nvml = {gpu.location.bus_id: gpu for gpu in nvml.gpus}
+    by_nvml = {gpu.location.bus_id: gpu for gpu in nvml}
     found = [
         _gpu(
-            root,
+            tree,
             function,
-            locations[function.bus_id],
-            nvml=by_nvml.pop(function.bus_id, Gpu(Location(function.bus_id, ()))),
-            proc=proc.get(function.bus_id, Gpu(Location(function.bus_id, ()))),
+            nvml=by_nvml.pop(function.bus_id, Gpu(Location(function.bus_id))),
+            proc=proc.get(function.bus_id, Gpu(Location(function.bus_id))),
         )
         for function in functions
     ]
     for bus_id in by_nvml:
-        root.problem(
+        tree.problem(
             f"GPU {bus_id}",
             "path",
             "NVML knows it, the PCI tree does not",
             "check that sysfs is mounted completely; it is not offered",
         )
-    known = capabilities(root)
+    known = capabilities(tree)
     return tuple(
-        without_conflicts(root, [with_nodes(root, gpu, known) for gpu in _without_duplicates(root, found)])
+        without_conflicts(tree, [with_nodes(tree, gpu, known) for gpu in _without_duplicates(tree, found)])
     )
 
 
-def _gpu(
-    root: MachineRoot,
-    function: PciFunction,
-    location: tuple[Location, frozenset[str]],
-    *,
-    nvml: Gpu,
-    proc: Gpu,
-) -> Gpu:
-    subject, disputed = f"GPU {function.bus_id}", list(nvml.disputed)
+def _gpu(tree: PciTree, function: PciFunction, *, nvml: Gpu, proc: Gpu) -> Gpu:
+    report, disputed = partial(tree.problem, f"GPU {function.bus_id}"), list(nvml.disputed)
     for field, left, right in (("uuid", nvml.uuid, proc.uuid), ("minor", nvml.minor, proc.minor)):
         if left is not None and right is not None and left != right:
             disputed.append(field)
-            root.problem(
-                subject,
-                field,
-                f"NVML says {left}, /proc/driver/nvidia says {right}",
-                "reload the NVIDIA driver; the card is not offered",
-            )
+            what = f"NVML says {left}, /proc/driver/nvidia says {right}"
+            report(field, what, "reload the NVIDIA driver; the card is not offered")
     uuid = nvml.uuid or proc.uuid
     minor = nvml.minor if nvml.minor is not None else proc.minor
     for field, value in (("uuid", uuid), ("memory", nvml.memory_bytes), ("minor", minor)):
         if value is None:
-            root.problem(subject, field, "no source reports it", _REPORTED[field])
+            report(field, "no source reports it", _REPORTED[field])
     if nvml.mig_enabled and not nvml.mig_instances:
-        root.problem(
-            subject,
-            "migMode",
-            "the card is in MIG mode and has no instance",
-            "make some (nvidia-smi mig -cgi ... -C) or disable MIG",
-        )
-    where, inferred = location
+        what = "the card is in MIG mode and has no instance"
+        report("migMode", what, "make some (nvidia-smi mig -cgi ... -C) or disable MIG")
+    path = f"/dev/nvidia{minor}"
+    node = tree.device_node(path) if minor is not None else None
+    if minor is not None and node is None:
+        remedy = "run nvidia-smi or nvidia-modprobe -c to make it; the card is not offered"
+        report("device node", f"{path} does not exist", remedy)
+    elif node is not None and node.minor != minor:  # the driver gives card N the device minor N
+        what = f"{path} is {node.major}:{node.minor}, not minor {minor}"
+        report("device node", what, "remove the stale node; the card is not offered")
+        node = None
     return replace(
         nvml,
-        location=where,
-        device_id=None if function.device is None else f"{function.device:04x}",
+        location=tree.location(function),
+        device_id=function.device,
         uuid=uuid,
         minor=minor,
         product_name=nvml.product_name or proc.product_name,
-        node=_node(root, subject, minor),
-        graphics_nodes=_graphics_nodes(root, function),
+        node=node,
+        graphics_nodes=_graphics_nodes(tree, function),
         disputed=tuple(disputed),
-        inferred=inferred,
     )
-
-
-def _node(root: MachineRoot, subject: str, minor: int | None) -> DeviceNode | None:
-    """/dev/nvidia<minor>, if its number is the card's: the driver gives card N the device minor N."""
-    if minor is None:
-        return None
-    path = f"/dev/nvidia{minor}"
-    node = root.device_node(path)
-    if node is None:
-        root.problem(
-            subject,
-            "device node",
-            f"{path} does not exist",
-            "run nvidia-smi or nvidia-modprobe -c to make it; the card is not offered",
-        )
-    elif node.minor != minor:
-        root.problem(
-            subject,
-            "device node",
-            f"{path} is {node.major}:{node.minor}, not minor {minor}",
-            "remove the stale node; the card is not offered",
-        )
-        return None
-    return node
 
 
 def _graphics_nodes(root: MachineRoot, function: PciFunction) -> tuple[DeviceNode, ...]:
     """/dev/dri nodes of the card, as far as their numbers agree with sysfs."""
-    nodes = []
-    for entry in root.names(f"{function.directory}/drm"):
-        numbers = root.kernel_numbers(f"{function.directory}/drm/{entry}/dev")
-        node = root.device_node(f"/dev/dri/{entry}") if numbers else None
-        if node and numbers == (node.major, node.minor):
-            nodes.append(node)
-    return tuple(nodes)
+    return tuple(
+        node
+        for entry in root.names(f"{function.directory}/drm")
+        if (node := root.device_node(f"/dev/dri/{entry}"))
+        and root.kernel_numbers(f"{function.directory}/drm/{entry}/dev") == (node.major, node.minor)
+    )
 
 
 def _without_duplicates(root: MachineRoot, found: list[Gpu]) -> Iterator[Gpu]:
@@ -230,10 +192,9 @@ Capabilities = tuple[int | None, dict[str, int]]
 
 
 def capabilities(root: MachineRoot) -> Capabilities:
-    major = re.search(
-        r"^ *([0-9]{1,7}) nvidia-caps$", root.text("proc/devices", most=_LISTING) or "", re.MULTILINE
-    )
-    lines = (root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING) or "").splitlines()
+    devices = root.text("proc/devices", most=_LISTING)
+    major = re.search(r"^ *([0-9]{1,7}) nvidia-caps$", devices, re.MULTILINE)
+    lines = root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING).splitlines()
     minors = {line[1]: int(line[2]) for line in filter(None, map(_LINE.fullmatch, lines))}
     return int(major[1]) if major else None, minors
 
@@ -249,8 +210,9 @@ def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
             if isinstance(answer, DeviceNode):
                 nodes.append(answer)
             else:
-                _instance_problem(
-                    root, gpu, instance, answer, "check /proc/driver/nvidia-caps; it is not offered"
+                remedy = "check /proc/driver/nvidia-caps; it is not offered"
+                root.problem(
+                    f"GPU {gpu.location.bus_id}", f"MIG instance {instance.gpu_instance}", answer, remedy
                 )
         found.append(replace(instance, nodes=tuple(nodes)))
     return replace(gpu, mig_instances=tuple(found))
@@ -266,19 +228,14 @@ def without_conflicts(root: MachineRoot, gpus: list[Gpu]) -> Iterator[Gpu]:
         for instance in gpu.mig_instances:
             contested = any(claims[claim] > 1 for claim in _claims(gpu, instance))
             if contested:
-                _instance_problem(
-                    root,
-                    gpu,
-                    instance,
+                root.problem(
+                    f"GPU {gpu.location.bus_id}",
+                    f"MIG instance {instance.gpu_instance}",
                     "another instance claims the same",
                     "check nvidia-smi mig -lgi; neither is offered",
                 )
             instances.append(replace(instance, uuid=None) if contested else instance)
         yield replace(gpu, mig_instances=tuple(instances))
-
-
-def _instance_problem(root: MachineRoot, gpu: Gpu, instance: MigInstance, what: str, remedy: str) -> None:
-    root.problem(f"GPU {gpu.location.bus_id}", f"MIG instance {instance.gpu_instance}", what, remedy)
 
 
 def _claims(gpu: Gpu, instance: MigInstance) -> Iterator[object]:
@@ -293,10 +250,11 @@ def _claims(gpu: Gpu, instance: MigInstance) -> Iterator[object]:
 def _capability_node(root: MachineRoot, capability: str, known: Capabilities) -> DeviceNode | str:
     """The node of one capability, or why there is none."""
     card, _, rest = capability.partition("/")
-    file = root.text(f"proc/driver/nvidia/capabilities/{card}/mig/{rest}") or ""
+    file = root.text(f"proc/driver/nvidia/capabilities/{card}/mig/{rest}")
     reported = re.search(r"^DeviceFileMinor: +([0-9]{1,7})$", file, re.MULTILINE)
-    (major, listed), said = known, int(reported[1]) if reported else None
-    minors = {minor for minor in (listed.get(capability), said) if minor is not None}
+    major, listed = known
+    in_file = int(reported[1]) if reported else None
+    minors = {minor for minor in (listed.get(capability), in_file) if minor is not None}
     if major is None or not minors:
         return f"the numbers of its node {capability} are not known"
     if len(minors) > 1:

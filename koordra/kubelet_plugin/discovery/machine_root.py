@@ -1,9 +1,8 @@
-"""Reads a machine below a directory that stands for ``/``, and what a reading gives: the machine, and the problems that it could
-not resolve.
+"""Reads a machine below a directory that stands for ``/``.
 
 The tree may be the kernel's own, a captured one or a made-up one, and files in it may be missing, empty,
 binary, unreadable, looping links, pipes, or vanish between listing and reading. Every read therefore returns
-the value or ``None`` and never raises or blocks; the caller decides whether a missing value matters.
+the value, ``None`` or nothing, and never raises or blocks; the caller decides whether a missing value matters.
 
 Numbers of character devices are always read, never assumed: those of /dev/nvidia-uvm, /dev/nvidia-caps, rdma_cm and all uverbs
 above the 32nd change from boot to boot. On the real machine only a character device counts. In a captured machine, made
@@ -16,35 +15,10 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from koordra.topology.machine import DeviceNode, Machine
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """A fact that is missing or contradicts another: the object, the field, what is wrong, and the remedy."""
-
-    object: str
-    field: str
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.object}: {self.field}: {self.problem}; {self.remedy}"
-
-    def to_dict(self) -> dict[str, str]:
-        return {"object": self.object, "field": self.field, "problem": self.problem, "remedy": self.remedy}
-
-
-@dataclass(frozen=True, slots=True)
-class Discovery:
-    """`problems` are sorted and unique."""
-
-    machine: Machine
-    problems: tuple[Problem, ...]
-
+from koordra.topology.machine import DeviceNode
+from koordra.topology.problems import Problem
 
 _MOST = 64 * 1024
 """Bytes of the longest kernel file that discovery reads."""
@@ -88,25 +62,24 @@ class MachineRoot:
         finally:
             os.close(descriptor)
 
-    def text(self, path: str, *, most: int = _MOST) -> str | None:
-        """A file's text without surrounding blanks; None unless it is printable ASCII with at least one
-        character."""
+    def text(self, path: str, *, most: int = _MOST) -> str:
+        """A file's text without surrounding blanks; empty unless it is printable ASCII."""
         try:
             text = (self.data(path, most=most) or b"").decode("ascii").strip()
         except UnicodeDecodeError:
-            return None
+            return ""
         printable = all(character.isprintable() or character in "\n\t" for character in text)
-        return text if text and printable else None
+        return text if printable else ""
 
-    def line(self, path: str) -> str | None:
-        """A file that holds one short line."""
+    def line(self, path: str) -> str:
+        """A file that holds one short line; otherwise empty."""
         text = self.text(path)
-        return text if text is not None and "\n" not in text and len(text) <= 256 else None
+        return text if "\n" not in text and len(text) <= 256 else ""
 
     def integer(self, path: str) -> int | None:
         """A file that holds one number, decimal or with 0x."""
         text = self.line(path)
-        return int(text, 0 if "x" in text else 10) if text is not None and _INTEGER.fullmatch(text) else None
+        return int(text, 0 if "x" in text else 10) if _INTEGER.fullmatch(text) else None
 
     def names(self, path: str) -> list[str]:
         try:
@@ -114,12 +87,12 @@ class MachineRoot:
         except (OSError, ValueError):
             return []
 
-    def link(self, path: str) -> str | None:
-        """Where a symbolic link points, as written."""
+    def link(self, path: str) -> list[str]:
+        """Where a symbolic link points, as written, in parts; empty where there is none."""
         try:
-            return os.readlink(self._at(path))  # noqa: PTH115  the text is what is wanted
+            return os.readlink(self._at(path)).split("/")  # noqa: PTH115  the text is what is wanted
         except (OSError, ValueError):
-            return None
+            return []
 
     def status(self, path: str) -> os.stat_result | None:
         """lstat: links are not followed, so that a captured machine never shows this machine's devices."""
@@ -136,7 +109,7 @@ class MachineRoot:
             return None
         if stat.S_ISCHR(status.st_mode):
             return DeviceNode(path=path, major=os.major(status.st_rdev), minor=os.minor(status.st_rdev))
-        written = _STAND_IN.fullmatch(self.line(inside) or "")
+        written = _STAND_IN.fullmatch(self.line(inside))
         if written and stat.S_ISREG(status.st_mode) and not self.is_real:
             return DeviceNode(path=path, major=int(written[1]), minor=int(written[2]))
         return None
@@ -146,7 +119,7 @@ class MachineRoot:
 
     def kernel_numbers(self, path: str) -> tuple[int, int] | None:
         """``(major, minor)`` from a sysfs ``dev`` attribute."""
-        written = _NUMBERS.fullmatch(self.line(path) or "")
+        written = _NUMBERS.fullmatch(self.line(path))
         return (int(written[1]), int(written[2])) if written else None
 
     def _at(self, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Facts of the GPUs from NVML: identity, size, NVLinks, peers, fabric, and MIG.
+"""Facts of the GPUs from NVML: identity, size, NVLinks, fabric, and MIG.
 
 The library is initialised and shut down in every reading, so that a driver can be reloaded in between. Where there is none,
 discovery falls back to /proc/driver/nvidia, which has identities but not sizes; a captured or made-up machine has a recording
@@ -13,23 +13,21 @@ from __future__ import annotations
 import ctypes
 import uuid
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import Any
 
-from koordra.kubelet_plugin.discovery.machine_root import Problem
 from koordra.kubelet_plugin.discovery.nvml_query import (
     UUID,
     NvmlFacts,
     NvmlQuery,
     NvmlUnavailable,
-    normal_bus_id,
+    bus_id_of,
+    matching,
     session,
     text,
 )
 from koordra.topology.machine import Gpu, Location, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
+from koordra.topology.problems import Problem
 
 # nvmlDeviceArchitecture_t; newer numbers are unknown rather than guessed.
 ARCHITECTURES = {
@@ -59,55 +57,45 @@ def nvml_facts() -> NvmlFacts:
         with session() as nvml:
             return _facts(NvmlQuery(nvml, []))
     except NvmlUnavailable as error:
-        return NvmlFacts(
-            problems=(
-                Problem(
-                    "NVML", "library", str(error), "check that the NVIDIA driver is installed and loaded"
-                ),
-            )
-        )
+        remedy = "check that the NVIDIA driver is installed and loaded"
+        return NvmlFacts(problems=(Problem("NVML", "library", str(error), remedy),))
 
 
 def _facts(query: NvmlQuery) -> NvmlFacts:
-    nvml = query.nvml
-    driver = query.ask("driverVersion", nvml.nvmlSystemGetDriverVersion)
-    cuda = query.ask("cudaDriverVersion", nvml.nvmlSystemGetCudaDriverVersion_v2)
-    count = query.ask("count", nvml.nvmlDeviceGetCount) or 0
-    cards = [card for index in range(count) if (card := _card(query, index))]
-    reachable = peers(cards)
+    driver = query.ask("driverVersion", "nvmlSystemGetDriverVersion")
+    cuda = query.ask("cudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2")
+    count = query.ask("count", "nvmlDeviceGetCount") or 0
     return NvmlFacts(
         driver_version=text(driver),
         cuda_version=cuda if isinstance(cuda, int) and cuda > 0 else None,
-        gpus=tuple(_gpu(card, reachable.get(card.bus_id)) for card in cards),
+        gpus=tuple(_gpu(card) for index in range(count) if (card := _card(query, index))),
         problems=tuple(query.problems),
     )
 
 
 def _card(query: NvmlQuery, index: int) -> NvmlQuery | None:
     """The query of one card; None for a card that cannot be told from others."""
-    nvml, card = query.nvml, replace(query, subject=f"GPU index {index}")
-    card.handle = card.ask("handle", lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-    pci = card.ask("pciBusID", nvml.nvmlDeviceGetPciInfo) if card.handle is not None else None
-    bus_id = normal_bus_id(text(pci.busId) or "") if pci is not None else None
-    return NvmlQuery(nvml, query.problems, f"GPU {bus_id}", bus_id, card.handle) if bus_id else None
+    card = replace(query, subject=f"GPU index {index}")
+    card.handle = card.ask("handle", "nvmlDeviceGetHandleByIndex", index)
+    pci = card.ask("pciBusID", "nvmlDeviceGetPciInfo") if card.handle is not None else None
+    bus_id = bus_id_of(pci)
+    return NvmlQuery(query.nvml, query.problems, f"GPU {bus_id}", bus_id, card.handle) if bus_id else None
 
 
-def _gpu(card: NvmlQuery, reachable: tuple[str, ...] | None) -> Gpu:
-    nvml, ask = card.nvml, card.ask
-    uuid = text(ask("uuid", nvml.nvmlDeviceGetUUID))
-    memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo)
-    capability = ask("cudaComputeCapability", nvml.nvmlDeviceGetCudaComputeCapability)
+def _gpu(card: NvmlQuery) -> Gpu:
+    ask = card.ask
+    memory = ask("memory", "nvmlDeviceGetMemoryInfo")
+    capability = ask("cudaComputeCapability", "nvmlDeviceGetCudaComputeCapability")
     gpu = Gpu(
-        location=Location(card.bus_id, ()),
-        uuid=uuid if uuid and UUID.fullmatch(uuid) else None,
-        minor=ask("minor", nvml.nvmlDeviceGetMinorNumber),
-        product_name=text(ask("productName", nvml.nvmlDeviceGetName)),
+        location=Location(card.bus_id),
+        uuid=matching(UUID, text(ask("uuid", "nvmlDeviceGetUUID"))),
+        minor=ask("minor", "nvmlDeviceGetMinorNumber"),
+        product_name=text(ask("productName", "nvmlDeviceGetName")),
         memory_bytes=int(memory.total) if memory is not None and memory.total else None,
-        architecture=ARCHITECTURES.get(ask("architecture", nvml.nvmlDeviceGetArchitecture)),
+        architecture=ARCHITECTURES.get(ask("architecture", "nvmlDeviceGetArchitecture")),
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         nvlinks=nvlinks(card),
         fabric=fabric(card),
-        peers=reachable,
         recovered=_recovered(card),
     )
     return replace(_with_mig(gpu, card), faults=tuple(sorted(card.faults)))
@@ -115,7 +103,7 @@ def _gpu(card: NvmlQuery, reachable: tuple[str, ...] | None) -> Gpu:
 
 def _recovered(card: NvmlQuery) -> bool | None:
     """Whether the driver reports that the card needs neither reset nor reboot (drivers since R560)."""
-    values = card.ask("recoveryAction", card.nvml.nvmlDeviceGetFieldValues, [_RECOVERY_ACTION])
+    values = card.ask("recoveryAction", "nvmlDeviceGetFieldValues", [_RECOVERY_ACTION])
     if not values or values[0].nvmlReturn != card.nvml.NVML_SUCCESS:
         return None
     action = values[0].value.uiVal
@@ -127,8 +115,6 @@ def _recovered(card: NvmlQuery) -> bool | None:
 
 
 _TO_GPU, _TO_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
-# nvmlGpuP2PCapsIndex_t; pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake.
-_READ, _WRITE = 0, 1
 
 
 def nvlinks(card: NvmlQuery) -> tuple[NvLink, ...]:
@@ -138,48 +124,22 @@ def nvlinks(card: NvmlQuery) -> tuple[NvLink, ...]:
     counted: Counter[tuple[str, bool]] = Counter()
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         name = f"nvlink {link}"
-        if card.ask(name, nvml.nvmlDeviceGetNvLinkState, link, quiet=quiet) != nvml.NVML_FEATURE_ENABLED:
+        if card.ask(name, "nvmlDeviceGetNvLinkState", link, quiet=quiet) != nvml.NVML_FEATURE_ENABLED:
             continue
-        kind = card.ask(name, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, link, quiet=quiet)
-        pci = card.ask(name, nvml.nvmlDeviceGetNvLinkRemotePciInfo, link, quiet=quiet)
-        peer = (normal_bus_id(text(pci.busId) or "") if pci is not None else None) or ""
+        kind = card.ask(name, "nvmlDeviceGetNvLinkRemoteDeviceType", link, quiet=quiet)
+        pci = card.ask(name, "nvmlDeviceGetNvLinkRemotePciInfo", link, quiet=quiet)
+        peer = bus_id_of(pci) or ""
         # In a VM the switches have no PCI address; they still count as one fabric.
         if kind == _TO_SWITCH or (kind == _TO_GPU and peer):
             counted[peer, kind == _TO_SWITCH] += 1
     return tuple(NvLink(peer, links, to_switch) for (peer, to_switch), links in sorted(counted.items()))
 
 
-def peers(cards: Sequence[NvmlQuery]) -> dict[str, tuple[str, ...]]:
-    """Bus id -> bus ids whose memory it can read and write directly; left out where one answer is missing."""
-    found: dict[str, list[str]] = {card.bus_id: [] for card in cards}
-    unknown = set()
-    for one, other in combinations(cards, 2):
-        answers = [_p2p_status(one, other, index) for index in (_READ, _WRITE)]
-        if None in answers:
-            unknown |= {one.bus_id, other.bus_id}
-        elif answers == [one.nvml.NVML_P2P_STATUS_OK] * 2:
-            found[one.bus_id].append(other.bus_id)
-            found[other.bus_id].append(one.bus_id)
-    return {bus_id: tuple(known) for bus_id, known in found.items() if bus_id not in unknown}
-
-
-def _p2p_status(one: NvmlQuery, other: NvmlQuery, index: int) -> Any:
-    """A lost card is not reported here: the call names both cards, and the card's own calls tell which it
-    is."""
-    return replace(one, faults=set()).ask(
-        f"p2p with {other.bus_id}",
-        one.nvml.nvmlDeviceGetP2PStatus,
-        other.handle,
-        index,
-        quiet=(one.nvml.NVML_ERROR_GPU_IS_LOST,),
-    )
-
-
 def fabric(card: NvmlQuery) -> Fabric | None:
     """The fabric that the card has finished joining; None before, and where there is none."""
     nvml = card.nvml
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
-    answer = card.ask("fabric", nvml.nvmlDeviceGetGpuFabricInfoV, ctypes.byref(info))
+    answer = card.ask("fabric", "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
     joined = info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == nvml.NVML_SUCCESS
     if answer is None or not joined:
         return None
@@ -189,7 +149,7 @@ def fabric(card: NvmlQuery) -> Fabric | None:
 def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:
     """The card with its MIG mode, profiles and instances; disputed if it may have MIG and did not answer."""
     nvml = card.nvml
-    mode = card.ask("migMode", nvml.nvmlDeviceGetMigMode)
+    mode = card.ask("migMode", "nvmlDeviceGetMigMode")
     if not mode:
         return replace(gpu, disputed=("migMode",)) if "migMode" in card.failed else gpu
     current, pending = mode
@@ -212,7 +172,7 @@ def _profiles(card: NvmlQuery) -> tuple[MigProfile, ...]:
     found: dict[int, MigProfile] = {}
     for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         subject = f"MIG profile {number}"
-        info = card.ask(subject, nvml.nvmlDeviceGetGpuInstanceProfileInfo, number, quiet=quiet)
+        info = card.ask(subject, "nvmlDeviceGetGpuInstanceProfileInfo", number, quiet=quiet)
         if info is None:
             continue
         name = (text(info.name) or "").removeprefix("MIG ")
@@ -242,12 +202,12 @@ def _profiles(card: NvmlQuery) -> tuple[MigProfile, ...]:
 def _placements(card: NvmlQuery, subject: str, profile: int) -> tuple[tuple[int, int], ...] | None:
     nvml = card.nvml
     count = ctypes.c_uint(0)
-    ask = nvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    if card.ask(subject, ask, profile, None, ctypes.byref(count)) is None:
+    call = "nvmlDeviceGetGpuInstancePossiblePlacements"
+    if card.ask(subject, call, profile, None, ctypes.byref(count)) is None:
         return None
     room = (nvml.c_nvmlGpuInstancePlacement_t * min(count.value, _MOST_PLACEMENTS))()
     count = ctypes.c_uint(len(room))
-    if card.ask(subject, ask, profile, room, ctypes.byref(count)) is None:
+    if card.ask(subject, call, profile, room, ctypes.byref(count)) is None:
         return None
     return tuple(sorted((place.start, place.size) for place in room[: count.value]))
 
@@ -256,14 +216,12 @@ def _instances(card: NvmlQuery, profiles: tuple[MigProfile, ...]) -> tuple[MigIn
     """The instances that exist. A slot without one answers "not found"."""
     nvml = card.nvml
     quiet = (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT)
-    most = card.ask("MIG devices", nvml.nvmlDeviceGetMaxMigDeviceCount) or 0
+    most = card.ask("MIG devices", "nvmlDeviceGetMaxMigDeviceCount") or 0
     found = []
     for index in range(most):
-        handle = card.ask("MIG devices", nvml.nvmlDeviceGetMigDeviceHandleByIndex, index, quiet=quiet)
-        if handle is not None:
-            instance = _instance(replace(card, handle=handle), card, index)
-            if instance is not None:
-                found.append(instance)
+        handle = card.ask("MIG devices", "nvmlDeviceGetMigDeviceHandleByIndex", index, quiet=quiet)
+        if handle is not None and (instance := _instance(replace(card, handle=handle), card, index)):
+            found.append(instance)
     parts = Counter(instance.gpu_instance for instance in found)
     known = {profile.id for profile in profiles}
     whole = []
@@ -280,18 +238,18 @@ def _instances(card: NvmlQuery, profiles: tuple[MigProfile, ...]) -> tuple[MigIn
 
 def _instance(mig: NvmlQuery, card: NvmlQuery, index: int) -> MigInstance | None:
     """One MIG device; None where anything but its UUID is missing, since then it is not known what it is."""
-    nvml, subject = mig.nvml, f"MIG device {index}"
-    gpu_instance = mig.ask(subject, nvml.nvmlDeviceGetGpuInstanceId)
-    compute_instance = mig.ask(subject, nvml.nvmlDeviceGetComputeInstanceId)
-    attributes = mig.ask(subject, nvml.nvmlDeviceGetAttributes_v2)
-    uuid = text(mig.ask(subject, nvml.nvmlDeviceGetUUID))
+    subject = f"MIG device {index}"
+    gpu_instance = mig.ask(subject, "nvmlDeviceGetGpuInstanceId")
+    compute_instance = mig.ask(subject, "nvmlDeviceGetComputeInstanceId")
+    attributes = mig.ask(subject, "nvmlDeviceGetAttributes_v2")
+    uuid = matching(MIG_UUID, text(mig.ask(subject, "nvmlDeviceGetUUID")))
     if None in (gpu_instance, compute_instance, attributes):
         return None
     if attributes.computeInstanceSliceCount != attributes.gpuInstanceSliceCount:
         card.problem(subject, "its compute instance does not cover its GPU instance", "make one that does")
         return None
-    instance = card.ask(subject, nvml.nvmlDeviceGetGpuInstanceById, gpu_instance)
-    info = instance and replace(card, handle=instance).ask(subject, nvml.nvmlGpuInstanceGetInfo)
+    instance = card.ask(subject, "nvmlDeviceGetGpuInstanceById", gpu_instance)
+    info = instance and replace(card, handle=instance).ask(subject, "nvmlGpuInstanceGetInfo")
     if info is None:
         return None
     return MigInstance(
@@ -300,5 +258,5 @@ def _instance(mig: NvmlQuery, card: NvmlQuery, index: int) -> MigInstance | None
         profile_id=info.profileId,
         start=info.placement.start,
         size=info.placement.size,
-        uuid=uuid if uuid and MIG_UUID.fullmatch(uuid) else None,
+        uuid=uuid,
     )

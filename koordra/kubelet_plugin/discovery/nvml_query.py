@@ -16,8 +16,8 @@ from typing import Any
 
 import pynvml
 
-from koordra.kubelet_plugin.discovery.machine_root import Problem
 from koordra.topology.machine import BUS_ID, Gpu
+from koordra.topology.problems import Problem
 
 UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NVML_BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.ASCII)
@@ -77,14 +77,15 @@ class NvmlQuery:
     faults: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
-    def ask(self, name: str, call: Callable[..., Any], *arguments: Any, quiet: tuple[int, ...] = ()) -> Any:
-        """``call(handle, *arguments)``, without a handle ``call(*arguments)``; None if it fails.
+    def ask(self, name: str, call: str, *arguments: Any, quiet: tuple[int, ...] = ()) -> Any:
+        """The answer of NVML's function of that name to the handle, if there is one, and the arguments; None if it fails.
 
         ``quiet`` are error codes that are answers too, besides "not supported".
         """
         nvml = self.nvml
         try:
-            return call(*arguments) if self.handle is None else call(self.handle, *arguments)
+            function = getattr(nvml, call)
+            return function(*arguments) if self.handle is None else function(self.handle, *arguments)
         except nvml.NVMLError as error:
             code = getattr(error, "value", None)
             if code in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, *quiet):
@@ -111,6 +112,16 @@ def normal_bus_id(text: str) -> str | None:
     domain, bus, device, function = matched.groups()
     written = f"{int(domain, 16):04x}:{bus}:{device}.{function or '0'}"
     return written if BUS_ID.fullmatch(written) else None
+
+
+def bus_id_of(pci: Any) -> str | None:
+    """The address in NVML's answer, None without one."""
+    return normal_bus_id(text(pci.busId) or "") if pci is not None else None
+
+
+def matching(pattern: re.Pattern[str], text: str | None) -> str | None:
+    """The text, if it is of that form."""
+    return text if text is not None and pattern.fullmatch(text) else None
 
 
 def text(value: Any) -> str | None:

@@ -15,10 +15,12 @@ every link has two ends. Such a switch is marked as inferred.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
+from koordra.topology.cpu_lists import cpu_numbers
 from koordra.topology.machine import BUS_ID, ROOT_ID, Bridge, BridgeKind, Location, NumaNode, bus_order
 
 PCI_DEVICES = "sys/bus/pci/devices"
@@ -26,8 +28,7 @@ _NODES = "sys/devices/system/node"
 _CPUS = "sys/devices/system/cpu"
 _CPULIST = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*", re.ASCII)
 _NODE_NAME = re.compile(r"node([0-9]{1,5})", re.ASCII)
-_MOST_CPUS = 1 << 16
-_NOT_TOLD = -1
+_NOT_SET = -1
 
 _PCIE_CAPABILITY = 0x10
 _HAS_CAPABILITIES = 0x10  # of the status register
@@ -36,14 +37,15 @@ _PORT_TYPES = {4: BridgeKind.ROOT_PORT, 5: BridgeKind.UPSTREAM, 6: BridgeKind.DO
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One PCI function. ``directory`` is its place below the root; numbers are None if sysfs lacks them."""
+    """One PCI function. ``directory`` is its place below the root; vendor and device are four hexadecimal digits; what sysfs lacks
+    is None."""
 
     bus_id: str
     path: tuple[str, ...]
     directory: str
     class_code: int | None
-    vendor: int | None
-    device: int | None
+    vendor: str | None
+    device: str | None
 
     def is_a(self, *classes: int) -> bool:
         """Whether it is of one of these base classes (0x02: network controllers) or classes (0x0302: 3D controllers)."""
@@ -51,60 +53,94 @@ class PciFunction:
         return code is not None and any(code >> (16 if kind <= 0xFF else 8) == kind for kind in classes)
 
 
-def pci_functions(root: MachineRoot) -> list[PciFunction]:
-    """Every PCI function whose place in the tree is certain, in bus order."""
-    functions = []
-    for bus_id in filter(BUS_ID.fullmatch, root.names(PCI_DEVICES)):
-        steps = _steps(root.link(f"{PCI_DEVICES}/{bus_id}"), bus_id)
+class PciTree(MachineRoot):
+    """A machine with its PCI functions by bus id, in bus order, as far as their places are certain, and its NUMA nodes.
+    ``bridges`` are those above the functions that have been located."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        found = filter(None, map(self._function, filter(BUS_ID.fullmatch, self.names(PCI_DEVICES))))
+        self.functions = {one.bus_id: one for one in sorted(found, key=lambda one: bus_order(one.bus_id))}
+        self.numa_nodes = _numa_nodes(self)
+        self.bridges: dict[str, Bridge] = {}
+
+    def _function(self, bus_id: str) -> PciFunction | None:
+        steps = _steps(self.link(f"{PCI_DEVICES}/{bus_id}"), bus_id)
         if steps is None:
-            root.problem(
+            self.problem(
                 f"PCI device {bus_id}",
                 "path",
                 f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices",
                 "check that sysfs is mounted completely; the device is left out",
             )
-            continue
+            return None
         prefix, path = steps
         directory = "/".join(("sys/devices", *prefix, *path))
-        functions.append(
-            PciFunction(
-                bus_id=bus_id,
-                path=path,
-                directory=directory,
-                class_code=root.integer(f"{directory}/class"),
-                vendor=root.integer(f"{directory}/vendor"),
-                device=root.integer(f"{directory}/device"),
-            )
+        vendor, device = (self.integer(f"{directory}/{name}") for name in ("vendor", "device"))
+        return PciFunction(
+            bus_id,
+            path,
+            directory,
+            class_code=self.integer(f"{directory}/class"),
+            vendor=None if vendor is None else f"{vendor:04x}",
+            device=None if device is None else f"{device:04x}",
         )
-    return sorted(functions, key=lambda function: bus_order(function.bus_id))
+
+    def location(self, function: PciFunction) -> Location:
+        """Where the function sits.
+
+        numa_node is -1 if the firmware does not set it; on a machine with a single NUMA node that node is
+        inferred. A number that is no known node's counts as unknown, since the list of nodes may be incomplete.
+        """
+        number, inferred = self.integer(f"{function.directory}/numa_node"), set()
+        if number == _NOT_SET and len(self.numa_nodes) == 1:
+            number = self.numa_nodes[0].id
+            inferred.add("numaNode")
+        numa = next((node for node in self.numa_nodes if node.id == number), None)
+        if numa is None:
+            self.problem(
+                f"PCI device {function.bus_id}",
+                "numaNode",
+                f"its NUMA node is not known, of the {len(self.numa_nodes)} that the machine shows",
+                "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none",
+            )
+        above = self._above(function)
+        if len(above) > 1 and any(bridge.inferred for bridge in above):
+            inferred.add("pcieSwitch")
+        return Location(
+            function.bus_id,
+            function.path,
+            switches=tuple(bridge.bus_id for bridge in above if bridge.kind is BridgeKind.UPSTREAM),
+            numa=numa.id if numa else None,
+            socket=numa.socket if numa else None,
+            inferred=frozenset(inferred),
+        )
+
+    def _above(self, function: PciFunction) -> list[Bridge]:
+        """The bridges above a function, topmost first."""
+        prefix, found = function.directory.removesuffix("/".join(function.path)), []
+        for index, bus_id in enumerate(function.path[:-1]):
+            if bus_id not in self.bridges and BUS_ID.fullmatch(bus_id):
+                path = function.path[: index + 1]
+                kind = _kind_by_capability(self.data(f"{prefix}{'/'.join(path)}/config"))
+                self.bridges[bus_id] = Bridge(
+                    bus_id, path, kind or _kind_by_place(path), inferred=kind is None
+                )
+            if bus_id in self.bridges:
+                found.append(self.bridges[bus_id])
+        return found
 
 
-def _steps(link: str | None, bus_id: str) -> tuple[list[str], tuple[str, ...]] | None:
+def _steps(link: list[str], bus_id: str) -> tuple[list[str], tuple[str, ...]] | None:
     """The path from /sys/devices to the host bridge (empty except in some VMs), and from there to the
     device."""
-    parts = (link or "").partition("devices/")[2].split("/")
+    parts = link[link.index("devices") + 1 :] if "devices" in link else []
     start = next((index for index, part in enumerate(parts) if ROOT_ID.fullmatch(part)), None)
     if start is None or parts[-1] != bus_id or {"", ".", ".."} & set(parts):
         return None
     path = tuple(parts[start:])
     known = all(BUS_ID.fullmatch(part) or ROOT_ID.fullmatch(part) for part in path)
     return (parts[:start], path) if known and len(set(path)) == len(path) else None
-
-
-def bridges(root: MachineRoot, functions: Iterable[PciFunction]) -> dict[str, Bridge]:
-    """The bridges that lie above any of these functions, by bus id."""
-    found: dict[str, Bridge] = {}
-    for function in functions:
-        prefix = function.directory.removesuffix("/".join(function.path))
-        for index, bus_id in enumerate(function.path[:-1]):
-            if bus_id in found or not BUS_ID.fullmatch(bus_id):
-                continue
-            path = function.path[: index + 1]
-            kind = _kind_by_capability(root.data(f"{prefix}{'/'.join(path)}/config"))
-            found[bus_id] = Bridge(
-                bus_id=bus_id, path=path, kind=kind or _kind_by_place(path), inferred=kind is None
-            )
-    return dict(sorted(found.items(), key=lambda item: bus_order(item[0])))
 
 
 def _kind_by_capability(config: bytes | None) -> BridgeKind | None:
@@ -130,55 +166,28 @@ def _kind_by_place(path: tuple[str, ...]) -> BridgeKind:
     return BridgeKind.UPSTREAM if below_host_bridge % 2 else BridgeKind.DOWNSTREAM
 
 
-def locate(
-    root: MachineRoot,
-    function: PciFunction,
-    *,
-    bridges: Mapping[str, Bridge],
-    numa_nodes: tuple[NumaNode, ...],
-) -> tuple[Location, frozenset[str]]:
-    """The location of a function, and the fields of it that were inferred rather than read.
-
-    numa_node is -1 if the firmware does not set it; on a machine with a single NUMA node that node is
-    inferred. A number that is no known node's counts as unknown, since the list of nodes may be incomplete.
-    """
-    number, inferred = root.integer(f"{function.directory}/numa_node"), set()
-    if number == _NOT_TOLD and len(numa_nodes) == 1:
-        number = numa_nodes[0].id
-        inferred.add("numaNode")
-    numa = next((node for node in numa_nodes if node.id == number), None)
-    above = [bridges[part] for part in function.path[:-1] if part in bridges]
-    switches = tuple(bridge.bus_id for bridge in above if bridge.kind is BridgeKind.UPSTREAM)
-    if len(above) > 1 and any(bridge.inferred for bridge in above):
-        inferred.add("pcieSwitch")
-    location = Location(
-        bus_id=function.bus_id,
-        path=function.path,
-        switches=switches,
-        numa=numa.id if numa else None,
-        socket=numa.socket if numa else None,
-    )
-    return location, frozenset(inferred)
-
-
-def numa_nodes(root: MachineRoot) -> tuple[NumaNode, ...]:
+def _numa_nodes(root: MachineRoot) -> tuple[NumaNode, ...]:
     """NUMA nodes with their CPUs, SLIT row and socket, by number."""
     nodes = []
     for name in root.names(_NODES):
         matched = _NODE_NAME.fullmatch(name)
         if not matched:
             continue
-        cpus = root.line(f"{_NODES}/{name}/cpulist") or ""
+        report, remedy = (
+            partial(root.problem, f"NUMA {name}"),
+            f"check /{_NODES}/{name}; the value is not used",
+        )
+        cpus = root.line(f"{_NODES}/{name}/cpulist")
         if cpus and not _CPULIST.fullmatch(cpus):
-            _numa_problem(root, name, "cpulist", f"{cpus!r} is no CPU list")
+            report("cpulist", f"{cpus!r} is no CPU list", remedy)
             cpus = ""
         sockets = {
             root.integer(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in cpu_numbers(cpus)
         }
         if len(sockets) > 1:
-            _numa_problem(root, name, "socket", "its CPUs do not name one physical package")
+            report("socket", "its CPUs do not name one physical package", remedy)
         socket = sockets.pop() if len(sockets) == 1 else None
-        distances = (root.line(f"{_NODES}/{name}/distance") or "").split()
+        distances = root.line(f"{_NODES}/{name}/distance").split()
         nodes.append(
             NumaNode(
                 id=int(matched[1]),
@@ -188,19 +197,3 @@ def numa_nodes(root: MachineRoot) -> tuple[NumaNode, ...]:
             )
         )
     return tuple(sorted(nodes, key=lambda node: node.id))
-
-
-def cpu_numbers(cpus: str) -> list[int]:
-    """``"0-2,8"`` -> [0, 1, 2, 8]; nothing for a range that is backwards or absurdly long."""
-    numbers: list[int] = []
-    for part in filter(None, cpus.split(",")):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if high < low or high >= _MOST_CPUS:
-            return []
-        numbers.extend(range(low, high + 1))
-    return numbers
-
-
-def _numa_problem(root: MachineRoot, node: str, field: str, problem: str) -> None:
-    root.problem(f"NUMA {node}", field, problem, f"check /{_NODES}/{node}; the value is not used")

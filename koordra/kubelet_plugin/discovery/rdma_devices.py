@@ -22,23 +22,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
-from koordra.kubelet_plugin.discovery.pci_tree import PciFunction
-from koordra.topology.machine import BUS_ID, DeviceNode, Location, Nic, RdmaPort, bus_order
+from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
+from koordra.topology.machine import BUS_ID, DeviceNode, Nic, RdmaPort, in_bus_order
 from koordra.topology.partitions import SubFunction
 
-_CLASS = "sys/class/infiniband"
+RDMA_CLASS = "sys/class/infiniband"
 AUXILIARY = "sys/bus/auxiliary/devices"
 RDMA_CONTROL = ("/dev/infiniband/rdma_cm",)
 """Which every holder of a NIC needs to set up connections."""
 
 _VERBS = "sys/class/infiniband_verbs"
-_MANAGEMENT = "sys/class/infiniband_mad"
-_VERBS_NODE = re.compile(r"uverbs[0-9]{1,6}", re.ASCII)
-_MANAGEMENT_NODE = re.compile(r"(?:umad|issm)[0-9]{1,6}", re.ASCII)
+_CHARACTER_DEVICES = {
+    _VERBS: re.compile(r"uverbs[0-9]{1,6}", re.ASCII),
+    "sys/class/infiniband_mad": re.compile(r"(?:umad|issm)[0-9]{1,6}", re.ASCII),
+}
 _NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
 _SUB_FUNCTION = re.compile(r"[a-z0-9_]{1,32}\.sf\.[0-9]{1,9}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
@@ -47,196 +49,167 @@ _RATE = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)? Gb/sec(?: .*)?", re.ASCII)
 _GID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}", re.ASCII)
 _NO_GUID = "0000:0000:0000:0000"
 _NETWORK_CONTROLLER = 0x02
-_VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
+_VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 
-ClassDevices = Mapping[str, list[str]]
-"""InfiniBand device -> the names of its character devices, under which their nodes lie in /dev/infiniband."""
-
-
-def verbs_and_management(root: MachineRoot) -> tuple[ClassDevices, ClassDevices]:
-    return _owned(root, _VERBS, _VERBS_NODE), _owned(root, _MANAGEMENT, _MANAGEMENT_NODE)
+CharacterDevices = Mapping[str, list[str]]
+"""InfiniBand device -> the names of its character devices (uverbs0, issm0, umad0), whose nodes lie in /dev/infiniband."""
+Report = Callable[[str, str, str], None]
+"""Reports a problem of one RDMA device: field, problem and remedy."""
 
 
-def _owned(root: MachineRoot, directory: str, names: re.Pattern[str]) -> ClassDevices:
+def character_devices(root: MachineRoot) -> CharacterDevices:
     found = defaultdict(list)
-    for entry in filter(names.fullmatch, root.names(directory)):
-        owner = root.line(f"{directory}/{entry}/ibdev")
-        if owner:
-            found[owner].append(entry)
-    return dict(found)
-
-
-def rdma_names(root: MachineRoot) -> dict[str, str]:
-    """InfiniBand device -> bus id of the PCI function it sits on directly."""
-    found = {}
-    for name in filter(_NAME.fullmatch, root.names(_CLASS)):
-        parts = (root.link(f"{_CLASS}/{name}") or "").split("/")
-        if len(parts) >= 3 and parts[-2:] == ["infiniband", name] and BUS_ID.fullmatch(parts[-3]):
-            found[name] = parts[-3]
+    for directory, names in _CHARACTER_DEVICES.items():
+        for entry in filter(names.fullmatch, root.names(directory)):
+            if owner := root.line(f"{directory}/{entry}/ibdev"):
+                found[owner].append(entry)
     return found
 
 
-def rdma_nics(
-    root: MachineRoot,
-    *,
-    functions: Mapping[str, PciFunction],
-    locations: Mapping[str, tuple[Location, frozenset[str]]],
-    verbs: ClassDevices,
-    management: ClassDevices,
-) -> list[Nic]:
+def rdma_nics(tree: PciTree, owned: CharacterDevices) -> list[Nic]:
     """All NICs and virtual functions with their ports and nodes, by place and name."""
-    network = [function for function in functions.values() if function.is_a(_NETWORK_CONTROLLER)]
-    numbers = {function.bus_id: _virtual_functions(root, function.directory) for function in network}
-    _report_lost(root, network, verbs)
-    names = rdma_names(root)
-    counts = Counter(names.values())
-    nics: list[Nic] = []
-    for name, bus_id in names.items():
-        if bus_id not in functions or bus_id not in locations:
-            what = f"it claims to sit on {bus_id}, which is not in the PCI tree"
-            _problem(
-                root, name, "path", what, "check that sysfs is mounted completely; the device is left out"
-            )
-            continue
-        function = functions[bus_id]
-        target = (root.link(f"{function.directory}/physfn") or "").rpartition("/")[2]
-        parent = target if BUS_ID.fullmatch(target) else None
-        nic = _nic(
-            root,
-            name,
-            function=function,
-            location=locations[bus_id],
-            verbs=verbs.get(name, []),
-            parent=parent,
-            vf_index=numbers.get(parent or "", {}).get(bus_id),
-        )
-        nic = replace(nic, management_nodes=_nodes(root, management.get(name, ())))
-        owner = next((above for above, children in numbers.items() if bus_id in children), None)
-        if parent is None and owner is not None:
-            what = f"{owner} lists it as a virtual function, and it has no physfn link"
-            _problem(root, name, "parent", what, "check sysfs; it is not offered")
-            nic = replace(nic, disputed=(*nic.disputed, "parent"))
-        if counts[bus_id] > 1:
-            what = f"several RDMA devices sit on {bus_id}"
-            _problem(root, name, "pciBusID", what, "they are left out, not told apart")
-            nic = replace(nic, disputed=(*nic.disputed, "pciBusID"))
-        nics.append(nic)
-    return sorted(nics, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
-
-
-def _report_lost(root: MachineRoot, network: Iterable[PciFunction], verbs: ClassDevices) -> None:
-    listed = root.names(_CLASS)
-    known = {name: (root.link(f"{_CLASS}/{name}") or "").split("/")[-2:] for name in listed}
-    below = {name for function in network for name in root.names(f"{function.directory}/infiniband")}
-    lost = [name for name in listed if known[name] != ["infiniband", name]]
-    for name in filter(_NAME.fullmatch, [*lost, *sorted((below | verbs.keys()) - set(listed))]):
-        _problem(
-            root,
-            name,
+    controllers = [one for one in tree.functions.values() if one.is_a(_NETWORK_CONTROLLER)]
+    numbers = _virtual_functions(tree, controllers)
+    sites = _sites(tree)
+    expected = {name for one in controllers for name in tree.names(f"{one.directory}/infiniband")}
+    for name in filter(_NAME.fullmatch, expected.union(tree.names(RDMA_CLASS), owned).difference(sites)):
+        tree.problem(
+            f"RDMA device {name}",
             "path",
-            f"/{_CLASS}/{name} does not link to a device",
+            f"/{RDMA_CLASS}/{name} does not link to a device",
             "check that sysfs is mounted completely; the device is left out",
         )
+    counts = Counter(sites.values())
+    nics: list[Nic] = []
+    for name, bus_id in sites.items():
+        report = partial(tree.problem, f"RDMA device {name}")
+        function = tree.functions.get(bus_id)
+        if function is not None:
+            nodes = owned.get(name, [])
+            nic = _nic(tree, name, function=function, owned=nodes, numbers=numbers, report=report)
+            if counts[bus_id] > 1:
+                what = f"several RDMA devices sit on {bus_id}"
+                report("pciBusID", what, "they are left out, not told apart")
+                nic = replace(nic, disputed=(*nic.disputed, "pciBusID"))
+            nics.append(nic)
+        elif BUS_ID.fullmatch(bus_id):
+            what = f"it claims to sit on {bus_id}, which is not in the PCI tree"
+            report("path", what, "check that sysfs is mounted completely; the device is left out")
+    return sorted(nics, key=in_bus_order)
+
+
+def _sites(root: MachineRoot) -> dict[str, str]:
+    """InfiniBand device -> what it sits on directly: the bus id of a PCI function, or else a device of software."""
+    links = {
+        name: root.link(f"{RDMA_CLASS}/{name}") for name in filter(_NAME.fullmatch, root.names(RDMA_CLASS))
+    }
+    return {
+        name: link[-3] for name, link in links.items() if len(link) > 2 and link[-2:] == ["infiniband", name]
+    }
+
+
+def _virtual_functions(root: MachineRoot, controllers: Iterable[PciFunction]) -> dict[tuple[str, str], int]:
+    """Physical and virtual function -> the latter's number, as the physical one lists it; none that it lists twice."""
+    links = [
+        ((above.bus_id, target), int(number[1]))
+        for above in controllers
+        for number in filter(None, map(_VIRTFN.fullmatch, root.names(above.directory)))
+        for target in root.link(f"{above.directory}/{number[0]}")[-1:]
+    ]
+    times = Counter(pair for pair, _ in links)
+    return {pair: number for pair, number in links if times[pair] == 1}
 
 
 def _nic(
-    root: MachineRoot,
+    root: PciTree,
     name: str,
     *,
     function: PciFunction,
-    location: tuple[Location, frozenset[str]],
-    verbs: list[str],
-    parent: str | None,
-    vf_index: int | None,
+    owned: list[str],
+    numbers: Mapping[tuple[str, str], int],
+    report: Report,
 ) -> Nic:
     base = f"{function.directory}/infiniband/{name}"
-    if parent is not None and vf_index is None:
-        _problem(
-            root,
-            name,
-            "parent",
-            f"its physical function {parent} has no virtfn link to it",
-            "check sysfs; the virtual function is not offered",
-        )
-    guid, ports = (root.line(f"{base}/node_guid") or "").lower(), _ports(root, name, base)
+    disputed: tuple[str, ...] = ()
+    parent = next(filter(BUS_ID.fullmatch, root.link(f"{function.directory}/physfn")[-1:]), None)
+    listed_by = [above for above, below in numbers if below == function.bus_id]
+    if parent is not None and parent not in listed_by:
+        what = f"its physical function {parent} has no virtfn link to it"
+        report("parent", what, "check sysfs; the virtual function is not offered")
+    if parent is None and listed_by:
+        what = f"{listed_by[0]} lists it as a virtual function, and it has no physfn link"
+        report("parent", what, "check sysfs; it is not offered")
+        disputed = ("parent",)
+    guid, ports = root.line(f"{base}/node_guid").lower(), _ports(root, base, report)
     if guid == _NO_GUID and parent is None:
         guid = ":".join((ports[0].gid or "").split(":")[4:]) if ports else ""
     if not _GUID.fullmatch(guid) or guid == _NO_GUID:
         remedy = (
             "check the NIC's firmware" if parent is None else "set it: ip link set PF vf N node_guid GUID"
         )
-        _problem(root, name, "uuid", "node_guid is missing or no GUID", f"{remedy}; it is not offered")
+        report("uuid", "node_guid is missing or no GUID", f"{remedy}; it is not offered")
         guid = ""
-    where, inferred = location
+    verbs = [entry for entry in owned if entry.startswith("uverbs")]
     return Nic(
-        location=where,
+        location=root.location(function),
         ib_device=name,
-        vendor=_hex(function.vendor),
-        device_id=_hex(function.device),
+        vendor=function.vendor,
+        device_id=function.device,
         guid=guid or None,
-        netdev=netdev(root, base, function.directory),
+        netdev=_netdev(root, base, function.directory),
         ports=ports,
-        verbs=_verbs_node(root, name, verbs),
+        verbs=_verbs_node(root, verbs, report),
+        management_nodes=_nodes(root, [entry for entry in owned if entry not in verbs]),
         sriov_total=_count(root, f"{function.directory}/sriov_totalvfs"),
         sriov_active=_count(root, f"{function.directory}/sriov_numvfs"),
         parent=parent,
-        inferred=inferred,
-        vf_index=vf_index,
+        disputed=disputed,
+        vf_index=numbers.get((parent or "", function.bus_id)),
     )
 
 
-def _ports(root: MachineRoot, name: str, base: str) -> tuple[RdmaPort, ...]:
+def _ports(root: MachineRoot, base: str, report: Report) -> tuple[RdmaPort, ...]:
     ports = []
     for number in sorted(
         [entry for entry in root.names(f"{base}/ports") if entry.isdecimal() and len(entry) <= 3], key=int
     ):
         directory = f"{base}/ports/{number}"
         # "4: ACTIVE"; the words are the kernel's, the numbers the InfiniBand specification's.
-        state = (root.line(f"{directory}/state") or "").partition(":")[0]
+        state = root.line(f"{directory}/state").partition(":")[0]
         active = state == "4" if state.isdecimal() else None
-        rate = _RATE.fullmatch(root.line(f"{directory}/rate") or "")
+        rate = _RATE.fullmatch(root.line(f"{directory}/rate"))
         layer = root.line(f"{directory}/link_layer")
-        gid = (root.line(f"{directory}/gids/0") or "").lower()
+        gid = root.line(f"{directory}/gids/0").lower()
         ports.append(
             RdmaPort(
                 number=int(number),
-                link_layer=layer if layer and _NAME.fullmatch(layer) else None,
+                link_layer=layer if _NAME.fullmatch(layer) else None,
                 active=active,
                 rate_gbps=int(rate[1]) if rate and active else None,
                 gid=gid if _GID.fullmatch(gid) else None,
             )
         )
         if active is None:
-            _problem(root, name, f"port {number} state", "the state cannot be read", "check the driver")
+            report(f"port {number} state", "the state cannot be read", "check the driver")
     if not ports:
-        _problem(root, name, "ports", "it shows no port", "check the driver; it is not offered")
+        report("ports", "it shows no port", "check the driver; it is not offered")
     return tuple(ports)
 
 
-def _verbs_node(root: MachineRoot, name: str, entries: list[str]) -> DeviceNode | None:
+def _verbs_node(root: MachineRoot, entries: list[str], report: Report) -> DeviceNode | None:
     """The one verbs node whose numbers agree between sysfs and /dev."""
     if len(entries) != 1:
-        _problem(
-            root,
-            name,
-            "uverbs",
-            "no uverbs device names it" if not entries else "several uverbs devices name it",
-            "load ib_uverbs, or check it; the NIC is not offered",
-        )
+        what = "several uverbs devices name it" if entries else "no uverbs device names it"
+        report("uverbs", what, "load ib_uverbs, or check it; the NIC is not offered")
         return None
     path = f"/dev/infiniband/{entries[0]}"
     numbers, node = root.kernel_numbers(f"{_VERBS}/{entries[0]}/dev"), root.device_node(path)
     if node is None:
-        _problem(root, name, "uverbs", f"{path} does not exist", "check udev; the NIC is not offered")
+        report("uverbs", f"{path} does not exist", "check udev; the NIC is not offered")
     elif numbers != (node.major, node.minor):
-        said = "nothing" if numbers is None else f"{numbers[0]}:{numbers[1]}"
-        _problem(
-            root,
-            name,
-            "uverbs",
-            f"{path} is {node.major}:{node.minor}, the kernel says {said}",
-            "remove the stale node; the NIC is not offered",
-        )
+        says = "nothing" if numbers is None else f"{numbers[0]}:{numbers[1]}"
+        what = f"{path} is {node.major}:{node.minor}, the kernel says {says}"
+        report("uverbs", what, "remove the stale node; the NIC is not offered")
         return None
     return node
 
@@ -245,37 +218,16 @@ def _nodes(root: MachineRoot, entries: Iterable[str]) -> tuple[DeviceNode, ...]:
     return root.device_nodes(f"/dev/infiniband/{entry}" for entry in entries)
 
 
-def _virtual_functions(root: MachineRoot, directory: str) -> dict[str, int]:
-    """Bus id -> number of the virtual functions that a physical one lists; none that it lists twice."""
-    links = [
-        ((root.link(f"{directory}/{entry}") or "").rpartition("/")[2], int(entry.removeprefix("virtfn")))
-        for entry in filter(_VIRTFN.fullmatch, root.names(directory))
-    ]
-    times = Counter(target for target, _ in links)
-    return {target: number for target, number in links if target and times[target] == 1}
-
-
 def _count(root: MachineRoot, path: str) -> int:
     found = root.integer(path)
     return found if found is not None and 0 <= found <= 0xFFFF else 0
-
-
-def _hex(number: int | None) -> str | None:
-    return None if number is None else f"{number:04x}"
-
-
-def _problem(root: MachineRoot, name: str, field: str, problem: str, remedy: str) -> None:
-    root.problem(f"RDMA device {name}", field, problem, remedy)
-
-
-# Network interfaces.
 
 
 def _interfaces(root: MachineRoot, directory: str) -> list[str]:
     return [name for name in root.names(f"{directory}/net") if _NETDEV.fullmatch(name)]
 
 
-def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
+def _netdev(root: MachineRoot, base: str, directory: str) -> str | None:
     """The network interface of the first port; None if it is ambiguous.
 
     RoCE names it beside the port's first GID. Otherwise it is the function's only interface, not counting
@@ -284,15 +236,15 @@ def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
     a parent; a function with two ports has a second one, numbered in dev_port.
     """
     named = root.line(f"{base}/ports/1/gid_attrs/ndevs/0")
-    if named and _NETDEV.fullmatch(named):
+    if _NETDEV.fullmatch(named):
         return named
     candidates = _interfaces(root, directory)
     if len(candidates) > 1:
-        labels = {name: root.line(f"{directory}/net/{name}/phys_port_name") or "" for name in candidates}
+        labels = {name: root.line(f"{directory}/net/{name}/phys_port_name") for name in candidates}
         candidates = [
             name
             for name, label in labels.items()
-            if re.fullmatch(r"(?:p\d+)?", label) and root.line(f"{directory}/net/{name}/parent") is None
+            if re.fullmatch(r"(?:p\d+)?", label) and not root.line(f"{directory}/net/{name}/parent")
         ]
     if len(candidates) > 1:
         ports = {name: root.integer(f"{directory}/net/{name}/dev_port") for name in candidates}
@@ -300,44 +252,25 @@ def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-# Sub-functions.
-
-
-def sub_function_parents(root: MachineRoot) -> dict[str, str]:
-    """Sub-function -> bus id of the PCI function it is part of."""
-    found = {}
-    for name in filter(_SUB_FUNCTION.fullmatch, root.names(AUXILIARY)):
-        parts = (root.link(f"{AUXILIARY}/{name}") or "").split("/")
-        if len(parts) >= 2 and parts[-1] == name and BUS_ID.fullmatch(parts[-2]):
-            found[name] = parts[-2]
-    return found
-
-
-def sub_functions(
-    root: MachineRoot,
-    *,
-    locations: Mapping[str, tuple[Location, frozenset[str]]],
-    verbs: ClassDevices,
-    management: ClassDevices,
-) -> tuple[SubFunction, ...]:
+def sub_functions(tree: PciTree, owned: CharacterDevices) -> tuple[SubFunction, ...]:
     """Those whose PCI function is known, by place and number."""
     found = []
-    for name, bus_id in sub_function_parents(root).items():
-        if bus_id in locations:
-            directory = f"sys/devices/{(root.link(f'{AUXILIARY}/{name}') or '').partition('devices/')[2]}"
-            devices, interfaces = root.names(f"{directory}/infiniband"), _interfaces(root, directory)
-            own = (
-                entry for device in devices for entry in (*verbs.get(device, ()), *management.get(device, ()))
+    for name in filter(_SUB_FUNCTION.fullmatch, tree.names(AUXILIARY)):
+        link = tree.link(f"{AUXILIARY}/{name}")
+        function = tree.functions.get(link[-2]) if len(link) > 1 else None
+        if function is None or link[-1] != name:
+            continue
+        directory = f"{function.directory}/{name}"
+        devices, interfaces = tree.names(f"{directory}/infiniband"), _interfaces(tree, directory)
+        number = tree.integer(f"{directory}/sfnum")
+        found.append(
+            SubFunction(
+                name=name,
+                location=tree.location(function),
+                number=number if number is not None and number >= 0 else None,
+                ib_device=devices[0] if len(devices) == 1 else None,
+                netdev=interfaces[0] if len(interfaces) == 1 else None,
+                nodes=_nodes(tree, (entry for device in devices for entry in owned.get(device, ()))),
             )
-            number = root.integer(f"{directory}/sfnum")
-            found.append(
-                SubFunction(
-                    name=name,
-                    location=locations[bus_id][0],
-                    number=number if number is not None and number >= 0 else None,
-                    ib_device=devices[0] if len(devices) == 1 else None,
-                    netdev=interfaces[0] if len(interfaces) == 1 else None,
-                    nodes=_nodes(root, own),
-                )
-            )
+        )
     return tuple(sorted(found, key=lambda each: (each.location.bus_id, each.number or 0, each.name)))

@@ -26,7 +26,7 @@ machine with 16 NICs and 128 virtual functions, so it can be taken every few sec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,28 +39,21 @@ from koordra.kubelet_plugin.discovery.gpus import (
     proc_driver_version,
     proc_gpus,
 )
-from koordra.kubelet_plugin.discovery.machine_root import Discovery, MachineRoot, Problem
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 from koordra.kubelet_plugin.discovery.nvml_query import GpuFactsSource, NvmlFacts
 from koordra.kubelet_plugin.discovery.nvml_recording import FILE, recorded_facts
-from koordra.kubelet_plugin.discovery.pci_tree import (
-    PCI_DEVICES,
-    bridges,
-    locate,
-    numa_nodes,
-    pci_functions,
-)
+from koordra.kubelet_plugin.discovery.pci_tree import PCI_DEVICES, PciTree
 from koordra.kubelet_plugin.discovery.rdma_devices import (
     AUXILIARY,
+    RDMA_CLASS,
     RDMA_CONTROL,
-    rdma_names,
+    character_devices,
     rdma_nics,
-    sub_function_parents,
     sub_functions,
-    verbs_and_management,
 )
-from koordra.topology import overlay
-from koordra.topology.machine import Location, Machine, Nic, NumaNode, bus_order
+from koordra.topology.machine import Machine, Nic, bus_order, in_bus_order
+from koordra.topology.problems import Discovery
 
 
 def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
@@ -69,68 +62,37 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     ``nvml`` replaces the source of GPU facts; by default it is the library on the real machine and
     ``nvml.json`` on a picture of one. The library is asked only where the PCI tree shows an NVIDIA GPU.
     """
-    tree = MachineRoot(root)
-    functions, nodes = pci_functions(tree), numa_nodes(tree)
+    tree = PciTree(root)
     if not tree.names(PCI_DEVICES):
         tree.problem(
             "machine", PCI_DEVICES, "it is missing or empty", "check that the root path holds a mounted sysfs"
         )
     proc = proc_gpus(tree)
-    cards = [function for function in functions if is_gpu(tree, function) or function.bus_id in proc]
-    if nvml is None and cards:
+    cards = {one.bus_id for one in tree.functions.values() if is_gpu(tree, one)} | proc.keys()
+    if nvml is None and not cards.isdisjoint(tree.functions):
         nvml = nvml_facts if tree.is_real else partial(recorded_facts, tree)
     facts = nvml() if nvml else NvmlFacts()
-    known = {gpu.location.bus_id for gpu in facts.gpus}
-    cards += [function for function in functions if function.bus_id in known and function not in cards]
-    cards.sort(key=lambda function: bus_order(function.bus_id))
-
-    rdma = {*rdma_names(tree).values(), *sub_function_parents(tree).values()}
-    of_interest = cards + [
-        function for function in functions if function.bus_id in rdma and function not in cards
-    ]
-    above = bridges(tree, of_interest)
-    locations = {
-        function.bus_id: locate(tree, function, bridges=above, numa_nodes=nodes) for function in of_interest
-    }
-    _report_unplaced(tree, locations, nodes)
-    found_gpus = gpus(tree, functions=cards, locations=locations, nvml=facts, proc=proc)
-    verbs, management = verbs_and_management(tree)
-    nics = rdma_nics(
-        tree,
-        functions={function.bus_id: function for function in functions},
-        locations=locations,
-        verbs=verbs,
-        management=management,
-    )
+    cards.update(gpu.location.bus_id for gpu in facts.gpus)
+    functions = [one for one in tree.functions.values() if one.bus_id in cards]
+    found = gpus(tree, functions, nvml=facts.gpus, proc=proc)
+    owned = character_devices(tree)
+    nics, parts = rdma_nics(tree, owned), sub_functions(tree, owned)
     machine = Machine(
-        numa_nodes=nodes,
-        bridges=tuple(above.values()),
-        gpus=found_gpus,
+        numa_nodes=tree.numa_nodes,
+        bridges=tuple(sorted(tree.bridges.values(), key=lambda bridge: bus_order(bridge.bus_id))),
+        gpus=found,
         nics=tuple(nic for nic in nics if nic.parent is None),
         vfs=tuple(nic for nic in nics if nic.parent is not None),
         driver_version=facts.driver_version or proc_driver_version(tree),
         cuda_version=facts.cuda_version,
         gpu_control=tree.device_nodes(GPU_CONTROL),
         rdma_control=tree.device_nodes(RDMA_CONTROL),
-        boot_id=tree.line("proc/sys/kernel/random/boot_id"),
-        gpu_management=gpu_management_nodes(tree, found_gpus),
-        sub_functions=sub_functions(tree, locations=locations, verbs=verbs, management=management),
+        boot_id=tree.line("proc/sys/kernel/random/boot_id") or None,
+        gpu_management=gpu_management_nodes(tree, found),
+        sub_functions=parts,
     )
     _report_missing_control_nodes(tree, machine)
-    return Discovery(machine=machine, problems=tuple(sorted({*facts.problems, *tree.problems})))
-
-
-def _report_unplaced(
-    tree: MachineRoot, locations: Mapping[str, tuple[Location, frozenset[str]]], nodes: tuple[NumaNode, ...]
-) -> None:
-    for bus_id, (location, _) in locations.items():
-        if location.numa is None:
-            tree.problem(
-                f"PCI device {bus_id}",
-                "numaNode",
-                f"its NUMA node is not known, of the {len(nodes)} that the machine shows",
-                "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none",
-            )
+    return Discovery(machine, tuple(sorted({*facts.problems, *tree.problems})))
 
 
 def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:
@@ -140,27 +102,6 @@ def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:
             tree.problem("machine", path, "it does not exist", "run nvidia-modprobe -c 0 -u; CUDA needs it")
     if machine.nics and not machine.rdma_control:
         tree.problem("machine", *RDMA_CONTROL, "it does not exist", "load rdma_ucm; RDMA-CM needs it")
-
-
-def apply_overlay(found: Discovery, places: Mapping[str, overlay.Place], *, file: str) -> Discovery:
-    """`found` with the overlay applied; problems that it answers are dropped, contradictions are added."""
-    machine, contradictions = overlay.apply(found.machine, places)
-    known = {
-        f"PCI device {device.location.bus_id}"
-        for device in machine.devices()
-        if device.location.numa is not None
-    }
-    unanswered = {one for one in found.problems if one.field != "numaNode" or one.object not in known}
-    added = {
-        Problem(
-            one.device,
-            one.field,
-            f"the machine says {one.machine}, the overlay {one.overlay}",
-            f"correct {file}; the machine is believed",
-        )
-        for one in contradictions
-    }
-    return Discovery(machine=machine, problems=tuple(sorted(unanswered | added)))
 
 
 def with_moved(now: Machine, before: Machine | None, moved: Collection[str]) -> Machine:
@@ -179,10 +120,9 @@ def _still_known(now: tuple[Nic, ...], before: tuple[Nic, ...], moved: Collectio
         replace(nic, netdev=nic.netdev or known[nic.name].netdev) if nic.name in known else nic for nic in now
     ]
     found += [nic for name, nic in known.items() if name not in seen]
-    return tuple(sorted(found, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device)))
+    return tuple(sorted(found, key=in_bus_order))
 
 
-_RDMA = "sys/class/infiniband"
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 
@@ -202,12 +142,12 @@ def probe(directory: Path) -> Hashable:
     )
 
 
-def _ports(root: MachineRoot) -> list[tuple[str, str | None]]:
+def _ports(root: MachineRoot) -> list[tuple[str, str]]:
     found = []
-    for name in root.names(_RDMA):
+    for name in root.names(RDMA_CLASS):
         # The link, too: the same name on another function is another NIC.
-        found.append((name, root.link(f"{_RDMA}/{name}")))
-        ports = f"{_RDMA}/{name}/ports"
+        found.append((name, "/".join(root.link(f"{RDMA_CLASS}/{name}"))))
+        ports = f"{RDMA_CLASS}/{name}/ports"
         found += [(port, root.line(f"{ports}/{port}/state")) for port in root.names(ports)]
     return found
 
@@ -219,10 +159,9 @@ def _device_nodes(root: MachineRoot) -> list[tuple[str, int, int]]:
         for folder in ("nvidia-caps", "infiniband")
         for name in root.names(f"dev/{folder}")
     ]
-    found = []
-    for path in paths:
-        status = root.status(path)
-        if status is not None:
-            # A stand-in of a captured machine has its numbers in its text, so its time shows a change.
-            found.append((path, status.st_rdev, 0 if status.st_rdev else status.st_mtime_ns))
-    return found
+    # A stand-in of a captured machine has its numbers in its text, so its time shows a change.
+    return [
+        (path, status.st_rdev, 0 if status.st_rdev else status.st_mtime_ns)
+        for path in paths
+        if (status := root.status(path))
+    ]

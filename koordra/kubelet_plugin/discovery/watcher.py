@@ -39,10 +39,10 @@ from koordra.kubelet_plugin.discovery.events import (
     XidEvents,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.logs import get_logger
 from koordra.topology.machine import Gpu
+from koordra.topology.problems import Discovery
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Graphics exception, page fault, stopped channel, preemptive clean-up, video exception, context switch
@@ -117,30 +117,22 @@ class WatchTiming:
     stop_within: float = 0.25
 
 
+@dataclass
 class MachineWatcher:
     """Watches one machine. All state belongs to the thread that runs ``run``."""
 
-    def __init__(
-        self,
-        *,
-        read: Callable[[], Discovery],
-        probe: Callable[[], Hashable],
-        sources: Sequence[EventSource] = (),
-        rhythm: WatchTiming | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._read = read
-        self._probe = probe
-        self._sources = sources
-        self._rhythm = rhythm or WatchTiming()
-        self._clock = clock
+    read: Callable[[], Discovery]
+    probe: Callable[[], Hashable]
+    sources: Sequence[EventSource] = ()
+    timing: WatchTiming = WatchTiming()
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._faults: Faults = {}
         self._seen: Hashable = None
         self._found: Discovery | None = None
         self._reported: Discovery | None = None
-        self._read_at = 0.0
-        self._probe_at = 0.0
-        self._probed_at = 0.0
+        self._read_at = self._probe_at = self._probed_at = 0.0
         self._first_event: float | None = None
 
     @classmethod
@@ -171,29 +163,25 @@ class MachineWatcher:
         ``on_change`` runs in this thread. If it raises a KoordraError, it is called again within a second.
         """
         with selectors.DefaultSelector() as selector:
-            for source in self._sources:
+            for source in self.sources:
                 selector.register(source.fileno(), selectors.EVENT_READ, source)
             try:
                 while not stop.is_set():
                     self._act(on_change)
-                    for key, _ in selector.select(
-                        max(
-                            0.0,
-                            min(min(self._read_at, self._probe_at) - self._clock(), self._rhythm.stop_within),
-                        )
-                    ):
+                    due = min(self._read_at, self._probe_at) - self.clock()
+                    for key, _ in selector.select(max(0.0, min(due, self.timing.stop_within))):
                         self._observe(key.data)
             finally:
-                for source in self._sources:
+                for source in self.sources:
                     source.close()
 
     def _act(self, on_change: Callable[[Discovery], None]) -> None:
-        now = self._clock()
+        now = self.clock()
         if now >= self._read_at:
             self._read_machine()
         elif now >= self._probe_at:
-            self._probed_at, self._probe_at = now, now + self._rhythm.probe
-            if self._probe() != self._seen:
+            self._probed_at, self._probe_at = now, now + self.timing.probe
+            if self.probe() != self._seen:
                 self._expect_change(now)
         if self._found is None:
             return
@@ -206,20 +194,20 @@ class MachineWatcher:
                 log.error("machine_change_failed", error=str(error))
 
     def _read_machine(self) -> None:
-        self._seen = self._probe()
-        self._found = self._read()
-        now = self._clock()
+        self._seen = self.probe()
+        self._found = self.read()
+        now = self.clock()
         self._faults = after_reading(self._faults, self._found, now=now)
         self._first_event = None
-        self._probed_at, self._probe_at = now, now + self._rhythm.probe
+        self._probed_at, self._probe_at = now, now + self.timing.probe
         # One that the driver has not bound (vfio) does not recover by itself, nor by a reset.
         recovering = bool(self._faults) or any(
             gpu.faults or (gpu.minor is not None and not gpu.certain) for gpu in self._found.machine.gpus
         )
-        self._read_at = now + (self._rhythm.recheck if recovering else self._rhythm.full)
+        self._read_at = now + (self.timing.recheck if recovering else self.timing.full)
 
     def _observe(self, source: EventSource) -> None:
-        now = self._clock()
+        now = self.clock()
         for event in source.take():
             match event:
                 case HardwareChanged():
@@ -228,7 +216,7 @@ class MachineWatcher:
                 case PortsMayHaveChanged():
                     self._probe_at = min(
                         self._probe_at,
-                        max(now + self._rhythm.settle, self._probed_at + self._rhythm.between_probes),
+                        max(now + self.timing.settle, self._probed_at + self.timing.between_probes),
                     )
                 case XidReported():
                     log.warning("gpu_xid_error", gpu=event.bus_id, xid=event.number)
@@ -239,5 +227,5 @@ class MachineWatcher:
         """Schedule a reading once events have settled, at the latest ``settle_limit`` after the first."""
         if self._first_event is None:
             self._first_event = now
-        settled_at = min(now + self._rhythm.settle, self._first_event + self._rhythm.settle_limit)
+        settled_at = min(now + self.timing.settle, self._first_event + self.timing.settle_limit)
         self._read_at = min(self._read_at, settled_at) if self._read_at <= now else settled_at

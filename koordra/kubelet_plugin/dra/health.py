@@ -76,13 +76,11 @@ def device_health(inventory: Inventory, *, held: Iterable[str] = ()) -> tuple[De
     found: dict[str, DeviceHealth] = {}
     for name, device in inventory.published.items():
         faults = [taint.value for taint in device.taints if taint.key == names.UNHEALTHY_TAINT]
-        found[name] = DeviceHealth(
-            name, Health.UNHEALTHY if faults else Health.HEALTHY, ", ".join(faults)[:_LONGEST_MESSAGE]
-        )
+        found[name] = DeviceHealth(name, Health.UNHEALTHY if faults else Health.HEALTHY, ", ".join(faults))
     for name in held:
         if name not in found:
             why = inventory.refusal(name) or "it is no longer offered"
-            found[name] = DeviceHealth(name, Health.UNHEALTHY, why[:_LONGEST_MESSAGE])
+            found[name] = DeviceHealth(name, Health.UNHEALTHY, why)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -171,7 +169,7 @@ class ResourceHealthService:
                             health=int(device.health),
                             last_updated_time=now,
                             health_check_timeout_seconds=FORGOTTEN_AFTER,
-                            message=device.message,
+                            message=device.message[:_LONGEST_MESSAGE],
                         )
                         for device in devices
                     ]

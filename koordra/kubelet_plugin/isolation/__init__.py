@@ -10,7 +10,8 @@ undone by `stop`. Prepare calls `edits`, then `start` between the two steps of t
 
 Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry point's, and the
 object is called without arguments to make the backend. A backend that cannot be made, or has another name, is logged and unknown
-to the node: what Prepare started under one name could not be stopped under the other.
+to the node: what Prepare started under one name could not be stopped under the other. Of what lies in koordra's state directory
+a backend mounts only `<its folder>/claims/<claim uid>/...`, read-only: the hook refuses a container that has anything else of it.
 """
 
 from __future__ import annotations

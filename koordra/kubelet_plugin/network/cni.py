@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from koordra.api.objects import Fields, Object
 from koordra.errors import InvalidInput, NodeError
 from koordra.node_state.claim_network import NetworkPlan, Sandbox
 
@@ -25,7 +26,7 @@ BIN_DIRS: Final = (Path("/opt/cni/bin"), Path("/usr/libexec/cni"), Path("/usr/li
 TIMEOUT: Final = 60.0
 
 
-def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
+def plugin_chain(config: str, *, bus_id: str) -> list[Object]:
     """The configurations of the plugins to run, in order. Raises InvalidInput for text that is no CNI
     configuration."""
     invalid = partial(InvalidInput, object="NetworkAttachmentDefinition", field="spec.config")
@@ -49,11 +50,11 @@ def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
     return chain
 
 
-def add(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> tuple[str, ...]:
+def add(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path]) -> tuple[str, ...]:
     """Attach, and return the pod's addresses. If a plugin fails, the ones before it are undone. Raises
     NodeError."""
     chain = plugin_chain(plan.cni or "{}", bus_id=plan.bus_id)
-    result: dict[str, Any] | None = None
+    result: Object | None = None
     try:
         for plugin in chain:
             result = _run("ADD", plugin, plan, sandbox, previous=result, bin_dirs=bin_dirs)
@@ -63,7 +64,7 @@ def add(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path] = BIN_D
     return tuple(str(entry["address"]) for entry in (result or {}).get("ips", ()) if "address" in entry)
 
 
-def delete(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> list[str]:
+def delete(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path]) -> list[str]:
     """Detach as far as possible; returns what failed, as text."""
     problems = []
     for plugin in reversed(plugin_chain(plan.cni or "{}", bus_id=plan.bus_id)):
@@ -76,13 +77,13 @@ def delete(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path] = BI
 
 def _run(
     command: str,
-    plugin: Mapping[str, Any],
+    plugin: Fields,
     plan: NetworkPlan,
     sandbox: Sandbox,
     *,
-    previous: Mapping[str, Any] | None,
+    previous: Fields | None,
     bin_dirs: Sequence[Path],
-) -> dict[str, Any]:
+) -> Object:
     program = next((path for folder in bin_dirs if (path := folder / plugin["type"]).is_file()), None)
     if program is None:
         raise NodeError(f"CNI plugin {plugin['type']} is not in {', '.join(map(str, bin_dirs))}; install it")
@@ -116,7 +117,7 @@ def _run(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NodeError(f"CNI plugin {plugin['type']} {command}: {error}") from error
-    answer: dict[str, Any] = {}
+    answer: Object = {}
     with suppress(ValueError):
         document = json.loads(done.stdout)
         answer = document if isinstance(document, dict) else {}

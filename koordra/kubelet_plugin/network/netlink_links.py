@@ -26,6 +26,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from koordra.errors import NodeError
+from koordra.node_state.claim_network import NetworkPlan
 from koordra.process import spawn
 
 _CLONE_NEWNET: Final = 0x40000000
@@ -98,20 +99,12 @@ class NetlinkLinks:
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         """Take the interface from the host into the pod, under another name. It is down afterwards."""
         with _route() as route, opened_namespace(netns) as descriptor:
-            index = _index(route, name)
-            route.link("set", index=index, state="down")
-            route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
+            _move(route, name, descriptor, as_name)
 
     def move_back(self, name: str, *, netns: str, as_name: str) -> None:
         """Bring it back to the namespace of this process."""
         with opened_namespace("/proc/self/ns/net") as home:
-
-            def task(route: Any) -> None:
-                index = _index(route, name)
-                route.link("set", index=index, state="down")
-                route.link("set", index=index, net_ns_fd=home, ifname=as_name)
-
-            _inside(netns, task)
+            _inside(netns, lambda route: _move(route, name, home, as_name))
 
     def restore(self, name: str, *, as_name: str, mtu: int, up: bool, addresses: tuple[str, ...]) -> None:
         """Make an interface of the host what it was before it went away."""
@@ -141,16 +134,15 @@ class NetlinkLinks:
                 route.link("del", index=index)
                 raise
 
-    def add_child(
-        self, parent: str, *, netns: str, as_name: str, vlan: int | None = None, pkey: int | None = None
-    ) -> None:
-        """In the pod: a VLAN on top of an interface, or an InfiniBand partition of it."""
+    def add_child(self, parent: str, plan: NetworkPlan, *, netns: str) -> None:
+        """In the pod: the planned VLAN on top of an interface, or the InfiniBand partition of it."""
 
         def task(route: Any) -> None:
             link = _index(route, parent)
             route.link("set", index=link, state="up")
-            kind = {"kind": "vlan", "vlan_id": vlan} if vlan is not None else {"kind": "ipoib", "pkey": pkey}
-            route.link("add", ifname=as_name, link=link, **kind)
+            vlan = {"kind": "vlan", "vlan_id": plan.vlan}
+            kind = vlan if plan.vlan is not None else {"kind": "ipoib", "pkey": plan.pkey}
+            route.link("add", ifname=plan.interface, link=link, **kind)
 
         _inside(netns, task)
 
@@ -163,28 +155,20 @@ class NetlinkLinks:
 
         _inside(netns, task)
 
-    def configure(
-        self,
-        name: str,
-        *,
-        netns: str,
-        mtu: int | None,
-        addresses: tuple[str, ...],
-        routes: tuple[tuple[str, str], ...],
-    ) -> LinkState:
-        """Bring an interface of the pod up, with addresses and routes; repeating it changes nothing."""
+    def configure(self, plan: NetworkPlan, *, netns: str) -> LinkState:
+        """Bring the planned interface of the pod up, with addresses and routes; repeating it changes nothing."""
 
         def task(route: Any) -> LinkState:
-            index = _index(route, name)
-            if mtu is not None:
-                route.link("set", index=index, mtu=mtu)
+            index = _index(route, plan.interface)
+            if plan.mtu is not None:
+                route.link("set", index=index, mtu=plan.mtu)
             route.link("set", index=index, state="up")
-            for address in addresses:
+            for address in plan.addresses:
                 _add_address(route, index, address)
-            for destination, gateway in routes:
+            for destination, gateway in plan.routes:
                 via: dict[str, Any] = {"gateway": gateway} if gateway else {"scope": _LINK_LOCAL}
                 route.route("replace", dst=destination, oif=index, **via)
-            return _state(route, name)
+            return _state(route, plan.interface)
 
         return _inside(netns, task)
 
@@ -226,6 +210,12 @@ def _index(route: Any, name: str) -> int:
     if not found:
         raise NodeError(f"there is no network interface {name} here")
     return int(found[0])
+
+
+def _move(route: Any, name: str, descriptor: int, as_name: str) -> None:
+    index = _index(route, name)
+    route.link("set", index=index, state="down")
+    route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
 
 
 def _state(route: Any, name: str) -> LinkState:

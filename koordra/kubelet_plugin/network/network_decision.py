@@ -52,8 +52,9 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
 from koordra.kubelet_plugin.claims.configuration import Configuration, Consumers
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.node_state import layout, strict_json
-from koordra.node_state.claim_network import AttachedNetwork, NetworkKind, NetworkPlan
+from koordra.node_state import layout
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan
+from koordra.node_state.layout import StateFolder
 from koordra.topology.machine import Nic
 
 GATE_MODE: Final = 0o644
@@ -64,33 +65,18 @@ ONE_POD: Final = ".in-one-pod-at-a-time"
 """Part of a path that people read in the error of a container that did not start."""
 
 
-def gate(state: Path, uid: str) -> Mount:
-    return Mount(str(gate_file(state, uid)), f"{IN_CONTAINER}/{layout.file_name(uid)}")
+def gates(files: StateFolder, uid: str, plan: NetworkPlan, *, own_users: bool) -> tuple[Mount, ...]:
+    """The mounts of a device with this plan; `own_users`: the pod has a user namespace of its own. The second is one that only a
+    container can have whose network namespace has the interface."""
+    claims = Mount(str(gate_file(files, uid)), f"{IN_CONTAINER}/{layout.file_name(uid)}")
+    if not plan.host_interface or own_users:
+        return (claims,)
+    target = f"{IN_CONTAINER}/{uid}{ONE_POD}/{plan.interface}"
+    return claims, Mount(f"{INTERFACES}/{plan.interface}", target)
 
 
-def interface_gate(uid: str, interface: str) -> Mount:
-    """The mount that only a container can have whose network namespace has the interface."""
-    return Mount(f"{INTERFACES}/{interface}", f"{IN_CONTAINER}/{uid}{ONE_POD}/{interface}")
-
-
-def gate_file(state: Path, uid: str) -> Path:
-    return layout.claim_folder(state, uid) / GATE
-
-
-def encode_gate(claim: AttachedNetwork) -> bytes:
-    return strict_json.encode(
-        {
-            "devices": [
-                {
-                    "device": device.device,
-                    "interface": device.interface,
-                    "addresses": list(device.addresses),
-                    "mac": device.mac,
-                }
-                for device in claim.devices
-            ]
-        }
-    )
+def gate_file(files: StateFolder, uid: str) -> Path:
+    return files.claim_folder(uid) / GATE
 
 
 _ETHERNET = "Ethernet"
@@ -101,18 +87,17 @@ def network_plans(
     config: Configuration,
     *,
     inventory: Inventory,
-    consumers: Consumers,
-    enabled: bool,
+    consumers: Consumers | None,
 ) -> tuple[NetworkPlan | None, ...]:
     for device in record.devices:
-        if not enabled and _is_nic(device) and config.rdma(device.request).network is not None:
+        if consumers is None and _is_nic(device) and config.rdma(device.request).network is not None:
             raise PrepareError(
                 f"{record.ref}: FeatureDisabled: RdmaConfig.network of request {device.request} cannot be had on this node; "
                 "start the kubelet plugin and the NRI hook with --pod-network"
             )
     plans = tuple(
         _plan(record, device, config.rdma(device.request), inventory=inventory, consumers=consumers)
-        if enabled and _is_nic(device)
+        if consumers is not None and _is_nic(device)
         else None
         for device in record.devices
     )

@@ -33,12 +33,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError, KoordraError, NodeError
-from koordra.kubelet_plugin.claims.checkpoint import reported
 from koordra.kubelet_plugin.network import cni, network_decision
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.logs import get_logger
-from koordra.node_state import layout
+from koordra.node_state import layout, strict_json
 from koordra.node_state.claim_network import (
     AttachedDevice,
     AttachedNetwork,
@@ -50,7 +49,9 @@ from koordra.node_state.claim_network import (
     read_attached,
     read_networks,
 )
-from koordra.node_state.disk import Disk
+from koordra.node_state.disk import Disk, reported
+from koordra.node_state.layout import StateFolder
+from koordra.node_state.strict_json import STRING, TEXT, listed
 
 log = get_logger(__name__)
 
@@ -72,7 +73,7 @@ class PodNetworks:
         sys: Path = Path("/sys"),
         cni_dirs: Sequence[Path] = cni.BIN_DIRS,
     ) -> None:
-        self._state = state
+        self._files = StateFolder(state)
         self._links = links or NetlinkLinks(sys)
         self._rdma = rdma or NetlinkRdma()
         self._disk = disk or Disk()
@@ -80,26 +81,26 @@ class PodNetworks:
         self._cni_dirs = tuple(cni_dirs)
 
     def attach(self, sandbox: Sandbox) -> None:
-        for network in read_networks(self._state, self._disk):
+        for network in read_networks(self._files, self._disk):
             if sandbox.pod_uid in network.pods:
                 self._attach(network, sandbox)
 
     def detach(self, sandbox: Sandbox) -> None:
         """Detach everything from a sandbox that is being stopped, or is gone."""
-        for claim in read_attached(self._state, self._disk):
+        for claim in read_attached(self._files, self._disk):
             if claim.pod == sandbox.pod_uid and (not sandbox.id or claim.sandbox == sandbox.id):
                 self.release(claim)
 
     def release(self, claim: AttachedNetwork) -> None:
         """Detach one claim's NICs from its pod; Unprepare calls it too, if the sandbox was never stopped."""
-        networks = read_networks(self._state, self._disk, uid=claim.uid)
+        networks = read_networks(self._files, self._disk, uid=claim.uid)
         plans = dict(networks[0].plans) if networks else {}
         self._close_gate(claim.uid)
         for attached in claim.devices:
             plan = plans.get(attached.device)
             if plan is not None:
                 self._detach_device(attached, plan, claim)
-        path = layout.attached_file(self._state, claim.uid)
+        path = self._files.attached_file(claim.uid)
         with reported(CheckpointError, path, "removed", remedy=_REMEDY):
             self._disk.remove(path)
         log.info("network_released", uid=claim.uid, devices=[device.device for device in claim.devices])
@@ -107,7 +108,7 @@ class PodNetworks:
     def release_claim(self, uid: str) -> None:
         """Detach whatever a pod still has of the claim: its sandbox was never stopped, or the hook missed
         it."""
-        for claim in read_attached(self._state, self._disk, uid=uid):
+        for claim in read_attached(self._files, self._disk, uid=uid):
             self.release(claim)
 
     def ready(self) -> tuple[AttachedNetwork, ...]:
@@ -115,7 +116,7 @@ class PodNetworks:
 
     def attached(self) -> tuple[AttachedNetwork, ...]:
         """The networks that are attached or being attached."""
-        return read_attached(self._state, self._disk)
+        return read_attached(self._files, self._disk)
 
     # Attach.
 
@@ -125,7 +126,7 @@ class PodNetworks:
                 f"{network.ref}: the pod is on the host's network, and the claim was prepared for its own"
             )
         uid = network.ref.uid
-        for earlier in read_attached(self._state, self._disk, uid=uid):
+        for earlier in read_attached(self._files, self._disk, uid=uid):
             if earlier.sandbox == sandbox.id and self._gate(uid).exists():
                 return
             if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():
@@ -183,12 +184,8 @@ class PodNetworks:
         if not plan.host_interface:
             return given
         if base != plan.interface:
-            self._links.add_child(
-                base, netns=sandbox.netns, as_name=plan.interface, vlan=plan.vlan, pkey=plan.pkey
-            )
-        state = self._links.configure(
-            plan.interface, netns=sandbox.netns, mtu=plan.mtu, addresses=plan.addresses, routes=plan.routes
-        )
+            self._links.add_child(base, plan, netns=sandbox.netns)
+        state = self._links.configure(plan, netns=sandbox.netns)
         return replace(given, addresses=state.addresses, mac=state.mac, gid_ready=self._gid_ready(plan))
 
     def _before(self, plan: NetworkPlan) -> tuple[tuple[str, Any], ...]:
@@ -289,13 +286,13 @@ class PodNetworks:
     # Files.
 
     def _gate(self, uid: str) -> Path:
-        return network_decision.gate_file(self._state, uid)
+        return network_decision.gate_file(self._files, uid)
 
     def _write(
         self, network: ClaimNetwork, sandbox: Sandbox, done: Sequence[AttachedDevice]
     ) -> AttachedNetwork:
         claim = AttachedNetwork(network.ref.uid, sandbox.pod_uid, sandbox.id, sandbox.netns, tuple(done))
-        path = layout.attached_file(self._state, network.ref.uid)
+        path = self._files.attached_file(network.ref.uid)
         with reported(CheckpointError, path, "written", remedy=_REMEDY):
             self._disk.replace(path, encode_attached(claim), mode=layout.MODE)
         return claim
@@ -304,7 +301,7 @@ class PodNetworks:
         with reported(CheckpointError, self._gate(claim.uid), "written", remedy=_REMEDY):
             self._disk.replace(
                 self._gate(claim.uid),
-                network_decision.encode_gate(claim),
+                strict_json.encode({"devices": [_GATE_DEVICE.write(device) for device in claim.devices]}),
                 mode=network_decision.GATE_MODE,
                 durable=False,
             )
@@ -315,6 +312,12 @@ class PodNetworks:
             contextlib.suppress(FileNotFoundError),
         ):
             self._disk.unlink(self._gate(uid))
+
+
+_GATE_DEVICE: Final = strict_json.record(
+    AttachedDevice, {"device": TEXT, "interface": TEXT, "addresses": listed(TEXT), "mac": STRING}
+)
+"""What containers may read of a device."""
 
 
 def _base(plan: NetworkPlan) -> str:

@@ -30,20 +30,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 from koordra.api import names
 from koordra.api.devices import Capacity, Device
-from koordra.api.opaque.parameters import JointAllocation, Pairing
+from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.configuration import Configuration
+from koordra.kubelet_plugin.publish.devices import whole_of
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.quantity import canonical, parse
 from koordra.topology.levels import scope_key, together
-
-_PARTS: Final = {names.TYPE_MIG: "-mig-", names.TYPE_VF: "-vf-"}
-"""What joins the name of a part to that of its card (topology: `mig_name`, `Nic.name`)."""
 
 
 def refuse_overcommit(
@@ -62,36 +60,25 @@ def refuse_overcommit(
     for device in wanted.devices:
         for claim, other in held:
             if other.device != device.device and not device.admin_access:
-                _refuse_part(wanted, device, claim=claim, other=other)
-                _refuse_same_node(wanted, device, claim=claim, other=other)
+                _refuse_overlap(wanted, device, claim=claim, other=other)
 
 
-def _whole(device: DeviceRecord) -> str:
-    separator = _PARTS.get(device.type)
-    return device.device.rpartition(separator)[0] if separator else device.device
-
-
-def _refuse_part(
+def _refuse_overlap(
     wanted: ClaimRecord, device: DeviceRecord, *, claim: ClaimRecord, other: DeviceRecord
 ) -> None:
-    whole = _whole(device)
-    if whole != _whole(other) or whole not in (device.device, other.device):
-        return
-    if claim is wanted:
+    """Refuse a device that another one is part of, or whose device numbers are those of another one."""
+    whole, whole_of_other = whole_of(device.device), whole_of(other.device)
+    if other.device == whole or device.device == whole_of_other:
+        if claim is wanted:
+            raise PrepareError(
+                f"{wanted.ref}: CountersExhausted: {device.device} and {other.device} are in the allocation, and one is part "
+                "of the other"
+            )
         raise PrepareError(
-            f"{wanted.ref}: CountersExhausted: {device.device} and {other.device} are in the allocation, and one is part "
-            "of the other"
+            f"{wanted.ref}: CountersExhausted: {device.device} cannot be had, since {other.device}, which "
+            f"{'contains it' if other.device == whole else 'is part of it'}, {_in_use(claim)}"
         )
-    raise PrepareError(
-        f"{wanted.ref}: CountersExhausted: {device.device} cannot be had, since {other.device}, which "
-        f"{'is part of it' if whole == device.device else 'contains it'}, {_in_use(claim)}"
-    )
-
-
-def _refuse_same_node(
-    wanted: ClaimRecord, device: DeviceRecord, *, claim: ClaimRecord, other: DeviceRecord
-) -> None:
-    siblings = device.type == names.TYPE_MIG and _whole(device) == _whole(other)
+    siblings = device.type == names.TYPE_MIG and whole == whole_of_other
     # Instances of one card are opened through the card's node, which comes first.
     own = device.nodes[1:] if siblings else device.nodes
     both = {(node.major, node.minor) for node in own} & {(node.major, node.minor) for node in other.nodes}
@@ -165,7 +152,10 @@ Placed = tuple[str, Mapping[str, Any]]
 
 def refuse_unmet_scopes(wanted: ClaimRecord, config: Configuration, *, inventory: Inventory) -> None:
     """Raises PrepareError naming the devices, the scope and where they are."""
-    for entry, joint in config.required_scopes():
+    for entry in config.entries:
+        joint = entry.parameters
+        if not isinstance(joint, JointAllocation) or joint.enforcement is not Enforcement.REQUIRED:
+            continue
         why = unmet(
             [
                 (device.device, inventory.attributes(device.device))

@@ -18,7 +18,7 @@ shows, and every INTERVAL seconds.
 An **orphan** is a held claim that the kubelet does not know either: its own state file, `<kubelet
 root>/dra_manager_state`, does not name the uid. The kubelet records a claim there before it calls Prepare and
 removes it only after Unprepare succeeded, so no pod of this node can have the claim and no call will come. If
-that holds for `patience` seconds, in two audits, the claim is unprepared here. If the file is absent or
+that holds for PATIENCE seconds, in two audits, the claim is unprepared here. If the file is absent or
 unreadable, no claim is an orphan: devices stay held until the next boot, or until an operator drains the
 node.
 
@@ -28,12 +28,11 @@ If the server does not answer, the previous findings stay.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
@@ -53,37 +52,12 @@ _BETWEEN: Final = 5.0
 _LARGEST: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """`held`: prepared claims that the API no longer knows. `unsure`: claims about which the server did not
-    answer."""
-
-    held: tuple[ClaimRecord, ...] = ()
-    unsure: frozenset[str] = field(default_factory=frozenset)
-
-
-def find_held(records: Iterable[ClaimRecord], claims: ClaimSource, *, before: Findings) -> Findings:
-    """Ask the API about every record; `before` stands in where it does not answer."""
-    known_held = {record.ref.uid for record in before.held}
-    held, unsure = [], set()
-    for record in records:
-        try:
-            gone = not _still_allocated(claims, record)
-        except ApiError as error:
-            log.debug("claim_not_audited", claim=str(record.ref), error=str(error))
-            unsure.add(record.ref.uid)
-            gone = record.ref.uid in known_held
-        if gone:
-            held.append(record)
-    return Findings(held=tuple(held), unsure=frozenset(unsure))
-
-
 def _still_allocated(claims: ClaimSource, record: ClaimRecord) -> bool:
     try:
         claim = claims.get(record.ref.namespace, record.ref.name)
     except NotFound:
         return False
-    if (claim.get("metadata") or {}).get("uid") != record.ref.uid:
+    if objects.uid(claim) != record.ref.uid:
         return False
     try:
         allocation = Allocation.of_claim(claim)
@@ -114,7 +88,7 @@ def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
 
 
 class ClaimAudit(Wakeable):
-    """`on_change` gets the held records whenever they change. A wake says that a claim was refused or unprepared."""
+    """`held`: prepared claims that the API no longer knows; `on_change` is called whenever they change. A wake says that a claim was refused or unprepared."""
 
     def __init__(
         self,
@@ -122,8 +96,7 @@ class ClaimAudit(Wakeable):
         claims: ClaimSource,
         *,
         kubelet_claims: Path,
-        on_change: Callable[[tuple[ClaimRecord, ...]], None],
-        patience: float = PATIENCE,
+        on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -131,14 +104,9 @@ class ClaimAudit(Wakeable):
         self._claims = claims
         self._kubelet_claims = kubelet_claims
         self._on_change = on_change
-        self._patience = patience
         self._clock = clock
-        self._findings = Findings()
         self._unknown_since: dict[str, float] = {}
-
-    @property
-    def held(self) -> tuple[ClaimRecord, ...]:
-        return self._findings.held
+        self.held: tuple[ClaimRecord, ...] = ()
 
     def step(self) -> Pause:
         try:
@@ -146,13 +114,19 @@ class ClaimAudit(Wakeable):
         except KoordraError as error:
             log.warning("claims_not_audited", error=str(error))
         # Held claims are audited more often: their devices are waited for.
-        return Pause(
-            _BETWEEN, _BETWEEN + (min(INTERVAL, self._patience / 2) if self._findings.held else INTERVAL)
-        )
+        return Pause(_BETWEEN, _BETWEEN + (PATIENCE / 2 if self.held else INTERVAL))
 
     def audit(self) -> None:
-        findings = find_held(self._state.records(), self._claims, before=self._findings)
-        for record in self._orphans(findings):
+        held, sure = [], {}
+        for record in self._state.records():
+            try:
+                if not _still_allocated(self._claims, record):
+                    held.append(record)
+                    sure[record.ref.uid] = record
+            except ApiError as error:
+                log.debug("claim_not_audited", claim=str(record.ref), error=str(error))
+                held += [record for each in self.held if each.ref.uid == record.ref.uid]
+        for record in self._orphans(sure):
             ref = record.ref
             try:
                 self._state.unprepare(ref)
@@ -160,19 +134,18 @@ class ClaimAudit(Wakeable):
                 log.error("orphan_not_released", claim=str(ref), uid=ref.uid, error=str(error))
                 continue
             log.warning("orphan_released", claim=str(ref), uid=ref.uid)
-            findings = replace(findings, held=tuple(each for each in findings.held if each is not record))
-        before, self._findings = self._findings, findings
-        if before.held != findings.held:
+            held.remove(record)
+        before, self.held = self.held, tuple(held)
+        if before != self.held:
             log.warning(
-                "prepared_claims_without_api_object", claims=[str(record.ref) for record in findings.held]
+                "prepared_claims_without_api_object", claims=[str(record.ref) for record in self.held]
             )
-            self._on_change(findings.held)
+            self._on_change()
 
-    def _orphans(self, findings: Findings) -> list[ClaimRecord]:
-        """Held claims that the kubelet has not known for `patience` seconds."""
-        sure = {each.ref.uid: each for each in findings.held if each.ref.uid not in findings.unsure}
-        known = known_to_kubelet(self._kubelet_claims, sure)
+    def _orphans(self, held: Mapping[str, ClaimRecord]) -> list[ClaimRecord]:
+        """Of claims that are certainly held, by uid, those that the kubelet has not known for PATIENCE seconds."""
+        known = known_to_kubelet(self._kubelet_claims, held)
         now = self._clock()
-        unknown = [] if known is None else [uid for uid in sure if uid not in known]
+        unknown = [] if known is None else [uid for uid in held if uid not in known]
         self._unknown_since = {uid: self._unknown_since.get(uid, now) for uid in unknown}
-        return [sure[uid] for uid in unknown if now - self._unknown_since[uid] >= self._patience]
+        return [held[uid] for uid in unknown if now - self._unknown_since[uid] >= PATIENCE]

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from koordra.errors import CDIError, CheckpointError, NodeError
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
-from koordra.kubelet_plugin.claims.checkpoint import reported
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.settings import NodePaths
@@ -26,8 +25,8 @@ from koordra.logs import get_logger
 from koordra.node_state import claim_network, layout, prepared_claim
 from koordra.node_state.claim_network import ClaimNetwork, PlannedDevice
 from koordra.node_state.claim_ref import is_claim_uid
-from koordra.node_state.disk import TEMPORARY, Disk
-from koordra.node_state.prepared_claim import KEPT_FIELDS, PreparedClaim, PreparedDevice
+from koordra.node_state.disk import TEMPORARY, Disk, reported
+from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 
 log = get_logger(__name__)
 
@@ -43,7 +42,7 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
         memlock=record.memlock,
         devices=tuple(
             PreparedDevice(
-                **{field: getattr(device, field) for field in KEPT_FIELDS},
+                **device.common,
                 cdi_devices=(ids[index],),
                 env=tuple(
                     (name, value)
@@ -93,8 +92,11 @@ class ClaimFiles:
     def remove(self, uid: str) -> None:
         """Remove what is there, the CDI file first: from then on no container can be given the devices."""
         paths = self._paths
-        files = paths.cdi_file(uid), paths.prepared_file(uid), paths.network_file(uid)
-        for kind, path in zip((CDIError, CheckpointError, CheckpointError), files, strict=True):
+        for kind, path in (
+            (CDIError, paths.cdi_file(uid)),
+            (CheckpointError, paths.prepared_file(uid)),
+            (CheckpointError, paths.network_file(uid)),
+        ):
             with reported(kind, path, "removed"):
                 self._disk.remove(path)
         with reported(CheckpointError, paths.claim_folder(uid), "removed"):
@@ -105,7 +107,7 @@ class ClaimFiles:
         if uid not in self.recorded() or claim_spec.file_name(uid) not in self._cdi_names():
             return False
         mounts = [Path(mount.host_path) for device in record.devices for mount in device.edits.mounts]
-        gate = network_decision.gate_file(self._paths.state, uid)
+        gate = network_decision.gate_file(self._paths, uid)
         needed = {path for path in mounts if path.parent == self._paths.claim_folder(uid)} - {gate}
         needed |= {self._paths.cdi_file(uid), self._paths.prepared_file(uid)}
         if record.networked:
@@ -137,8 +139,8 @@ class ClaimFiles:
         for kind, folder, claim_of in (
             (CDIError, self._paths.cdi, claim_spec.claim_of_file),
             (CheckpointError, self._paths.prepared, layout.claim_of_file),
-            (CheckpointError, self._paths.state / layout.NETWORK, layout.claim_of_file),
-            (CheckpointError, self._paths.state / layout.ATTACHED, layout.claim_of_file),
+            (CheckpointError, self._paths.network, layout.claim_of_file),
+            (CheckpointError, self._paths.attached, layout.claim_of_file),
         ):
             with _collected(failed), reported(kind, folder, "cleaned up"):
                 for name in self._disk.names(folder):
@@ -147,7 +149,7 @@ class ClaimFiles:
                         with _collected(failed), reported(kind, folder / name, "removed"):
                             self._disk.remove(folder / name)
                             log.info("stale_file_removed", path=str(folder / name))
-        folders = self._paths.state / layout.CLAIMS
+        folders = self._paths.claims
         with _collected(failed), reported(CheckpointError, folders, "cleaned up"):
             for name in self._disk.names(folders):
                 if is_claim_uid(name) and name not in keep:

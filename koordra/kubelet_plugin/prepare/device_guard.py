@@ -19,10 +19,9 @@ from pathlib import Path
 
 from koordra.api import names
 from koordra.errors import CheckpointError
-from koordra.kubelet_plugin.claims.checkpoint import reported
 from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.node_state import layout, prepared_claim
-from koordra.node_state.disk import Disk
+from koordra.node_state.disk import Disk, reported
 from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice
 from koordra.topology.machine import DeviceNode, Machine
 

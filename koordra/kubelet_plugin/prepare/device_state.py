@@ -37,12 +37,17 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from operator import attrgetter
 
 from koordra.api.objects import Object
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
-from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, recover_records
+from koordra.kubelet_plugin.claims.checkpoint import (
+    Checkpoint,
+    CheckpointFile,
+    DamagedCheckpoint,
+    OtherVersion,
+    recovered,
+)
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers
 from koordra.kubelet_plugin.isolation import Backend
@@ -57,6 +62,10 @@ from koordra.node_state.disk import Disk
 from koordra.node_state.locks import StateLock
 
 log = get_logger(__name__)
+
+
+Call = tuple[str, object]
+"""A Prepare that is in progress: the claim's uid, and what tells it from others of the claim."""
 
 
 class DeviceState:
@@ -88,7 +97,7 @@ class DeviceState:
         self._checkpoint = CheckpointFile(paths.checkpoint, disk)
         self._files = ClaimFiles(paths, disk)
         self._new_nonce = new_nonce
-        self._in_progress: dict[str, set[object]] = {}
+        self._in_progress: set[Call] = set()
         self._calls = threading.Lock()
 
     def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> ClaimRecord:
@@ -97,10 +106,11 @@ class DeviceState:
 
         `awaited` returns whether the kubelet still waits for the answer, which is made of the record's devices.
         """
-        ref.require_valid()
-        call = object()
+        if not ref.valid:
+            raise PrepareError(f"{ref}: uid {ref.uid[:80]!r}, name or namespace cannot be a claim's")
+        call = ref.uid, object()
         with self._calls:
-            self._in_progress.setdefault(ref.uid, set()).add(call)
+            self._in_progress.add(call)
         try:
             self._require_wanted(ref, call, awaited)
             claim, consumers = self._fetch(ref)
@@ -109,15 +119,12 @@ class DeviceState:
                 return self._prepare(ref, claim, consumers)
         finally:
             with self._calls:
-                others = self._in_progress.get(ref.uid, set())
-                others.discard(call)
-                if not others:
-                    self._in_progress.pop(ref.uid, None)
+                self._in_progress.discard(call)
 
-    def _require_wanted(self, ref: ClaimRef, call: object, awaited: Callable[[], bool]) -> None:
+    def _require_wanted(self, ref: ClaimRef, call: Call, awaited: Callable[[], bool]) -> None:
         """Raises PrepareError for a call that the kubelet gave up, or that an Unprepare has overtaken."""
         with self._calls:
-            overtaken = call not in self._in_progress.get(ref.uid, set())
+            overtaken = call not in self._in_progress
         if overtaken or not awaited():
             raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
 
@@ -135,7 +142,7 @@ class DeviceState:
                 pool=self._node,
                 inventory=inventory,
                 backends=self._backends,
-                state=self._paths.state,
+                files=self._paths,
                 holders=checkpoint.of_boot(inventory.boot_id),
                 consumers=consumers,
             ),
@@ -160,7 +167,7 @@ class DeviceState:
             log.warning("unprepare_invalid_claim", claim=str(ref), uid=ref.uid[:80])
             return
         with self._calls:
-            self._in_progress.pop(ref.uid, None)
+            self._in_progress = {call for call in self._in_progress if call[0] != ref.uid}
         with self._lock.held():
             self._release_network(ref)
             try:
@@ -259,7 +266,7 @@ class DeviceState:
     def _renew(self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision) -> None:
         """The claim is prepared: same devices, files rewritten with what has changed on the node since."""
         renewed = decision.record.completed()
-        if not _same_devices(held, renewed):
+        if not held.has_devices_of(renewed):
             raise PrepareError(
                 f"{held.ref}: AlreadyAllocated: it is still prepared here with "
                 f"{', '.join(device.device for device in held.devices)}, and its allocation now names "
@@ -304,41 +311,35 @@ class DeviceState:
         self._files.write(record, container_files.file_contents(record, self._inventory()))
 
     def _load(self) -> Checkpoint:
-        """The checkpoint; an empty one if there is none and no claim has files. Raises CheckpointError."""
+        """The checkpoint; an empty one if there is none, or one of another version, and no claim has files. Raises CheckpointError."""
         try:
             checkpoint = self._checkpoint.load()
-        except CheckpointError as error:
-            return self._recovered(self._checkpoint.intact(), error)
+        except DamagedCheckpoint as error:
+            return self._recovered(error)
+        except OtherVersion as error:
+            if self._files.claims():
+                raise
+            return self._recovered(error)
         if checkpoint is None and self._files.claims():
             return self._recovered(
-                (),
                 CheckpointError(
                     f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
                     "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
                     f"of {claim_spec.file_name('*')} in the CDI directory, and it starts anew"
-                ),
+                )
             )
         return checkpoint or Checkpoint()
 
-    def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
-        """A checkpoint rebuilt from what is left; raises `error` while a claim with a file has no record."""
-        records = recover_records(
-            intact, for_hook=self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id
-        )
-        if self._files.claims() - {record.ref.uid for record in records}:
+    def _recovered(self, error: CheckpointError) -> Checkpoint:
+        """A checkpoint rebuilt from the records for the hook; raises `error` while a claim with a file has none."""
+        checkpoint = recovered(self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id)
+        if self._files.claims() - {record.ref.uid for record in checkpoint.claims}:
             raise error
-        checkpoint = Checkpoint(records)
         self._checkpoint.save(checkpoint)
         log.warning(
             "checkpoint_recovered",
             path=str(self._checkpoint.path),
-            claims=len(records),
-            from_hook_records=sum(record.state is State.RECOVERED for record in records),
+            claims=len(checkpoint.claims),
             error=str(error),
         )
         return checkpoint
-
-
-def _same_devices(held: ClaimRecord, renewed: ClaimRecord) -> bool:
-    known = attrgetter("assignment" if held.state is State.RECOVERED else "allocated")
-    return list(map(known, held.devices)) == list(map(known, renewed.devices))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
@@ -32,6 +31,7 @@ from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits
 from koordra.kubelet_plugin.claims.claim_record import (
     NO_EDITS,
+    Assignment,
     ClaimRecord,
     ContainerEdits,
     DeviceRecord,
@@ -45,6 +45,7 @@ from koordra.kubelet_plugin.publish.devices import MigDevice
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.quantity import canonical, parse
 from koordra.topology.machine import DeviceNode, Gpu, Nic
@@ -54,13 +55,13 @@ from koordra.topology.partitions import MigInstance
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """The inputs of a decision besides the claim: `pool` is the node's name, `holders` the claims prepared in
-    this boot, `state` the plugin's state directory, `consumers` the pods of the claim, None where koordra
+    this boot, `files` the plugin's state directory, `consumers` the pods of the claim, None where koordra
     does not manage the networks of pods (no `--pod-network`)."""
 
     pool: str
     inventory: Inventory
     backends: Mapping[str, Backend]
-    state: Path
+    files: StateFolder
     holders: Sequence[ClaimRecord] = ()
     consumers: Consumers | None = None
 
@@ -82,7 +83,7 @@ class Decision:
     shares: tuple[IsolatedShare, ...] = ()
 
 
-Prepared = Mapping[tuple[str, str, str | None], DeviceRecord]
+Prepared = Mapping[Assignment, DeviceRecord]
 """The devices of a claim that is prepared in this boot already, by assignment: containers may be running with them."""
 
 
@@ -129,13 +130,7 @@ def decide(
             for device in devices
         )
         if prepared
-        else network_plans(
-            record,
-            config,
-            inventory=node.inventory,
-            consumers=node.consumers or Consumers(),
-            enabled=node.consumers is not None,
-        )
+        else network_plans(record, config, inventory=node.inventory, consumers=node.consumers)
     )
     record = replace(
         record,
@@ -144,12 +139,7 @@ def decide(
             for device, share, plan in zip(devices, shares, plans, strict=True)
         ),
     )
-    legacy = legacy_edits(
-        record,
-        labels=objects.labels_of(claim),
-        annotations=objects.annotations_of(claim),
-        inventory=node.inventory,
-    )
+    legacy = legacy_edits(record, claim, inventory=node.inventory)
     record = with_edits(
         record,
         inventory=node.inventory,
@@ -159,7 +149,7 @@ def decide(
             + legacy_edit
             for share, device, legacy_edit in zip(shares, devices, legacy, strict=True)
         ],
-        state=node.state,
+        files=node.files,
         own_users=node.consumers is not None and node.consumers.own_users,
         member=config.member,
     )
@@ -169,7 +159,7 @@ def decide(
 def _refuse_gang_member_in_spec(claim: Object) -> None:
     """Refuse a GangMember that the claim itself carries: only the controller may write one into the
     allocation, and kube-scheduler copies the claim's config there."""
-    for index, entry in enumerate(((claim.get("spec") or {}).get("devices") or {}).get("config") or ()):
+    for index, entry in enumerate((objects.spec_of(claim).get("devices") or {}).get("config") or ()):
         if is_gang_member((entry.get("opaque") or {}).get("parameters")):
             raise InvalidParameters(
                 "GangMember is written by koordra's controller into allocations; leave it away",

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
@@ -62,12 +62,10 @@ class AllocationModeChange:
         *,
         disk: Disk,
         clock: Callable[[], float] = time.monotonic,
-        window: float = WINDOW,
     ) -> None:
         self._path = state / FILE
         self._disk = disk
         self._clock = clock
-        self._window = window
         self._since: float | None = None
         self._generation = 0
 
@@ -92,7 +90,7 @@ class AllocationModeChange:
     def _in_quarantine(self, target: frozenset[str], *, there: Sequence[Object], node: Object) -> ModeStep:
         if self._since is None:
             self._since, self._generation = self._clock(), generation_of(there[0])
-        rest = self._since + self._window - self._clock()
+        rest = self._since + WINDOW - self._clock()
         if rest > 0:
             return ModeStep(quarantine=True, recheck_after=rest)
         if _confirmed(node) < self._generation:
@@ -122,7 +120,7 @@ class AllocationModeChange:
 def quarantined(slices: Sequence[Object]) -> list[Object]:
     """The slices with devices that no allocator gives out."""
 
-    def withheld(device: dict[str, Any]) -> dict[str, Any]:
+    def withheld(device: Object) -> Object:
         return {
             **device,
             "attributes": {**device["attributes"], names.ATTR_ALLOCATOR: {"string": names.ALLOCATOR_NOBODY}},

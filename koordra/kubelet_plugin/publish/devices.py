@@ -28,45 +28,55 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from koordra.api import names
+from koordra.api.objects import Fields, Object
 from koordra.quantity import canonical
-from koordra.topology.machine import Device, Gpu, Location, Machine, Nic
+from koordra.topology.machine import LONGEST_STRING, Device, Gpu, Machine, Nic
 from koordra.topology.partitions import MigInstance, MigProfile, mig_name
 from koordra.topology.product_names import semver
 
 Mode = Literal["joint", "native"]
+Counters = Mapping[str, int]
 
-_LONGEST_STRING = 64
+MIB = 1 << 20
+FUNCTIONS = "functions"
+_MOST_COUNTERS = 32
+_PART = re.compile(r"(?P<whole>.+)-(?:mig|vf)-.+")
 _LONGEST_TAINT_VALUE = 63
 
 
-def document(
-    name: str,
-    *,
-    mode: Mode,
-    attributes: Mapping[str, Any],
-    capacity: Mapping[str, Any],
-    shared: bool,
-    reason: str | None,
-    consumes: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """An entry of ``spec.devices``. ``shared`` devices may be allocated several times; ``reason`` is why the
-    device is not healthy; ``consumes`` is its entry of ``consumesCounters``."""
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """``device`` is what can be unhealthy, of a MIG instance its card. ``shared`` devices may be allocated several times.
+    ``consumes``: a counter set, and what of it goes with the device."""
+
+    name: str
+    device: Gpu | Nic
+    attributes: Fields
+    consumes: tuple[str, Counters]
+    capacity: Fields = field(default_factory=dict)
+    shared: bool = False
+
+
+def document(published: PublishedDevice, *, mode: Mode) -> Object:
+    """An entry of ``spec.devices``."""
     joint = mode == names.MODE_JOINT
     allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
     taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if joint else []
+    reason = unhealthy(published.device)
     if reason:
         taints.append({"key": names.UNHEALTHY_TAINT, "value": reason, "effect": "NoSchedule"})
-    built: dict[str, Any] = {
-        "name": name,
-        "allowMultipleAllocations": shared,
-        "attributes": typed({**attributes, names.ATTR_ALLOCATOR: allocator}),
-        "capacity": dict(capacity),
-        "consumesCounters": [dict(consumes)] if consumes else [],
+    counter_set, counters = published.consumes
+    built: Object = {
+        "name": published.name,
+        "allowMultipleAllocations": published.shared,
+        "attributes": typed({**published.attributes, names.ATTR_ALLOCATOR: allocator}),
+        "capacity": dict(published.capacity),
+        "consumesCounters": [{"counterSet": counter_set, "counters": written(counters)}] if counters else [],
         "taints": taints,
     }
     return {field: value for field, value in built.items() if value}
@@ -92,36 +102,14 @@ def version(text: str | None) -> Version | None:
     return Version(normal) if normal else None
 
 
-def location_attributes(location: Location) -> dict[str, Any]:
-    return {
-        names.ATTR_NUMA_NODE: location.numa,
-        names.ATTR_SOCKET: location.socket,
-        names.ATTR_PCIE_SWITCH: location.switches[0] if location.switches else None,
-        names.ATTR_PCIE_PATH: _pcie_path(location.switches),
-        names.STANDARD_PCIE_ROOT: location.root,
-        names.STANDARD_PCI_BUS_ID: location.bus_id,
-    }
-
-
-def _pcie_path(switches: tuple[str, ...]) -> str | None:
-    """The chain of upstream ports where switches are nested; of a chain that is too long its lower end, which
-    identifies the place as well."""
-    if len(switches) < 2:
-        return None
-    path = "/".join(switches)
-    while len(path) > _LONGEST_STRING:
-        path = path.partition("/")[2]
-    return path
-
-
-def typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def typed(values: Fields) -> Object:
+    made: Object = {}
     for name, value in sorted(values.items()):
         match value:
             case Version():
                 made[name] = {"version": str(value)}
             case str():
-                if 0 < len(value.encode()) <= _LONGEST_STRING:
+                if 0 < len(value.encode()) <= LONGEST_STRING:
                     made[name] = {"string": value}
             case bool():
                 made[name] = {"bool": value}
@@ -130,35 +118,27 @@ def typed(values: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def capacity(value: str, *, default: str, least: str, step: str) -> dict[str, Any]:
+def capacity(value: str, *, default: str, least: str, step: str) -> Object:
     return {"value": value, "requestPolicy": {"default": default, "validRange": {"min": least, "step": step}}}
-
-
-_MIB = 1 << 20
-_MOST_COUNTERS = 32
-FUNCTIONS = "functions"
-
-Counters = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A MIG instance as it is published; ``instance`` is None for a placement without an instance."""
+    """A MIG instance as it is published."""
 
     gpu: Gpu
     profile: MigProfile
-    start: int
-    size: int
-    instance: MigInstance | None
+    instance: MigInstance
 
     @property
     def name(self) -> str:
-        return mig_name(self.gpu.name, self.profile.name, self.start)
+        return mig_name(self.gpu.name, self.profile.name, self.instance.start)
 
     @property
     def counters(self) -> dict[str, int]:
+        start, size = self.instance.start, self.instance.size
         return {
-            **{f"memory-slice-{place}": 1 for place in range(self.start, self.start + self.size)},
+            **{f"memory-slice-{place}": 1 for place in range(start, start + size)},
             **{name: count for name, count in _engines(self.profile).items() if count},
         }
 
@@ -168,9 +148,9 @@ class MigDevice:
         return 100 * self.profile.compute_slices // max(1, gpu_counters(self.gpu).get("compute-slices", 1))
 
     @property
-    def capacity(self) -> dict[str, Any]:
+    def capacity(self) -> Object:
         return {
-            names.CAPACITY_MEMORY: {"value": canonical(self.profile.memory_bytes // _MIB * _MIB)},
+            names.CAPACITY_MEMORY: {"value": canonical(self.profile.memory_bytes // MIB * MIB)},
             names.CAPACITY_CORES: {"value": str(self.cores)},
         }
 
@@ -197,32 +177,17 @@ def gpu_counters(gpu: Gpu) -> dict[str, int]:
     return totals if len(totals) <= _MOST_COUNTERS else {}
 
 
-def mig_devices(gpu: Gpu, *, placements: bool = False) -> Iterator[MigDevice]:
-    """The card's publishable instances; with ``placements`` also every legal placement that no instance
-    overlaps.
-
-    By place, then by size, larger first.
-    """
+def mig_devices(gpu: Gpu) -> Iterator[MigDevice]:
+    """The card's publishable instances, by place, then by size, larger first."""
     totals = gpu_counters(gpu)
     if not (gpu.certain and gpu.mig_enabled and totals):
         return
     profiles = {profile.id: profile for profile in gpu.mig_profiles}
-    found = [
-        MigDevice(gpu, profiles[each.profile_id], each.start, each.size, each)
-        for each in gpu.mig_instances
-        if each.publishable and each.profile_id in profiles
-    ]
-    if placements:
-        taken = {place for each in gpu.mig_instances for place in range(each.start, each.start + each.size)}
-        found += [
-            MigDevice(gpu, profile, start, size, None)
-            for profile in gpu.mig_profiles
-            for start, size in profile.placements
-            if taken.isdisjoint(range(start, start + size))
-        ]
-    for device in sorted(found, key=lambda each: (each.start, -each.size, each.profile.id)):
-        if all(count <= totals.get(name, 0) for name, count in device.counters.items()):
-            yield device
+    for each in sorted(gpu.mig_instances, key=lambda each: (each.start, -each.size, each.profile_id)):
+        if each.publishable and each.profile_id in profiles:
+            device = MigDevice(gpu, profiles[each.profile_id], each)
+            if all(count <= totals.get(name, 0) for name, count in device.counters.items()):
+                yield device
 
 
 def function_counts(machine: Machine) -> dict[str, int]:
@@ -235,25 +200,11 @@ def function_counts(machine: Machine) -> dict[str, int]:
     }
 
 
-def virtual_functions(machine: Machine) -> Iterator[tuple[Nic, Nic]]:
-    """Each virtual function that is certain, with its PF, by PF and number."""
-    children: dict[str | None, list[tuple[int, Nic]]] = {}
-    for vf in machine.vfs:
-        if vf.publishable and vf.vf_index is not None:
-            children.setdefault(vf.parent, []).append((vf.vf_index, vf))
-    for nic in machine.nics:
-        for _, vf in sorted(children.get(nic.location.bus_id, ()), key=lambda numbered: numbered[0]):
-            yield vf, nic
+def whole_of(name: str) -> str:
+    """The card that a part is of, by its name (``mig_name``, ``Nic.name``), so also for one that is gone; of a card the card."""
+    part = _PART.fullmatch(name)
+    return part["whole"] if part else name
 
 
-def consumption(counter_set: str, counters: Counters) -> dict[str, Any]:
-    return {"counterSet": counter_set, "counters": _written(counters)}
-
-
-def counter_sets(sets: Iterable[tuple[str, Counters]]) -> list[dict[str, Any]]:
-    """Entries of ``sharedCounters``."""
-    return [{"name": name, "counters": _written(counters)} for name, counters in sets if counters]
-
-
-def _written(counters: Counters) -> dict[str, Any]:
+def written(counters: Counters) -> Object:
     return {name: {"value": str(counters[name])} for name in sorted(counters)}

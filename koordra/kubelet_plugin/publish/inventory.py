@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.devices import Device, read_device
-from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
 from koordra.api.reader import Reader
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import Mount
 from koordra.kubelet_plugin.discovery.driver_libraries import driver_files
-from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
-from koordra.kubelet_plugin.publish.resource_slices import build_devices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from koordra.logs import get_logger
 from koordra.topology import machine as topology
 from koordra.topology.machine import Gpu, Nic
+from koordra.topology.problems import Discovery, Problem
 
 log = get_logger(__name__)
 
@@ -35,34 +34,6 @@ NodeDevice = topology.Device | MigDevice
 
 _DRIVER_FILES_AGE_S: Final = 5.0
 _GONE: Final = "is gone from this node; the claim needs another device"
-
-
-@dataclass(frozen=True, slots=True)
-class Offering:
-    """What a node offers of its machine, by the operator's decision: how many shares a card takes, what isolates
-    them, and whether MIG instances and virtual functions are offered. Slices and Prepare both follow it."""
-
-    slots_per_gpu: int = 16
-    mig: bool = False
-    vfs: bool = False
-    isolation: IsolationPolicy = LIMITED
-
-    def on(self, backends: Sequence[str]) -> Offering:
-        """The same, as far as a node with these isolation backends can offer it."""
-        isolation = self.isolation.among(backends)
-        if not isolation.allowed:
-            log.warning("gpu_shares_refused", allowed=self.isolation.allowed, available=backends)
-        return replace(self, isolation=isolation)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The same as arguments of `build_devices` and `build_slices`."""
-        return {
-            "slots_per_gpu": self.slots_per_gpu,
-            "mig": self.mig,
-            "vfs": self.vfs,
-            "isolation": self.isolation,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +100,7 @@ def inventory_of(
     discovery: Discovery, *, offering: Offering | None = None, driver_files: tuple[Mount, ...] = ()
 ) -> Inventory:
     offering = offering or Offering()
-    devices = build_devices(discovery.machine, mode=names.MODE_JOINT, **offering.options)
+    devices = build_devices(discovery.machine, mode=names.MODE_JOINT, offering=offering)
     read = Reader({"devices": devices}, object="this node's ResourceSlice", field="spec")
     return Inventory(
         machine=discovery.machine,
@@ -212,7 +183,7 @@ def _log_change(before: Inventory | None, after: Inventory) -> None:
     earlier = before.problems if before else ()
     for problem in after.problems:
         if problem not in earlier:
-            log.warning("discovery_problem", **problem.to_dict())
+            log.warning("discovery_problem", **asdict(problem))
     for problem in earlier:
         if problem not in after.problems:
             log.info("discovery_problem_resolved", object=problem.object, field=problem.field)

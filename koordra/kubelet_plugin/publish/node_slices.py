@@ -25,15 +25,15 @@ Pure, except for a warning about a label that is not a mode.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object, annotations_of
 from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.publish.devices import Mode
+from koordra.kubelet_plugin.publish.devices import Mode, whole_of
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, with_devices
 from koordra.logs import get_logger
@@ -45,7 +45,6 @@ EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 _MOST_TAINTS: Final = 16
 _LONGEST_VALUE: Final = 63
-_PART: Final = re.compile(r"(?P<whole>.+)-(?:mig|vf)-.+")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,7 +86,11 @@ def cordons_of(node: Object) -> tuple[Cordon, ...]:
     return tuple(found)
 
 
-def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> dict[str, tuple[Taint, ...]]:
+DeviceTaint = tuple[str, Taint]
+"""A device's name, and a taint of it."""
+
+
+def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> Iterator[DeviceTaint]:
     """The taints of devices that `records`, claims unknown to the API, still hold. `offered`: names of
     published devices."""
     holders: dict[str, str] = {}
@@ -95,46 +98,37 @@ def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> di
         for device in record.devices:
             if not device.admin_access:
                 holders.setdefault(device.device, record.ref.uid)
-    found: dict[str, tuple[Taint, ...]] = {}
     for name in sorted({*offered, *holders}):
         uid = holders.get(name) or next(
-            (holder for held, holder in sorted(holders.items()) if _related(name, held)), None
+            (
+                holder
+                for held, holder in sorted(holders.items())
+                if held == whole_of(name) or name == whole_of(held)
+            ),
+            None,
         )
         if uid is not None:
-            found[name] = (Taint(names.HELD_TAINT, label_value(uid)),)
-    return found
+            yield name, Taint(names.HELD_TAINT, label_value(uid))
 
 
-def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tuple[Taint, ...]]:
+def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> Iterator[DeviceTaint]:
     """The taints of GPUs on a node where another device plugin offers GPUs. `offered`: devices and their
     types."""
-    resources = offered_by_others(node)
-    taints = tuple(Taint(FOREIGN_TAINT, label_value(resource)) for resource in resources[:1])
-    return {name: taints for name, kind in offered.items() if taints and kind in names.GPU_TYPES}
+    for resource in offered_by_others(node)[:1]:
+        for name, kind in offered.items():
+            if kind in names.GPU_TYPES:
+                yield name, Taint(FOREIGN_TAINT, label_value(resource))
 
 
-def _related(one: str, other: str) -> bool:
-    """Whether one device is part of the other, by the names that a card and its parts have."""
-    return any(
-        (part := _PART.fullmatch(small)) is not None and part["whole"] == large
-        for small, large in ((one, other), (other, one))
-    )
-
-
-def merged(*layers: Mapping[str, Sequence[Taint]]) -> dict[str, tuple[Taint, ...]]:
-    found: dict[str, tuple[Taint, ...]] = {}
-    for layer in layers:
-        for name, taints in layer.items():
-            found[name] = tuple(dict.fromkeys((*found.get(name, ()), *taints)))
-    return found
-
-
-def with_taints(slices: Sequence[Object], taints: Mapping[str, Sequence[Taint]]) -> list[Object]:
+def with_taints(slices: Sequence[Object], taints: Iterable[DeviceTaint]) -> list[Object]:
     """The slices with the taints added to the devices of these names; the API allows a device 16."""
+    added: dict[str, list[Object]] = {}
+    for name, taint in dict.fromkeys(taints):
+        added.setdefault(name, []).append(taint.to_dict())
 
-    def tainted(device: dict[str, Any]) -> dict[str, Any]:
-        added = [taint.to_dict() for taint in taints.get(device["name"], ())]
-        return {**device, "taints": [*device.get("taints", ()), *added][:_MOST_TAINTS]} if added else device
+    def tainted(device: Object) -> Object:
+        more = added.get(device["name"])
+        return {**device, "taints": [*device.get("taints", ()), *more][:_MOST_TAINTS]} if more else device
 
     return with_devices(slices, tainted)
 
@@ -164,12 +158,12 @@ def node_slices(
         node_uid=objects.uid(node),
         mode=mode or mode_of(node),
         generation=generation,
-        **inventory.offering.options,
+        offering=inventory.offering,
     )
-    cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
+    cordons = ((cordon.device, cordon.taint) for cordon in cordons_of(node))
     types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
-    layers = cordons, held_taints(held, offered=types), foreign_taints(node, offered=types)
-    return with_taints(slices, merged(*layers))
+    taints = (*cordons, *held_taints(held, offered=types), *foreign_taints(node, offered=types))
+    return with_taints(slices, taints)
 
 
 def mode_of(node: Object) -> Mode:

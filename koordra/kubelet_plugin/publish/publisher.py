@@ -20,16 +20,15 @@ During a change of the allocation mode the devices are published with allocator 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
-from koordra.kubelet_plugin.publish.resource_slices import generation_of, next_generation
+from koordra.kubelet_plugin.publish.resource_slices import generation_of, same_content
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 
@@ -66,8 +65,6 @@ class Publisher(Wakeable):
         *,
         node: str,
         build: BuildSlices,
-        retry: float = 2.0,
-        settle: float = 1.0,
         written: Callable[[], None] = lambda: None,
         mode_change: AllocationModeChange | None = None,
     ) -> None:
@@ -75,8 +72,6 @@ class Publisher(Wakeable):
         self._client = client
         self._node = node
         self._build = build
-        self._retry = retry
-        self._settle = settle
         self._when_written = written
         self._mode_change = mode_change
         self._recheck_after: float | None = None
@@ -84,22 +79,9 @@ class Publisher(Wakeable):
         self._stored: dict[str, tuple[Object, Object]] = {}
         self._dropped: set[str] = set()
 
-    def negotiate(self, stop: threading.Event) -> None:
-        """Learn the served versions of resource.k8s.io; retried until the server answers."""
-        while not stop.is_set():
-            try:
-                log.info("api_versions_negotiated", **self._client.negotiate())
-            except ApiUnreachable as error:
-                log.warning("api_server_unreachable", server=self._client.server, error=str(error))
-                stop.wait(self._retry)
-            except ApiError as error:
-                log.warning("api_versions_unknown", error=str(error), assumed="v1")
-                return
-            else:
-                self.wake()
-                return
-
     gather = 0.05
+    retry = 2.0
+    settle = 1.0
 
     def step(self) -> Pause:
         """At every wake, and at least every INTERVAL; a write is given time to settle."""
@@ -107,11 +89,11 @@ class Publisher(Wakeable):
             written = self.sync()
         except ApiError as error:
             log.warning("slices_not_published", node=self._node, error=str(error))
-            return Pause(0.0, self._retry)
+            return Pause(0.0, self.retry)
         if written:
             self._when_written()
         rest = INTERVAL if self._recheck_after is None else min(INTERVAL, self._recheck_after)
-        at_least = self._settle if written else 0.0
+        at_least = self.settle if written else 0.0
         return Pause(at_least, at_least + rest)
 
     def sync(self) -> bool:
@@ -132,11 +114,10 @@ class Publisher(Wakeable):
             # The slice as it was sent, if the API still holds the server's answer to that.
             sent, answered = self._stored.get(objects.name(obj), ({}, {}))
             as_sent.append({**obj, "spec": sent} if obj["spec"] == answered else obj)
-        generation = next_generation(as_sent, wanted)
-        if existing and generation == generation_of(existing[0]):
-            self._generation = max(generation, self._generation)
+        self._generation = max([self._generation, *map(generation_of, existing)])
+        if same_content(as_sent, wanted):
             return False
-        generation = max(generation, self._generation + 1, step.min_generation)
+        generation = max(self._generation + 1, step.min_generation)
         wanted = shown(self._build(node, generation))
         current = {objects.name(obj): obj for obj in existing}
         for slice_ in wanted:

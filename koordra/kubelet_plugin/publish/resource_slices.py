@@ -26,38 +26,62 @@ device, 64 bytes a string.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.kinds import RESOURCE_SLICES
-from koordra.api.opaque.isolation import IsolationPolicy
+from koordra.api.objects import Fields, Object
+from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
 from koordra.kubelet_plugin.publish.devices import (
     FUNCTIONS,
-    MigDevice,
+    MIB,
+    Counters,
     Mode,
+    PublishedDevice,
     Version,
     capacity,
-    consumption,
-    counter_sets,
     document,
     function_counts,
     gpu_counters,
-    location_attributes,
     mig_devices,
-    unhealthy,
     version,
-    virtual_functions,
+    written,
 )
+from koordra.logs import get_logger
 from koordra.quantity import canonical
 from koordra.topology.fabrics import nvlink_domains, published_links, rails
-from koordra.topology.machine import Gpu, Machine, Nic, inferred_attribute
+from koordra.topology.machine import Gpu, Machine, Nic
 from koordra.topology.product_names import cuda_semver, gpu_model, nic_model
 
 DEVICES_PER_SLICE = 64
 COUNTER_SETS_PER_SLICE = 8
 _LONGEST_NAME = 253
-_MIB = 1 << 20
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether the instances of cards
+    in MIG mode and the virtual functions of NICs are offered, and what isolates shares. Slices and Prepare both follow it."""
+
+    slots_per_gpu: int = 16
+    mig: bool = False
+    vfs: bool = False
+    isolation: IsolationPolicy = LIMITED
+
+    def on(self, backends: Sequence[str]) -> Offering:
+        """The same, as far as a node with these isolation backends can offer it."""
+        isolation = self.isolation.among(backends)
+        if not isolation.allowed:
+            log.warning("gpu_shares_refused", allowed=self.isolation.allowed, available=backends)
+        return replace(self, isolation=isolation)
+
+
+WITHOUT_POLICY: Final = Offering(isolation=IsolationPolicy())
+"""Of a node that publishes no isolation policy."""
 
 
 def build_slices(
@@ -66,38 +90,25 @@ def build_slices(
     node_name: str,
     node_uid: str | None,
     mode: Mode,
-    slots_per_gpu: int = 16,
     generation: int,
-    mig: bool = False,
-    mig_placements: bool = False,
-    vfs: bool = False,
-    isolation: IsolationPolicy | None = None,
-) -> list[dict[str, Any]]:
+    offering: Offering = WITHOUT_POLICY,
+) -> list[Object]:
     """The node's ResourceSlices at this generation; one empty slice if there is nothing to offer.
 
     ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native"
     leaves the devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes.
-    ``mig`` publishes the instances of cards in MIG mode, ``mig_placements`` also those that could still be
-    made (for a node that makes them when they are prepared), ``vfs`` the virtual functions of NICs.
-    ``isolation`` is the policy of GPU shares (None: not published).
     """
-    devices = build_devices(
-        machine,
-        mode=mode,
-        slots_per_gpu=slots_per_gpu,
-        mig=mig,
-        mig_placements=mig_placements,
-        vfs=vfs,
-        isolation=isolation,
-    )
-    sets = counter_sets(_counter_sets(machine, mig=mig, vfs=vfs))
-    bodies: list[dict[str, Any]] = [{"devices": part} for part in _parts(devices, DEVICES_PER_SLICE) or [[]]]
+    devices = build_devices(machine, mode=mode, offering=offering)
+    sets = [{"name": name, "counters": written(counters)} for name, counters in _counters(machine, offering)]
+    bodies: list[Object] = [{"devices": part} for part in _parts(devices, DEVICES_PER_SLICE) or [[]]]
     bodies += [{"sharedCounters": part} for part in _parts(sets, COUNTER_SETS_PER_SLICE)]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid, "controller": True}
+    owners = {"ownerReferences": [owner]} if node_uid else {}
     return [
         {
             "apiVersion": RESOURCE_SLICES.api_version,
             "kind": RESOURCE_SLICES.kind,
-            "metadata": _metadata(index, node_name=node_name, node_uid=node_uid),
+            "metadata": {"name": _slice_name(index, node_name), **owners},
             "spec": {
                 "driver": names.DRIVER,
                 "nodeName": node_name,
@@ -109,27 +120,20 @@ def build_slices(
     ]
 
 
-def _parts(items: list[dict[str, Any]], size: int) -> list[list[dict[str, Any]]]:
+def _parts(items: list[Object], size: int) -> list[list[Object]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def next_generation(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> int:
-    """The generation that ``new`` must be published with to follow ``old``, the pool's slices as they are.
-
-    The generation of ``old`` if its content is the same (it is then complete, and nothing is written);
-    otherwise one more than the highest, 1 for the first.
-    """
-    generations = set(map(generation_of, old))
-    if len(generations) == 1 and _content(old) == _content(new):
-        return generations.pop()
-    return max(generations, default=0) + 1
+def same_content(old: Sequence[Fields], new: Sequence[Fields]) -> bool:
+    """Whether the pool's slices as they are, in one generation, have the content of the wanted ones: then nothing is written."""
+    return len(set(map(generation_of, old))) == 1 and _content(old) == _content(new)
 
 
-def generation_of(one: Mapping[str, Any]) -> int:
+def generation_of(one: Fields) -> int:
     return int(((one.get("spec") or {}).get("pool") or {}).get("generation") or 0)
 
 
-def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _content(slices: Sequence[Fields]) -> Object:
     """The content of slices without their generation, by name, and without the time that the API server adds
     to taints."""
     return {
@@ -141,13 +145,11 @@ def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _undated(device: dict[str, Any]) -> dict[str, Any]:
+def _undated(device: Object) -> Object:
     return {**device, "taints": [{**taint, "timeAdded": None} for taint in (device.get("taints") or ())]}
 
 
-def with_devices(
-    slices: Sequence[Any], change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> list[dict[str, Any]]:
+def with_devices(slices: Sequence[Any], change: Callable[[Object], Object]) -> list[Object]:
     return [
         {**one, "spec": {**one["spec"], "devices": [change(device) for device in one["spec"]["devices"]]}}
         if one["spec"].get("devices")
@@ -156,66 +158,23 @@ def with_devices(
     ]
 
 
-def build_devices(
-    machine: Machine,
-    *,
-    mode: Mode,
-    slots_per_gpu: int = 16,
-    mig: bool = False,
-    mig_placements: bool = False,
-    vfs: bool = False,
-    isolation: IsolationPolicy | None = None,
-) -> list[dict[str, Any]]:
+def build_devices(machine: Machine, *, mode: Mode, offering: Offering = WITHOUT_POLICY) -> list[Object]:
     """The devices alone, in the order in which they are published."""
-    domains, links = nvlink_domains(machine), published_links(machine.gpus)
-    rail_numbers = rails(machine)
-    counts = function_counts(machine) if vfs else {}
-    published: list[dict[str, Any]] = []
-    for gpu in machine.gpus:
-        if gpu.publishable:
-            bus_id = gpu.location.bus_id
-            published.append(
-                _gpu(
-                    machine,
-                    gpu,
-                    mode=mode,
-                    more={
-                        names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
-                        **links.get(bus_id, {}),
-                        **(isolation.attributes() if isolation else {}),
-                    },
-                    slots=slots_per_gpu,
-                    counted=mig,
-                )
-            )
-        elif mig:
-            published += [
-                _mig(machine, part, mode=mode) for part in mig_devices(gpu, placements=mig_placements)
-            ]
-    children: dict[str, list[Nic]] = {}
-    for vf, parent in virtual_functions(machine) if vfs else ():
-        children.setdefault(parent.location.bus_id, []).append(vf)
-    for nic in machine.nics:
-        rail, count = rail_numbers.get(nic.location.bus_id), counts.get(nic.location.bus_id, 0)
-        if nic.publishable:
-            published.append(_nic(nic, mode=mode, rail=rail, functions=count))
-        published += [_vf(vf, nic, mode=mode, rail=rail) for vf in children.get(nic.location.bus_id, ())]
-    return published
+    offered = *_gpus(machine, offering), *_nics(machine, vfs=offering.vfs)
+    return [document(device, mode=mode) for device in offered]
 
 
-def _counter_sets(machine: Machine, *, mig: bool, vfs: bool) -> Iterator[tuple[str, Mapping[str, int]]]:
-    if mig:
-        yield from ((gpu.name, gpu_counters(gpu)) for gpu in machine.gpus if gpu.certain)
-    if vfs:
+def _counters(machine: Machine, offering: Offering) -> Iterator[tuple[str, Counters]]:
+    """The counter sets: name, and what there is of each counter."""
+    if offering.mig:
+        for gpu in machine.gpus:
+            if gpu.certain and (totals := gpu_counters(gpu)):
+                yield gpu.name, totals
+    if offering.vfs:
         counts = function_counts(machine)
         for nic in machine.nics:
             if nic.location.bus_id in counts:
                 yield nic.name, {FUNCTIONS: counts[nic.location.bus_id]}
-
-
-def _metadata(index: int, *, node_name: str, node_uid: str | None) -> dict[str, Any]:
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid, "controller": True}
-    return {"name": _slice_name(index, node_name), **({"ownerReferences": [owner]} if node_uid else {})}
 
 
 def _slice_name(index: int, node_name: str) -> str:
@@ -228,35 +187,54 @@ def _slice_name(index: int, node_name: str) -> str:
     return f"{name[: _LONGEST_NAME - len(digest) - 1].rstrip('.-')}-{digest}"
 
 
-def _gpu(
-    machine: Machine, gpu: Gpu, *, mode: Mode, more: Mapping[str, Any], slots: int, counted: bool
-) -> dict[str, Any]:
-    # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
-    memory = canonical((gpu.memory_bytes or 0) // _MIB * _MIB)
-    counters = gpu_counters(gpu) if counted else {}
-    return document(
-        gpu.name,
-        mode=mode,
-        attributes={
-            **_gpu_attributes(machine, gpu),
-            names.ATTR_TYPE: names.TYPE_GPU,
-            names.ATTR_UUID: gpu.uuid,
-            names.ATTR_MINOR: gpu.minor,
-            names.ATTR_DRIVER_VERSION_TEXT: machine.driver_version,
-            **more,
-        },
-        capacity={
-            names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),
-            names.CAPACITY_CORES: capacity("100", default="0", least="0", step="1"),
-            names.CAPACITY_SLOTS: capacity(str(slots), default="1", least="1", step="1"),
-        },
-        shared=True,
-        reason=unhealthy(gpu),
-        consumes=consumption(gpu.name, counters) if counters else None,
-    )
+def _gpus(machine: Machine, offering: Offering) -> Iterator[PublishedDevice]:
+    domains, links = nvlink_domains(machine), published_links(machine.gpus)
+    for gpu in machine.gpus:
+        if gpu.publishable:
+            bus_id = gpu.location.bus_id
+            # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
+            memory = canonical((gpu.memory_bytes or 0) // MIB * MIB)
+            yield PublishedDevice(
+                gpu.name,
+                gpu,
+                attributes={
+                    **_gpu_attributes(machine, gpu),
+                    names.ATTR_TYPE: names.TYPE_GPU,
+                    names.ATTR_UUID: gpu.uuid,
+                    names.ATTR_MINOR: gpu.minor,
+                    names.ATTR_DRIVER_VERSION_TEXT: machine.driver_version,
+                    names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
+                    **links.get(bus_id, {}),
+                    **offering.isolation.attributes(),
+                },
+                capacity={
+                    names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),
+                    names.CAPACITY_CORES: capacity("100", default="0", least="0", step="1"),
+                    names.CAPACITY_SLOTS: capacity(
+                        str(offering.slots_per_gpu), default="1", least="1", step="1"
+                    ),
+                },
+                shared=True,
+                consumes=(gpu.name, gpu_counters(gpu) if offering.mig else {}),
+            )
+        for part in mig_devices(gpu) if offering.mig and not gpu.publishable else ():
+            yield PublishedDevice(
+                part.name,
+                gpu,
+                attributes={
+                    **_gpu_attributes(machine, gpu),
+                    names.ATTR_TYPE: names.TYPE_MIG,
+                    names.ATTR_UUID: part.instance.uuid,
+                    names.ATTR_PARENT: gpu.name,
+                    names.ATTR_PROFILE: part.profile.name,
+                    names.ATTR_PLACEMENT_START: part.instance.start,
+                },
+                capacity=part.capacity,
+                consumes=(gpu.name, part.counters),
+            )
 
 
-def _gpu_attributes(machine: Machine, gpu: Gpu) -> dict[str, Any]:
+def _gpu_attributes(machine: Machine, gpu: Gpu) -> Object:
     cuda = machine.cuda_version
     return {
         names.ATTR_MODEL: gpu_model(gpu.product_name) if gpu.product_name else None,
@@ -265,65 +243,49 @@ def _gpu_attributes(machine: Machine, gpu: Gpu) -> dict[str, Any]:
         names.ATTR_DRIVER_VERSION: version(machine.driver_version),
         names.ATTR_CUDA_DRIVER_VERSION: Version(cuda_semver(cuda)) if cuda else None,
         names.ATTR_CUDA_COMPUTE_CAPABILITY: version(gpu.compute_capability),
-        names.ATTR_INFERRED: inferred_attribute(gpu),
-        **location_attributes(gpu.location),
+        **gpu.location.attributes(),
     }
 
 
-def _mig(machine: Machine, part: MigDevice, *, mode: Mode) -> dict[str, Any]:
-    return document(
-        part.name,
-        mode=mode,
-        attributes={
-            **_gpu_attributes(machine, part.gpu),
-            names.ATTR_TYPE: names.TYPE_MIG,
-            names.ATTR_UUID: part.instance.uuid if part.instance else None,
-            names.ATTR_PARENT: part.gpu.name,
-            names.ATTR_PROFILE: part.profile.name,
-            names.ATTR_PLACEMENT_START: part.start,
-        },
-        capacity=part.capacity,
-        shared=False,
-        reason=unhealthy(part.gpu),
-        consumes=consumption(part.gpu.name, part.counters),
-    )
+def _nics(machine: Machine, *, vfs: bool) -> Iterator[PublishedDevice]:
+    """Each PF that is certain, and with ``vfs`` its virtual functions, by their number."""
+    rail_numbers = rails(machine)
+    counts = function_counts(machine) if vfs else {}
+    children: dict[str | None, list[Nic]] = {}
+    for vf in sorted(machine.vfs, key=lambda vf: vf.vf_index or 0) if vfs else ():
+        if vf.publishable and vf.vf_index is not None:
+            children.setdefault(vf.parent, []).append(vf)
+    for nic in machine.nics:
+        bus_id = nic.location.bus_id
+        rail = rail_numbers.get(bus_id)
+        offered = {names.CAPACITY_SHARE: capacity("100", default="100", least="1", step="1")}
+        if nic.port and nic.port.rate_gbps:
+            rate = f"{nic.port.rate_gbps}G"
+            offered[names.CAPACITY_BANDWIDTH] = capacity(rate, default="0", least="0", step="1M")
+        if nic.publishable:
+            yield PublishedDevice(
+                nic.name,
+                nic,
+                attributes={**_nic_attributes(nic, rail=rail), names.ATTR_TYPE: names.TYPE_NIC},
+                capacity=offered,
+                shared=True,
+                consumes=(nic.name, {FUNCTIONS: counts[bus_id]} if bus_id in counts else {}),
+            )
+        for vf in children.get(bus_id, ()):
+            yield PublishedDevice(
+                vf.name,
+                vf,
+                attributes={
+                    **_nic_attributes(vf, rail=rail),
+                    names.ATTR_MODEL: nic_model(nic.vendor, nic.device_id),
+                    names.ATTR_TYPE: names.TYPE_VF,
+                    names.ATTR_PARENT: nic.name,
+                },
+                consumes=(nic.name, {FUNCTIONS: 1}),
+            )
 
 
-def _nic(nic: Nic, *, mode: Mode, rail: int | None, functions: int) -> dict[str, Any]:
-    offered = {names.CAPACITY_SHARE: capacity("100", default="100", least="1", step="1")}
-    if nic.port and nic.port.rate_gbps:
-        offered[names.CAPACITY_BANDWIDTH] = capacity(
-            f"{nic.port.rate_gbps}G", default="0", least="0", step="1M"
-        )
-    return document(
-        nic.name,
-        mode=mode,
-        attributes={**_nic_attributes(nic, rail=rail), names.ATTR_TYPE: names.TYPE_NIC},
-        capacity=offered,
-        shared=True,
-        reason=unhealthy(nic),
-        consumes=consumption(nic.name, {FUNCTIONS: functions}) if functions else None,
-    )
-
-
-def _vf(vf: Nic, parent: Nic, *, mode: Mode, rail: int | None) -> dict[str, Any]:
-    return document(
-        vf.name,
-        mode=mode,
-        attributes={
-            **_nic_attributes(vf, rail=rail),
-            names.ATTR_MODEL: nic_model(parent.vendor, parent.device_id),
-            names.ATTR_TYPE: names.TYPE_VF,
-            names.ATTR_PARENT: parent.name,
-        },
-        capacity={},
-        shared=False,
-        reason=unhealthy(vf),
-        consumes=consumption(parent.name, {FUNCTIONS: 1}),
-    )
-
-
-def _nic_attributes(nic: Nic, *, rail: int | None) -> dict[str, Any]:
+def _nic_attributes(nic: Nic, *, rail: int | None) -> Object:
     port = nic.port
     return {
         names.ATTR_UUID: nic.guid,
@@ -333,6 +295,5 @@ def _nic_attributes(nic: Nic, *, rail: int | None) -> dict[str, Any]:
         names.ATTR_LINK_LAYER: port.link_layer if port else None,
         names.ATTR_RATE_GBPS: port.rate_gbps if port else None,
         names.ATTR_RAIL: rail,
-        names.ATTR_INFERRED: inferred_attribute(nic),
-        **location_attributes(nic.location),
+        **nic.location.attributes(),
     }

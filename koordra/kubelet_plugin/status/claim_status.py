@@ -21,11 +21,13 @@ retried later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import kinds, names, objects
+from koordra.api.device_status import device_key, merged_entry
+from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
@@ -56,7 +58,7 @@ def device_statuses(
     inventory: Inventory,
     attached: Mapping[str, AttachedDevice],
     limited: Verdict | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Object]:
     """The entries for one claim, without times. `attached`: the devices in the pod, by name; `limited`: the
     verdict on the claim's limiter."""
     entries = []
@@ -74,14 +76,14 @@ def device_statuses(
     return entries
 
 
-def _entry(record: ClaimRecord, device: DeviceRecord) -> dict[str, Any]:
+def _entry(record: ClaimRecord, device: DeviceRecord) -> Object:
     share = {"shareID": device.share_id} if device.share_id else {}
     return {"driver": names.DRIVER, "pool": record.pool, "device": device.device, **share}
 
 
 def _nic_entry(
     record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: AttachedDevice | None
-) -> dict[str, Any]:
+) -> Object:
     entry = _entry(record, device)
     if device.network is None:
         ready = _condition(READY, True, "Prepared", "the device is in the host's network")
@@ -109,7 +111,7 @@ _GID: Final = {
 }
 
 
-def _condition(kind: str, status: bool | None, reason: str, message: str) -> dict[str, Any]:
+def _condition(kind: str, status: bool | None, reason: str, message: str) -> Object:
     return {
         "type": kind,
         "status": "Unknown" if status is None else str(status),
@@ -118,39 +120,18 @@ def _condition(kind: str, status: bool | None, reason: str, message: str) -> dic
     }
 
 
-def merged(
-    existing: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], *, pool: str, now: str
-) -> list[dict[str, Any]]:
-    """The list with our entries of this pool replaced; others' conditions on them stay. A condition whose
-    status is unchanged keeps its time."""
-    ours = {_key(entry): entry for entry in existing if _is_ours(entry, pool)}
-    found = [dict(entry) for entry in existing if not _is_ours(entry, pool)]
-    for key in ours.keys() - {_key(entry) for entry in wanted}:
-        others = _conditions(ours[key], {"conditions": ()}, now=now)
-        if others:
-            found.append({**ours[key], "conditions": others})
-    for entry in wanted:
-        before = ours.get(_key(entry), {})
-        found.append({**before, **entry, "conditions": _conditions(before, entry, now=now)})
-    return found
-
-
-def _conditions(before: Mapping[str, Any], entry: Mapping[str, Any], *, now: str) -> list[dict[str, Any]]:
-    known = {condition["type"]: condition for condition in before.get("conditions") or ()}
-    made = []
-    for condition in entry["conditions"]:
-        earlier = known.pop(condition["type"], {})
-        same = earlier.get("status") == condition["status"]
-        made.append({**condition, "lastTransitionTime": earlier["lastTransitionTime"] if same else now})
-    return made + [dict(condition) for kind, condition in known.items() if kind not in _OURS]
-
-
-def _is_ours(entry: Mapping[str, Any], pool: str) -> bool:
-    return entry.get("driver") == names.DRIVER and entry.get("pool") == pool
-
-
-def _key(entry: Mapping[str, Any]) -> tuple[Any, Any]:
-    return entry.get("device"), entry.get("shareID")
+def merged(existing: Iterable[Object], wanted: Iterable[Object], *, pool: str, now: str) -> list[Object]:
+    """The list with our entries of this pool replaced. Of one that is no longer wanted others' conditions stay, if it has any."""
+    found = {device_key(entry): entry for entry in existing}
+    entries = {device_key(entry): entry for entry in wanted}
+    for key, entry in list(found.items()):
+        if key[:2] == (names.DRIVER, pool) and key not in entries:
+            found[key] = merged_entry(entry, {"conditions": ()}, now=now, own=_OURS)
+            if not found[key]["conditions"]:
+                del found[key]
+    for key, entry in entries.items():
+        found[key] = merged_entry(found.get(key, {}), entry, now=now, own=_OURS)
+    return list(found.values())
 
 
 class ClaimStatusWriter(Wakeable):
@@ -165,7 +146,6 @@ class ClaimStatusWriter(Wakeable):
         inventory: Callable[[], Inventory],
         limited: Callable[[str], Verdict | None] = lambda _uid: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        retry: float = RETRY,
     ) -> None:
         super().__init__()
         self._client = client
@@ -174,8 +154,7 @@ class ClaimStatusWriter(Wakeable):
         self._inventory = inventory
         self._limited = limited
         self._clock = clock
-        self._retry = retry
-        self._written: dict[str, list[dict[str, Any]]] = {}
+        self._written: dict[str, list[Object]] = {}
 
     def step(self) -> Pause:
         try:
@@ -183,7 +162,7 @@ class ClaimStatusWriter(Wakeable):
         except KoordraError as error:
             log.warning("claim_status_sync_failed", error=str(error))
             complete = False
-        return Pause(PAUSE, None) if complete else Pause(self._retry, self._retry)
+        return Pause(PAUSE, None) if complete else Pause(RETRY, RETRY)
 
     def sync(self) -> bool:
         """Write what differs from the last write; False if something has to be retried."""
@@ -192,7 +171,7 @@ class ClaimStatusWriter(Wakeable):
             claim.uid: {device.device: device for device in claim.devices} for claim in self._attached()
         }
         complete = True
-        current: dict[str, list[dict[str, Any]]] = {}
+        current: dict[str, list[Object]] = {}
         for record in self._records():
             uid = record.ref.uid
             wanted = device_statuses(
@@ -207,7 +186,7 @@ class ClaimStatusWriter(Wakeable):
         self._written = current
         return complete
 
-    def _write(self, record: ClaimRecord, wanted: list[dict[str, Any]]) -> bool:
+    def _write(self, record: ClaimRecord, wanted: list[Object]) -> bool:
         """True when there is nothing more to do for this claim."""
         try:
             claim = self._client.get(kinds.RESOURCE_CLAIMS, record.ref.name, namespace=record.ref.namespace)

@@ -17,50 +17,49 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from koordra.api.objects import Object
 from koordra.errors import CheckpointError, KoordraError
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.checkpoint import CheckpointFile
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_to_dict
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.claims.claim_record import CLAIM_RECORD, ClaimRecord
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state import layout
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.disk import Disk
 from koordra.topology.pictures.document import document
+from koordra.topology.problems import Discovery
 
 SCHEMA: Final = "koordra.io/dump/v1"
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def dump(paths: NodePaths, found: Discovery, *, version: str) -> dict[str, Any]:
+def dump(paths: NodePaths, found: Discovery, *, version: str) -> Object:
     disk = Disk()
     claims: list[ClaimRecord] = []
-    problems = [problem.to_dict() for problem in found.problems]
+    problems = [asdict(problem) for problem in found.problems]
     try:
         checkpoint = CheckpointFile(paths.checkpoint, disk).load()
         claims = list(checkpoint.claims) if checkpoint else []
     except CheckpointError as error:
         problems.append({"object": "checkpoint", "problem": str(error)})
-    redacted: dict[str, Any] = without_nonces(
+    redacted: Object = without_nonces(
         {
             "schema": SCHEMA,
             "version": version,
             "machine": document(found.machine),
             "bootID": found.machine.boot_id,
             "problems": problems,
-            "claims": [claim_to_dict(record) for record in claims],
+            "claims": [CLAIM_RECORD.write(record) for record in claims],
             "files": {
-                "cdi": _files(paths.cdi, disk, of=claim_spec.claim_of_file),
-                "prepared": _files(paths.prepared, disk, of=layout.claim_of_file),
-                "network": _files(paths.state / layout.NETWORK, disk, of=layout.claim_of_file),
-                "attached": _files(
-                    paths.state / layout.ATTACHED,
-                    disk,
-                    of=layout.claim_of_file,
-                ),
+                "cdi": _files(paths.cdi, disk, claim_spec.claim_of_file),
+                "prepared": _files(paths.prepared, disk),
+                "network": _files(paths.network, disk),
+                "attached": _files(paths.attached, disk),
             },
             "guarded": _json(paths.guarded, disk),
         },
@@ -87,7 +86,7 @@ def _digest(nonce: str) -> str:
     return hashlib.sha256(b"koordra dump" + nonce.encode()).hexdigest()[:32]
 
 
-def _files(folder: Path, disk: Disk, *, of: Any) -> dict[str, Any]:
+def _files(folder: Path, disk: Disk, of: Callable[[str], str | None] = layout.claim_of_file) -> Object:
     try:
         names = [name for name in disk.names(folder) if of(name) is not None]
     except OSError as error:

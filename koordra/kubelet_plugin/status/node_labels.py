@@ -36,30 +36,7 @@ OURS: Final = names.DOMAIN + "legacy-node-labels"
 """Annotation on the Node: JSON, the labels that koordra wrote and their values."""
 MIB: Final = 1 << 20
 INTERVAL: Final = 300.0
-
-KEYS: Final = (
-    "nvidia.com/gpu.product",
-    "nvidia.com/gpu.count",
-    "nvidia.com/gpu.memory",
-    "nvidia.com/gpu.family",
-    "nvidia.com/gpu.compute.major",
-    "nvidia.com/gpu.compute.minor",
-    "nvidia.com/mig.capable",
-    "nvidia.com/cuda.driver.major",
-    "nvidia.com/cuda.driver.minor",
-    "nvidia.com/cuda.driver.rev",
-    "nvidia.com/cuda.driver-version.major",
-    "nvidia.com/cuda.driver-version.minor",
-    "nvidia.com/cuda.driver-version.revision",
-    "nvidia.com/cuda.driver-version.full",
-    "nvidia.com/cuda.runtime.major",
-    "nvidia.com/cuda.runtime.minor",
-    "nvidia.com/cuda.runtime-version.major",
-    "nvidia.com/cuda.runtime-version.minor",
-    "nvidia.com/cuda.runtime-version.full",
-    *(label for dialect in DIALECTS for label in dialect.node_labels),
-)
-"""Every label that may be written; the admission policy koordra-own-node-labels has the same list."""
+RETRY: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +51,44 @@ class Change:
 
 
 def labels_of(machine: Machine) -> dict[str, str]:
+    found = _values(machine)
+    return {key: label for key, value in found.items() if (label := label_value(value))}
+
+
+def _values(machine: Machine) -> dict[str, str]:
+    """Every label that may be written, with an empty value for what is not known; all are empty for a node without cards."""
     cards = [gpu for gpu in machine.gpus if gpu.certain]
-    if not cards:
-        return {}
     product = _same(gpu.product_name for gpu in cards)
     memory = _same(gpu.memory_bytes and gpu.memory_bytes // MIB for gpu in cards)
-    family = _same(gpu.architecture for gpu in cards)
-    compute = _same(gpu.compute_capability for gpu in cards)
-    driver, count = machine.driver_version or "", str(len(cards))
-    capable = any(gpu.mig_enabled is not None for gpu in cards)
-    major, _, minor = compute.partition(".")
-    found = {
-        "nvidia.com/gpu.count": count,
-        "nvidia.com/mig.capable": str(capable).lower(),
-        "nvidia.com/gpu.product": product,
-        "nvidia.com/gpu.memory": memory,
-        "nvidia.com/gpu.family": family.lower(),
-        "nvidia.com/gpu.compute.major": major,
-        "nvidia.com/gpu.compute.minor": minor or ("0" if major else ""),
-    }
+    compute_major, _, compute_minor = _same(gpu.compute_capability for gpu in cards).partition(".")
+    driver, cuda = machine.driver_version or "", machine.cuda_version or 0
+    major, minor, revision, *_ = *driver.split("."), "", ""
+    # NVML's number: 12040 is CUDA 12.4.
+    runtime = (str(cuda // 1000), str(cuda % 1000 // 10)) if cuda else ("", "")
     summary = NodeCards(len(cards), product, memory, driver)
-    found |= {
-        label: value_of(summary) for dialect in DIALECTS for label, value_of in dialect.node_labels.items()
+    found = {
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.count": str(len(cards)),
+        "nvidia.com/gpu.memory": memory,
+        "nvidia.com/gpu.family": _same(gpu.architecture for gpu in cards).lower(),
+        "nvidia.com/gpu.compute.major": compute_major,
+        "nvidia.com/gpu.compute.minor": compute_minor or ("0" if compute_major else ""),
+        "nvidia.com/mig.capable": str(any(gpu.mig_enabled is not None for gpu in cards)).lower(),
+        "nvidia.com/cuda.driver.major": major,
+        "nvidia.com/cuda.driver.minor": minor,
+        "nvidia.com/cuda.driver.rev": revision,
+        "nvidia.com/cuda.driver-version.major": major,
+        "nvidia.com/cuda.driver-version.minor": minor,
+        "nvidia.com/cuda.driver-version.revision": revision,
+        "nvidia.com/cuda.driver-version.full": driver,
+        "nvidia.com/cuda.runtime.major": runtime[0],
+        "nvidia.com/cuda.runtime.minor": runtime[1],
+        "nvidia.com/cuda.runtime-version.major": runtime[0],
+        "nvidia.com/cuda.runtime-version.minor": runtime[1],
+        "nvidia.com/cuda.runtime-version.full": ".".join(filter(None, runtime)),
+        **{label: value(summary) for dialect in DIALECTS for label, value in dialect.node_labels.items()},
     }
-    found |= _driver(driver) | _runtime(machine.cuda_version)
-    return {key: value for key in KEYS if (value := label_value(found.get(key, "")))}
+    return found if cards else dict.fromkeys(found, "")
 
 
 def change(node: Object, wanted: Mapping[str, str]) -> Change:
@@ -140,13 +130,11 @@ class NodeLabels(Wakeable):
         *,
         node: str,
         machine: Callable[[], Machine],
-        retry: float = 5.0,
     ) -> None:
         super().__init__()
         self._client = client
         self._node = node
         self._machine = machine
-        self._retry = retry
         self._foreign: tuple[str, ...] = ()
 
     gather = 0.05
@@ -158,7 +146,7 @@ class NodeLabels(Wakeable):
             return Pause(0.0, 0.5)
         except ApiError as error:
             log.warning("node_labels_not_written", node=self._node, error=str(error))
-            return Pause(0.0, self._retry)
+            return Pause(0.0, RETRY)
         return Pause(0.0, INTERVAL)
 
     def sync(self) -> bool:
@@ -194,22 +182,5 @@ def _same(values: Iterable[object]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _driver(version: str) -> dict[str, str]:
-    if not version:
-        return {}
-    found = {"nvidia.com/cuda.driver-version.full": version}
-    words = ("major", "major"), ("minor", "minor"), ("rev", "revision")
-    for (old, new), part in zip(words, [*version.split("."), "", ""], strict=False):
-        found |= {f"nvidia.com/cuda.driver.{old}": part, f"nvidia.com/cuda.driver-version.{new}": part}
-    return found
-
-
-def _runtime(number: int | None) -> dict[str, str]:
-    """NVML's number: 12040 is CUDA 12.4."""
-    if not number:
-        return {}
-    major, minor = str(number // 1000), str(number % 1000 // 10)
-    found = {"nvidia.com/cuda.runtime-version.full": f"{major}.{minor}"}
-    for kind in ("runtime", "runtime-version"):
-        found |= {f"nvidia.com/cuda.{kind}.major": major, f"nvidia.com/cuda.{kind}.minor": minor}
-    return found
+KEYS: Final = tuple(_values(Machine()))
+"""Every label that may be written; the admission policy koordra-own-node-labels has the same list."""

@@ -24,8 +24,10 @@ from typing import Any, Final
 
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.grants import Grants
-from koordra.nri.hook.oci import Mount
+from koordra.nri.hook.oci import Container, Mount
+from koordra.nri.hook.ungranted_access import control_nodes
 
 DIRECTORY: Final = "nri-granted"
 SCHEMA: Final = "koordra.io/nri-granted/v1"
@@ -49,20 +51,6 @@ class GrantedDevice:
     share_id: str | None
 
 
-def granted_devices(grants: Grants) -> tuple[GrantedDevice, ...]:
-    return tuple(
-        GrantedDevice(
-            grant.claim.ref.namespace,
-            grant.claim.ref.name,
-            grant.claim.ref.uid,
-            grant.device.device,
-            grant.device.type,
-            grant.device.share_id,
-        )
-        for grant in grants.held
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Granted:
     """What one container was granted: the variables set by the hook and the device numbers that it may open,
@@ -74,6 +62,24 @@ class Granted:
     devices: tuple[GrantedDevice, ...]
     memlock: bool = False
     mounts: tuple[Mount, ...] = ()
+
+
+def granted_of(
+    container: Container,
+    grants: Grants,
+    guarded: DeviceGuard | None,
+    *,
+    env: tuple[tuple[str, str], ...] = (),
+    mounts: tuple[Mount, ...] = (),
+) -> Granted:
+    """What the grants give the container, with the control nodes that its devices need."""
+    nodes = grants.nodes | control_nodes(guarded, grants)
+    devices = [
+        GrantedDevice(ref.namespace, ref.name, ref.uid, device.device, device.type, device.share_id)
+        for ref, device in [(grant.claim.ref, grant.device) for grant in grants.held]
+    ]
+    numbers = frozenset(node.number for node in nodes)
+    return Granted(container.pod_uid, env, numbers, tuple(devices), grants.memlock, mounts)
 
 
 class Ledger:
@@ -191,8 +197,8 @@ def _entry(document: Any) -> Granted:
         numbers=frozenset((str(kind), int(major), int(minor)) for kind, major, minor in document["numbers"]),
         devices=tuple(GrantedDevice(*fields) for fields in document["devices"]),
         memlock=bool(document["memlock"]),
-        mounts=tuple(  # entries of earlier versions lack them
+        mounts=tuple(
             Mount(str(source), str(destination), bind=True, read_only=bool(read_only))
-            for source, destination, read_only in document.get("mounts", ())
+            for source, destination, read_only in document["mounts"]
         ),
     )

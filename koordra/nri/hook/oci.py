@@ -7,8 +7,8 @@ current runtimes do not pass them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
@@ -71,12 +71,12 @@ class Container:
     devices: tuple[DeviceNode, ...] = ()
     rules: tuple[DeviceRule, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    annotations: Mapping[str, str] | None = None
-    pod_annotations: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
     rlimits: tuple[str, ...] = ()
     id: str = ""
     pod_uid: str = ""
-    pod_labels: Mapping[str, str] | None = None
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
     cpus: str = ""
 
     def __str__(self) -> str:
@@ -89,26 +89,20 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
         namespace=pod.namespace,
         pod=pod.name,
         name=container.name,
-        env=tuple((name, value) for name, _, value in (entry.partition("=") for entry in container.env)),
+        env=variables_of(container.env),
         devices=tuple(DeviceNode(node.path, node.major, node.minor, node.type) for node in linux.devices),
         rules=tuple(
             DeviceRule(
                 allow=rule.allow,
                 type=rule.type,
-                major=_number_of(rule.HasField("major"), rule.major.value),
-                minor=_number_of(rule.HasField("minor"), rule.minor.value),
+                major=number_of(rule.major.value if rule.HasField("major") else None),
+                minor=number_of(rule.minor.value if rule.HasField("minor") else None),
                 access=rule.access,
             )
             for rule in linux.resources.devices
         ),
         mounts=tuple(
-            Mount(
-                mount.source,
-                mount.destination,
-                bind=mount.type == "bind" or not {"bind", "rbind"}.isdisjoint(mount.options),
-                read_only="ro" in mount.options,
-            )
-            for mount in container.mounts
+            mount_of(mount.source, mount.destination, mount.type, mount.options) for mount in container.mounts
         ),
         annotations=dict(container.annotations),
         pod_annotations=dict(pod.annotations),
@@ -120,9 +114,20 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
     )
 
 
-def _number_of(present: bool, value: int) -> int | None:
+def variables_of(env: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """From `NAME=value`."""
+    return tuple((name, value) for name, _, value in [entry.partition("=") for entry in env])
+
+
+def mount_of(source: str, destination: str, kind: str, options: Collection[str]) -> Mount:
+    """A mount of the OCI specification."""
+    bind = kind == "bind" or not {"bind", "rbind"}.isdisjoint(options)
+    return Mount(source, destination, bind, read_only="ro" in options)
+
+
+def number_of(value: int | None) -> int | None:
     """A major or minor of a rule; the OCI specification also writes a wildcard as -1."""
-    return value if present and value >= 0 else None
+    return None if value is None or value < 0 else value
 
 
 class Refusal(KoordraError):

@@ -13,7 +13,7 @@ the pod and retries.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
 from koordra._proto.nri import nri_pb2
@@ -26,9 +26,9 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import Annotated, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import claim_markers, grants_of
 from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims, granted_by_annotation
-from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
+from koordra.nri.hook.ledger import Ledger, granted_of
 from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
-from koordra.nri.hook.ungranted_access import claim_mounts, control_nodes, validate
+from koordra.nri.hook.ungranted_access import claim_mounts, validate
 from koordra.nri.stub import Plugin
 from koordra.nri.transport.events import EventMethod, applies_device_rules
 from koordra.nri.transport.ttrpc import Call, Code
@@ -68,25 +68,19 @@ class Settings:
     shape: NodeShape = field(default_factory=NodeShape)
 
 
+@dataclass(eq=False)
 class Hook(Plugin):
     """Handles every container that is created on the node. `changed` is called after one with devices."""
 
-    def __init__(
-        self,
-        state: StateReader,
-        *,
-        settings: Settings | None = None,
-        ledger: Ledger,
-        metrics: Metrics | None = None,
-        changed: Callable[[], None] = lambda: None,
-        networks: SandboxNetworks | None = None,
-    ) -> None:
-        self._networks = networks
-        self._state = state
-        self._settings = settings or Settings()
-        self._ledger = ledger
-        self._changed = changed
-        self._rules_apply = False
+    state: StateReader
+    ledger: Ledger
+    settings: Settings = field(default_factory=Settings)
+    metrics: InitVar[Metrics | None] = None
+    changed: Callable[[], None] = lambda: None
+    networks: SandboxNetworks | None = None
+    _rules_apply: bool = False
+
+    def __post_init__(self, metrics: Metrics | None) -> None:
         metrics = metrics or Metrics()
         self._refusals = metrics.counter("koordra_nri_refusals", "Refused containers, by the rule.", ["rule"])
         self._adjusted = metrics.counter(
@@ -98,22 +92,18 @@ class Hook(Plugin):
 
     def handler(self, row: EventMethod) -> Callable[[Any, Call], Any] | None:
         """Validation and sandbox events are subscribed to only if the operator enables them."""
-        if row.handler == "validate_container_adjustment" and not self._settings.validating:
+        if row.handler == "validate_container_adjustment" and not self.settings.validating:
             return None
-        if row.handler.endswith("_pod_sandbox") and self._networks is None:
+        if row.handler.endswith("_pod_sandbox") and self.networks is None:
             return None
         return super().handler(row)
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
         about = f"{request.runtime_name} {request.runtime_version}"
-        self._rules_apply = applies_device_rules(
-            runtime_name=request.runtime_name,
-            runtime_version=request.runtime_version,
-            nri_version=request.NRI_version,
-        )
+        self._rules_apply = applies_device_rules(request)
         if not self._rules_apply:
             log.warning("runtime_cannot_deny_devices", runtime=about)
-            if self._settings.validating:
+            if self.settings.validating:
                 log.warning("runtime_cannot_validate", runtime=about)
 
     def create_container(
@@ -128,7 +118,7 @@ class Hook(Plugin):
                 container,
                 facts,
                 annotated=self._annotated(container, facts.guarded),
-                exempt=container.namespace in self._settings.exempt,
+                exempt=container.namespace in self.settings.exempt,
             )
         except Refusal as refusal:
             self._refusals.labels(refusal.rule).inc()
@@ -143,67 +133,44 @@ class Hook(Plugin):
                 remedy="turn off koordlet's gpu and rdma hooks (--runtime-hooks) on nodes with koordra",
             )
         if grants.held:
-            nodes = grants.nodes | control_nodes(facts.guarded, grants)
-            self._ledger.add(
-                container.id,
-                Granted(
-                    pod_uid=container.pod_uid,
-                    env=adjustment.env,
-                    numbers=frozenset(node.number for node in nodes),
-                    devices=granted_devices(grants),
-                    memlock=grants.memlock,
-                    mounts=(*claim_mounts(container, self._settings.shape.private), *adjustment.mounts),
-                ),
-            )
-            self._changed()
+            mounts = (*claim_mounts(container, self.settings.shape.private), *adjustment.mounts)
+            granted = granted_of(container, grants, facts.guarded, env=adjustment.env, mounts=mounts)
+            self.ledger.add(container.id, granted)
+            self.changed()
         self._adjusted.labels("granted" if grants.held else "none").inc()
         log.debug("container_adjusted", **place, env=len(adjustment.env), deny=len(adjustment.deny))
         return nri_pb2.CreateContainerResponse(adjust=adjustment_message(adjustment))
 
-    def run_pod_sandbox(
-        self, request: nri_pb2.RunPodSandboxRequest, _call: Call
-    ) -> nri_pb2.RunPodSandboxResponse:
-        if self._networks is not None:
+    def run_pod_sandbox(self, request: nri_pb2.RunPodSandboxRequest, _call: Call) -> None:
+        if self.networks is not None:
             try:
-                self._networks.attach(_sandbox(request.pod))
+                self.networks.attach(_sandbox(request.pod))
             except KoordraError as error:
                 where = f"pod {request.pod.namespace}/{request.pod.name}"
                 raise RemoteError(Code.PERMISSION_DENIED, f"the network of {where}: {error}") from error
-        return nri_pb2.RunPodSandboxResponse()
 
     def stop_pod_sandbox(
-        self, request: nri_pb2.StopPodSandboxRequest, _call: Call
-    ) -> nri_pb2.StopPodSandboxResponse:
-        self._detach(request.pod)
-        return nri_pb2.StopPodSandboxResponse()
-
-    def remove_pod_sandbox(
-        self, request: nri_pb2.RemovePodSandboxRequest, _call: Call
-    ) -> nri_pb2.RemovePodSandboxResponse:
-        """Detach the NICs of a sandbox that was never stopped."""
-        self._detach(request.pod)
-        return nri_pb2.RemovePodSandboxResponse()
-
-    def _detach(self, pod: nri_pb2.PodSandbox) -> None:
+        self, request: nri_pb2.StopPodSandboxRequest | nri_pb2.RemovePodSandboxRequest, _call: Call
+    ) -> None:
         """Never raises, since a sandbox must always be able to end: Unprepare retries, and the kernel returns NICs of a
         namespace that ends."""
-        if self._networks is None:
-            return
-        try:
-            self._networks.detach(_sandbox(pod))
-        except KoordraError as error:
-            log.error("pod_network_not_released", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+        pod = request.pod
+        if self.networks is not None:
+            try:
+                self.networks.detach(_sandbox(pod))
+            except KoordraError as error:
+                log.error("pod_network_not_released", pod=f"{pod.namespace}/{pod.name}", error=str(error))
 
-    def remove_container(
-        self, request: nri_pb2.RemoveContainerRequest, _call: Call
-    ) -> nri_pb2.RemoveContainerResponse:
-        self._ledger.remove(request.container.id)
-        return nri_pb2.RemoveContainerResponse()
+    remove_pod_sandbox = stop_pod_sandbox
+    """Of a sandbox that was never stopped."""
+
+    def remove_container(self, request: nri_pb2.RemoveContainerRequest, _call: Call) -> None:
+        self.ledger.remove(request.container.id)
 
     def validate_container_adjustment(
         self, request: nri_pb2.ValidateContainerAdjustmentRequest, _call: Call
     ) -> nri_pb2.ValidateContainerAdjustmentResponse:
-        if request.pod.namespace in self._settings.exempt:
+        if request.pod.namespace in self.settings.exempt:
             return nri_pb2.ValidateContainerAdjustmentResponse()
         container = container_of(request.pod, request.container)
         try:
@@ -214,7 +181,7 @@ class Hook(Plugin):
                 name=PLUGIN_NAME,
                 grants=grants_of(container, claims=facts.claims, unreadable=facts.unreadable),
                 guarded=facts.guarded,
-                private=self._settings.shape.private,
+                private=self.settings.shape.private,
             )
         except Refusal as refusal:
             self._refusals.labels("OtherPlugin").inc()
@@ -228,24 +195,24 @@ class Hook(Plugin):
         self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
     ) -> Sequence[nri_pb2.ContainerUpdate]:
         """Wake the verification of containers that were created while no hook was registered."""
-        self._ledger.retain(container.id for container in containers)
+        self.ledger.retain(container.id for container in containers)
         log.info("nri_synchronized", pods=len(pods), containers=len(containers))
-        self._changed()
+        self.changed()
         return ()
 
     def _facts(self, container: Container) -> NodeFacts:
-        claims, unreadable = self._state.claims(claim_markers(container))
+        claims, unreadable = self.state.claims(claim_markers(container))
         attached: dict[str, AttachedNetwork] = {}
         for marker, claim in claims.items():
             try:
-                network = self._state.attached(claim.ref.uid)
+                network = self.state.attached(claim.ref.uid)
                 if network is not None:
                     attached[marker] = network
             except CheckpointError as error:
                 unreadable[marker] = str(error)
         guarded, problem = None, ""
         try:
-            guarded = self._state.guard()
+            guarded = self.state.guard()
         except CheckpointError as error:
             problem = str(error)
         return NodeFacts(
@@ -254,15 +221,15 @@ class Hook(Plugin):
             guarded,
             guarded_problem=problem,
             rules_apply=self._rules_apply,
-            shape=self._settings.shape,
+            shape=self.settings.shape,
             attached=attached,
         )
 
     def _annotated(self, container: Container, guarded: DeviceGuard | None) -> Annotated | None:
         """The grant by the pod's annotation; None for a pod with a claim of koordra's, whichever container
         has it. Raises Refusal."""
-        node = self._settings.koordinator
-        if node is None or claim_markers(container) or self._ledger.holds_claim(container.pod_uid):
+        node = self.settings.koordinator
+        if node is None or claim_markers(container) or self.ledger.holds_claim(container.pod_uid):
             return None
         try:
             found = granted_by_annotation(container, guarded=guarded, node=node)
@@ -273,7 +240,7 @@ class Hook(Plugin):
         return None if found is None or self._has_claims(container) else found
 
     def _has_claims(self, container: Container) -> bool:
-        claims = self._settings.pod_claims
+        claims = self.settings.pod_claims
         if claims is None:
             return False
         try:

@@ -74,7 +74,7 @@ def is_privileged(container: Container) -> bool:
 
 def check_annotations(container: Container) -> None:
     """Refuse annotations that request a CDI device of a GPU or NIC without a claim."""
-    for key, value in (*(container.annotations or {}).items(), *_pod_annotations_for(container)):
+    for key, value in (*container.annotations.items(), *_pod_annotations_for(container)):
         if not key.startswith(_CDI_ANNOTATIONS):
             continue
         for name in value.split(","):
@@ -94,7 +94,7 @@ def names_foreign_device(name: str) -> bool:
 def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
     """The pod's annotations without those addressed to another of its containers
     (`<key>/container.<name>`)."""
-    for key, value in (container.pod_annotations or {}).items():
+    for key, value in container.pod_annotations.items():
         prefix, scoped, name = key.partition("/container.")
         if not scoped or prefix == "cdi.k8s.io" or name == container.name:
             yield key, value
@@ -151,16 +151,14 @@ def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
 
 
 def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
-    """Whether a path below koordra's state is mounted by the CDI edits of a held claim; limits never
-    writable."""
+    """Whether a path below koordra's state is mounted by the CDI edits of a held claim: what the claim itself has there, or an
+    isolation backend has in a folder of its own for it; limits never writable."""
     match parts:
-        case ["claims", uid, _, *_]:
-            return read_only and uid in claims
         case ["limiter", "library", *_]:
             return read_only and bool(claims)
         case ["limiter", "claims", uid, "usage"]:
             return uid in claims
-        case ["limiter", "claims", uid, *_]:
+        case ["claims", uid, _, *_] | [_, "claims", uid, *_]:
             return read_only and uid in claims
         case _:
             return False

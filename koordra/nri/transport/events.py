@@ -55,9 +55,11 @@ EVENT_METHODS: Final = tuple(
 BY_EVENT: Final = {row.event: row for row in EVENT_METHODS}
 
 
-def known_events(*, runtime_name: str, runtime_version: str, nri_version: str) -> int:
+def known_events(runtime: nri_pb2.ConfigureRequest) -> int:
     """The mask of events that a runtime knows, from what it says of itself in Configure."""
-    name, version = ("nri", nri_version) if nri_version else (runtime_name, runtime_version)
+    name, version = "nri", runtime.NRI_version
+    if not version:
+        name, version = runtime.runtime_name, runtime.runtime_version
     since = _SECOND_GENERATION_SINCE.get(name)
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if since is None or numbers is None:
@@ -65,13 +67,10 @@ def known_events(*, runtime_name: str, runtime_version: str, nri_version: str) -
     return SECOND_GENERATION if (int(numbers[1]), int(numbers[2])) >= since else FIRST_GENERATION
 
 
-def applies_device_rules(*, runtime_name: str, runtime_version: str, nri_version: str) -> bool:
+def applies_device_rules(runtime: nri_pb2.ConfigureRequest) -> bool:
     """Whether the runtime applies the device rules of an adjustment; before NRI 0.10 it drops them without a
     word."""
-    return (
-        known_events(runtime_name=runtime_name, runtime_version=runtime_version, nri_version=nri_version)
-        == SECOND_GENERATION
-    )
+    return known_events(runtime) == SECOND_GENERATION
 
 
 def subscription(wanted: int, known: int) -> int:
@@ -85,7 +84,7 @@ class Plugin:
     once.
 
     One method per event, named after it (`create_container`, `stop_pod_sandbox`, ...; see
-    EVENT_METHODS), takes (request, call) and returns the response message. Only those that a subclass
+    EVENT_METHODS), takes (request, call) and returns the response message, or None where nothing is to be changed. Only those that a subclass
     defines are subscribed to.
     """
 

@@ -49,7 +49,6 @@ class Code(IntEnum):
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
-    UNAVAILABLE = 14
 
 
 Answer = TypeVar("Answer", bound=Message)
@@ -117,15 +116,18 @@ def frames(receive: Callable[[Frame], None]) -> Callable[[bytes], None]:
     return decode
 
 
-def response_frame(stream: int, *, payload: bytes = b"", code: int = Code.OK, message: str = "") -> Frame:
-    """The Response to a stream: a payload, or a status when `code` is not OK. Too long a payload becomes a
-    status."""
-    response = ttrpc_pb2.Response(payload=payload)
-    if code == Code.OK and len(payload) > MAX_DATA - 16:
-        code, message = Code.RESOURCE_EXHAUSTED, f"the answer of {len(payload)} bytes exceeds {MAX_DATA}"
-    if code != Code.OK:
-        response = ttrpc_pb2.Response(status=ttrpc_pb2.Status(code=code, message=message))
-    return Frame(stream, RESPONSE, response.SerializeToString())
+def response_frame(stream: int, payload: bytes = b"") -> Frame:
+    """The Response to a stream with a payload. Too long a one becomes a status."""
+    if len(payload) > MAX_DATA - 16:
+        why = f"the answer of {len(payload)} bytes exceeds {MAX_DATA}"
+        return status_frame(stream, Code.RESOURCE_EXHAUSTED, why)
+    return Frame(stream, RESPONSE, ttrpc_pb2.Response(payload=payload).SerializeToString())
+
+
+def status_frame(stream: int, code: int, message: str) -> Frame:
+    """The Response to a stream with a status that is not OK."""
+    status = ttrpc_pb2.Status(code=code, message=message)
+    return Frame(stream, RESPONSE, ttrpc_pb2.Response(status=status).SerializeToString())
 
 
 class Caller:

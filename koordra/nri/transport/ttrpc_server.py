@@ -28,7 +28,7 @@ from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer
-from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame
+from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame, status_frame
 
 ANSWER_BY: Final = 0.75
 """Fraction of a request's time after which it is answered with an error in the handler's place."""
@@ -82,7 +82,7 @@ class Dispatcher:
         try:
             request, handler = self._request_of(frame)
         except RemoteError as error:
-            self._send(response_frame(frame.stream, code=error.code, message=error.message))
+            self._send(status_frame(frame.stream, error.code, error.message))
         else:
             self._accept(frame.stream, request, handler, received)
 
@@ -149,20 +149,19 @@ class Dispatcher:
                 return  # answered in our place, or the connection ended, while all workers were busy
         outcome = FAILED
         try:
-            answer = response_frame(stream, payload=handler(payload, call))
+            answer = response_frame(stream, handler(payload, call))
             outcome = ANSWERED
         except RemoteError as error:
             outcome = REFUSED
-            answer = response_frame(stream, code=error.code, message=error.message)
+            answer = status_frame(stream, error.code, error.message)
         except DecodeError as error:
-            answer = response_frame(stream, code=Code.INVALID_ARGUMENT, message=f"{call.method}: {error}")
+            answer = status_frame(stream, Code.INVALID_ARGUMENT, f"{call.method}: {error}")
         except KoordraError as error:
-            answer = response_frame(stream, code=Code.UNKNOWN, message=str(error))
+            answer = status_frame(stream, Code.UNKNOWN, str(error))
         except Exception as error:
             log.exception("nri_handler_failed", method=call.method)
-            answer = response_frame(
-                stream, code=Code.UNKNOWN, message=f"{call.method}: {type(error).__name__}: {error}"
-            )
+            why = f"{call.method}: {type(error).__name__}: {error}"
+            answer = status_frame(stream, Code.UNKNOWN, why)
         took = time.monotonic() - received
         if call.deadline is not None and took > (call.deadline - received) * SLOW:
             log.warning("nri_answer_slow", method=call.method, seconds=round(took, 3))
@@ -204,12 +203,6 @@ class Dispatcher:
                     continue
             for stream, (_, call, received) in late.items():
                 log.error("nri_handler_late", method=call.method, stream=stream)
-                if self._finish(
-                    stream,
-                    response_frame(
-                        stream,
-                        code=Code.DEADLINE_EXCEEDED,
-                        message=f"{call.method}: the plugin did not answer in time; refused, and may be tried again",
-                    ),
-                ):
+                why = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
+                if self._finish(stream, status_frame(stream, Code.DEADLINE_EXCEEDED, why)):
                     self._observer.answered(call.method, LATE, time.monotonic() - received)

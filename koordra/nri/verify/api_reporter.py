@@ -23,10 +23,12 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from koordra.api import kinds, names, objects
+from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
 from koordra.kube import KubeClient
@@ -51,30 +53,22 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@dataclass(eq=False)
 class ApiReporter:
     """Writes to the API as the hook of one node. Raises ApiError if the call should be repeated."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        node: str,
-        evict: bool = False,
-        now: Callable[[], str] = utc_now,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._evicted: dict[tuple[str, str, str], float] = {}
-        self._client = client
-        self._node = node
-        self._evict = evict
-        self._now = now
+    client: KubeClient
+    node: str
+    evict: bool = False
+    now: Callable[[], str] = utc_now
+    clock: Callable[[], float] = time.monotonic
+    _evicted: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def found(self, finding: Finding, /) -> None:
         self._event(finding)
         for device in finding.drift.devices:
             self._condition(finding, device, status="False", reason=finding.drift.kind)
-        if self._evict and finding.drift.breach and not finding.predates_hook:
+        if self.evict and finding.drift.breach and not finding.predates_hook:
             self._evict_pod(finding)
 
     def gone(self, finding: Finding, /) -> None:
@@ -82,7 +76,7 @@ class ApiReporter:
             self._condition(finding, device, status="True", reason="Verified")
 
     def _event(self, finding: Finding) -> None:
-        container, now = finding.container, self._now()
+        container, now = finding.container, self.now()
         if not container.namespace or not container.pod:
             return  # not a pod's: started past the kubelet
         digest = hashlib.sha256("/".join(map(str, finding.key)).encode()).hexdigest()[:16]
@@ -104,12 +98,12 @@ class ApiReporter:
             "count": 1,
             "firstTimestamp": now,
             "lastTimestamp": now,
-            "source": {"component": COMPONENT, "host": self._node},
+            "source": {"component": COMPONENT, "host": self.node},
             "reportingComponent": COMPONENT,
-            "reportingInstance": self._node,
+            "reportingInstance": self.node,
         }
         with contextlib.suppress(Conflict, NotFound):  # reported before, or the namespace is gone
-            self._client.create(kinds.EVENTS, body, namespace=container.namespace)
+            self.client.create(kinds.EVENTS, body, namespace=container.namespace)
 
     def _condition(self, finding: Finding, device: GrantedDevice, *, status: str, reason: str) -> None:
         if not device.claim_name:
@@ -117,23 +111,18 @@ class ApiReporter:
         message = finding.drift.message if status == "False" else "the container is gone or as it should be"
         for attempt in range(_ATTEMPTS):
             try:
-                claim = self._client.get(
+                claim = self.client.get(
                     kinds.RESOURCE_CLAIMS, device.claim_name, namespace=device.claim_namespace
                 )
-                devices = with_condition(
-                    claim,
-                    device,
-                    pool=self._node,
-                    condition={
-                        "type": CONDITION if finding.drift.breach else LACK_CONDITION,
-                        "status": status,
-                        "reason": reason,
-                        "message": message[:_LONGEST_MESSAGE],
-                        "lastTransitionTime": self._now(),
-                    },
-                )
+                condition = {
+                    "type": CONDITION if finding.drift.breach else LACK_CONDITION,
+                    "status": status,
+                    "reason": reason,
+                    "message": message[:_LONGEST_MESSAGE],
+                }
+                devices = with_condition(claim, device, pool=self.node, condition=condition, now=self.now())
                 if devices is not None:
-                    self._client.patch(
+                    self.client.patch(
                         kinds.RESOURCE_CLAIMS,
                         device.claim_name,
                         {
@@ -157,7 +146,7 @@ class ApiReporter:
         container = finding.container
         if not container.namespace or not container.pod:
             return
-        now, pod = self._clock(), (container.namespace, container.pod, container.pod_uid)
+        now, pod = self.clock(), (container.namespace, container.pod, container.pod_uid)
         self._evicted = {each: at for each, at in self._evicted.items() if now - at < _EVICTIONS_WITHIN_S}
         if pod in self._evicted:
             return
@@ -173,7 +162,7 @@ class ApiReporter:
         if container.pod_uid:
             body["deleteOptions"] = {"preconditions": {"uid": container.pod_uid}}
         try:
-            self._client.create(
+            self.client.create(
                 kinds.PODS, body, namespace=container.namespace, name=container.pod, subresource="eviction"
             )
         except (NotFound, Conflict):
@@ -183,32 +172,18 @@ class ApiReporter:
 
 
 def with_condition(
-    claim: Object, device: GrantedDevice, *, pool: str, condition: dict[str, Any]
-) -> list[dict[str, Any]] | None:
+    claim: Object, device: GrantedDevice, *, pool: str, condition: dict[str, Any], now: str
+) -> list[Object] | None:
     """`status.devices` with the condition on the device; None if it has it already or this is another claim."""
-    metadata, status = claim.get("metadata") or {}, claim.get("status") or {}
+    status = objects.status_of(claim)
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-    key = {"driver": names.DRIVER, "pool": pool, "device": device.device}
+    entry: Object = {"driver": names.DRIVER, "pool": pool, "device": device.device}
     if device.share_id:
-        key["shareID"] = device.share_id
-    if metadata.get("uid") != device.claim_uid or not any(_same(result, key) for result in results):
+        entry["shareID"] = device.share_id
+    key = device_key(entry)
+    if objects.uid(claim) != device.claim_uid or key not in map(device_key, results):
         return None
-    entries = [dict(entry) for entry in status.get("devices") or ()]
-    entry = next((each for each in entries if _same(each, key)), None)
-    if entry is None:
-        entry = {**key}
-        entries.append(entry)
-    conditions = [dict(each) for each in entry.get("conditions") or ()]
-    before = next((each for each in conditions if each.get("type") == condition["type"]), None)
-    if before and all(before.get(name) == condition[name] for name in ("status", "reason", "message")):
-        return None
-    if before and before.get("status") == condition["status"]:
-        condition = {**condition, "lastTransitionTime": before.get("lastTransitionTime")}
-    entry["conditions"] = [*(each for each in conditions if each is not before), condition]
-    return entries
-
-
-def _same(entry: Any, key: dict[str, str]) -> bool:
-    return all(entry.get(name) == value for name, value in key.items()) and (
-        "shareID" in key or not entry.get("shareID")
-    )
+    before = {device_key(each): each for each in status.get("devices") or ()}
+    entry |= {"conditions": [condition]}
+    after = before | {key: merged_entry(before.get(key, {}), entry, now=now)}
+    return None if after == before else list(after.values())

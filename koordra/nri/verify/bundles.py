@@ -19,11 +19,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from koordra.nri.hook.oci import Container, DeviceRule, Mount
+from koordra.nri.hook.oci import Container, DeviceRule, mount_of, number_of, variables_of
 from koordra.nri.hook.ungranted_access import is_privileged
 from koordra.topology.machine import DeviceNode
 
@@ -48,21 +48,19 @@ class Running:
     from_kernel: bool = False
 
 
+@dataclass(eq=False)
 class Bundles:
     """The running containers of a node. `proc` and `cgroups` are those of the host."""
 
-    def __init__(
-        self, folder: Path, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
-    ) -> None:
-        self._folder = folder
-        self._proc = proc
-        self._cgroups = cgroups
-        self._specs: dict[str, Container | None] = {}
+    folder: Path
+    proc: Path = Path("/proc")
+    cgroups: Path = Path("/sys/fs/cgroup")
+    _specs: dict[str, Container | None] = field(default_factory=dict)
 
     def containers(self) -> Iterator[Running]:
         """Every container that runs; sandboxes (pause processes) are left out, unreadable bundles skipped."""
         try:
-            bundles = sorted(self._folder.iterdir())
+            bundles = sorted(self.folder.iterdir())
         except FileNotFoundError:
             return
         for gone in self._specs.keys() - {bundle.name for bundle in bundles}:
@@ -76,7 +74,7 @@ class Bundles:
         """When the container was made (Unix time); None once its bundle is gone, which the runtime removes before it forgets the
         container."""
         try:
-            return (self._folder / container_id / "config.json").stat().st_mtime
+            return (self.folder / container_id / "config.json").stat().st_mtime
         except OSError:
             return None
 
@@ -84,7 +82,7 @@ class Bundles:
         """The network interfaces that the container has; None if unknown."""
         if running.pid is None:
             return None
-        process = self._proc / str(running.pid)
+        process = self.proc / str(running.pid)
         try:
             # Names of control groups and interfaces are the tenant's to choose, and may be any bytes.
             own = running.container.id in (process / "cgroup").read_text(errors="replace")
@@ -117,10 +115,10 @@ class Bundles:
     def _kernel_rules(self, pid: int, container_id: str) -> tuple[DeviceRule, ...] | None:
         """The device rules of the container's cgroup in the kernel; None if unknown."""
         with contextlib.suppress(OSError, ValueError):
-            for line in (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape").split("\n"):
+            for line in (self.proc / str(pid) / "cgroup").read_text(errors="surrogateescape").split("\n"):
                 _, controllers, path = line.split(":", 2)
                 if "devices" in controllers.split(",") and container_id in path:
-                    text = (self._cgroups / "devices" / path.lstrip("/") / "devices.list").read_text()
+                    text = (self.cgroups / "devices" / path.lstrip("/") / "devices.list").read_text()
                     return _EVERYTHING if "a *:* rwm" in text else tuple(map(_kernel_rule, text.splitlines()))
         return None
 
@@ -139,9 +137,7 @@ def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
         pod_uid=who["pod_uid"],
         name=who["name"] or container_id[:12],
         id=container_id,
-        env=tuple(
-            (name, value) for name, _, value in (entry.partition("=") for entry in process.get("env") or ())
-        ),
+        env=variables_of(process.get("env") or ()),
         devices=tuple(
             DeviceNode(node["path"], int(node.get("major", 0)), int(node.get("minor", 0)), node["type"])
             for node in linux.get("devices") or ()
@@ -150,36 +146,27 @@ def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
             DeviceRule(
                 allow=bool(rule.get("allow")),
                 type=rule.get("type") or "",
-                major=_number(rule.get("major")),
-                minor=_number(rule.get("minor")),
+                major=number_of(rule.get("major")),
+                minor=number_of(rule.get("minor")),
                 access=rule.get("access") or "rwm",
             )
             for rule in resources.get("devices") or ()
         ),
         mounts=tuple(
-            Mount(
-                source=mount.get("source", ""),
-                destination=mount["destination"],
-                bind=mount.get("type") == "bind"
-                or not {"bind", "rbind"}.isdisjoint(mount.get("options") or ()),
-                read_only="ro" in (mount.get("options") or ()),
+            mount_of(
+                mount.get("source", ""),
+                mount["destination"],
+                mount.get("type", ""),
+                mount.get("options") or (),
             )
             for mount in spec.get("mounts") or ()
         ),
         rlimits=tuple(limit["type"] for limit in process.get("rlimits") or ()),
-        annotations={},
-        pod_annotations={},
         cpus=str((resources.get("cpu") or {}).get("cpus", "")),
     )
 
 
-def _number(value: Any) -> int | None:
-    return None if value is None or int(value) < 0 else int(value)
-
-
 def _kernel_rule(line: str) -> DeviceRule:
     kind, numbers, access = line.split()
-    major, _, minor = numbers.partition(":")
-    return DeviceRule(
-        True, kind, None if major == "*" else int(major), None if minor == "*" else int(minor), access
-    )
+    major, minor = [None if number == "*" else int(number) for number in numbers.split(":")]
+    return DeviceRule(True, kind, major, minor, access)

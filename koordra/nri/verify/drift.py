@@ -35,10 +35,10 @@ from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE
-from koordra.nri.hook.grants import GRANTED, VISIBLE_DEVICES, grants_of
-from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices
+from koordra.nri.hook.grants import GRANTED, VISIBLE_DEVICES, Grants, grants_of
+from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_of
 from koordra.nri.hook.oci import Container, Refusal, can_open
-from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, host_path
+from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, host_path
 from koordra.nri.verify.bundles import Running
 
 BREACHES = frozenset(
@@ -114,17 +114,17 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
     if expected.granted is None and expected.unreadable:
         why = next(iter(expected.unreadable.values()))
         return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
-    if expected.granted is not None:
-        found = [
-            *_differences(running, expected.granted, expected.unlimited),
-        ]
-        numbers, devices = expected.granted.numbers, expected.granted.devices
+    granted = expected.granted
+    if granted is not None:
+        found = list(_differences(running, granted, expected.unlimited))
     else:
-        found, numbers, devices = _unknown_to_hook(running, expected)
+        grants, missed = _unknown_to_hook(running.container, expected.claims or {})
+        granted, found = granted_of(running.container, grants, expected.guarded), list(missed)
+    devices = granted.devices
     if expected.interfaces is not None:
         found += _interfaces(running, expected.interfaces, devices)
     if expected.guarded is not None:
-        found += _foreign(running, expected.guarded, numbers=numbers)
+        found += _foreign(running, expected.guarded, granted.numbers)
         try:
             check_mounts(
                 running.container,
@@ -189,41 +189,34 @@ def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevic
         )
 
 
-_Numbers = frozenset[tuple[str, int, int]]
-
-
 def _unknown_to_hook(
-    running: Running, expected: Expected
-) -> tuple[list[Drift], _Numbers, tuple[GrantedDevice, ...]]:
+    container: Container, claims: Mapping[str, PreparedClaim]
+) -> tuple[Grants, tuple[Drift, ...]]:
     """A container that is not in the ledger: it holds what its nonces prove, and no hook has set
     `granted`."""
-    container = running.container
     env = dict(container.env)
     markers = [name for name in env if name.startswith(MARKER_PREFIX)]
     if any(env[name] == GRANTED for name in markers):
         why = "a marker says `granted`, and no hook of this node gave the container anything"
-        return [Drift("ForgedMarker", why)], frozenset(), ()
+        return Grants(), (Drift("ForgedMarker", why),)
     if markers:
         try:
-            grants = grants_of(container, claims=expected.claims or {}, unreadable={})
+            grants = grants_of(container, claims=claims, unreadable={})
         except Refusal as refusal:
-            return [Drift("ForgedMarker", str(refusal))], frozenset(), ()
+            return Grants(), (Drift("ForgedMarker", str(refusal)),)
         why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
-        return (
-            [Drift("HookMissed", f"{why}; create it anew")],
-            frozenset(node.number for node in grants.nodes | control_nodes(expected.guarded, grants)),
-            granted_devices(grants),
-        )
-    if env.get(VISIBLE_DEVICES) != NOTHING_VISIBLE:
-        why = (
-            f"{VISIBLE_DEVICES} is {env.get(VISIBLE_DEVICES)!r}; it was created while no hook was registered"
-        )
-        return [Drift("NotAdjusted", why)], frozenset(), ()
-    return [], frozenset(), ()
+        return grants, (Drift("HookMissed", f"{why}; create it anew"),)
+    visible = env.get(VISIBLE_DEVICES)
+    if visible == NOTHING_VISIBLE:
+        return Grants(), ()
+    why = f"{VISIBLE_DEVICES} is {visible!r}; it was created while no hook was registered"
+    return Grants(), (Drift("NotAdjusted", why),)
 
 
-def _foreign(running: Running, guarded: DeviceGuard, *, numbers: _Numbers) -> Iterator[Drift]:
+def _foreign(
+    running: Running, guarded: DeviceGuard, held: frozenset[tuple[str, int, int]]
+) -> Iterator[Drift]:
     where = "the kernel lets it" if running.from_kernel else "its device rules let it"
-    for kind, major, minor in sorted({node.number for node in guarded.nodes} - numbers):
+    for kind, major, minor in sorted({node.number for node in guarded.nodes} - held):
         if can_open(running.container.rules, (kind, major, minor)):
             yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")

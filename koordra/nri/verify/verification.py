@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Final
 
 from koordra.errors import ApiError, CheckpointError
@@ -51,33 +51,23 @@ yet."""
 log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Verification:
     """The loop. `exempt` are the operator's namespaces; their containers are not verified. `since` is the
     Unix time from which on the node has had a hook."""
 
-    def __init__(
-        self,
-        state: StateReader,
-        *,
-        ledger: Ledger,
-        bundles: Bundles,
-        metrics: Metrics,
-        exempt: frozenset[str] = frozenset(),
-        private: tuple[str, ...] = PRIVATE,
-        reporter: ApiReporter | None = None,
-        since: float = 0.0,
-        enforcing: Enforcing = lambda _uid: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._since = since
-        self._enforcing = enforcing
-        self._state = state
-        self._ledger = ledger
-        self._bundles = bundles
-        self._exempt = exempt
-        self._private = private
-        self._reporter = reporter
-        self._clock = clock
+    state: StateReader
+    ledger: Ledger
+    bundles: Bundles
+    metrics: InitVar[Metrics]
+    exempt: frozenset[str] = frozenset()
+    private: tuple[str, ...] = PRIVATE
+    reporter: ApiReporter | None = None
+    since: float = 0.0
+    enforcing: Enforcing = lambda _uid: None
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self, metrics: Metrics) -> None:
         self._due = threading.Event()
         self._reported: dict[tuple[str, str], Finding] = {}
         self._pending: dict[tuple[str, str], Finding] = {}
@@ -109,26 +99,26 @@ class Verification:
     def sync(self) -> tuple[Finding, ...]:
         """One round; returns every difference."""
         started = time.monotonic()
-        self._since = min(self._since, self._clock())  # a clock that was set back
+        self.since = min(self.since, self.clock())  # a clock that was set back
         guarded = None
         try:
-            guarded = self._state.guard()
+            guarded = self.state.guard()
         except CheckpointError as error:
             log.warning("verification_incomplete", error=str(error))
         findings: dict[tuple[str, str], Finding] = {}
         count = 0
-        for running in self._bundles.containers():
-            if running.container.namespace in self._exempt:
+        for running in self.bundles.containers():
+            if running.container.namespace in self.exempt:
                 continue
             count += 1
             time.sleep(YIELD_S)
             for finding in self._verify(running, guarded):
                 findings[finding.key] = finding
-        self._ledger.flush()
+        self.ledger.flush()
         self._report(findings)
         self._count(Counter(finding.drift.kind for finding in findings.values()))
         self._containers.set(count)
-        self._at.set(self._clock())
+        self._at.set(self.clock())
         self._seconds.observe(time.monotonic() - started)
         return tuple(findings.values())
 
@@ -145,10 +135,10 @@ class Verification:
             if any(drift.kind in LACKS for drift in found):
                 again = drift_of(running, self._expected(running, guarded))
                 found = tuple(drift for drift in found if drift.kind not in LACKS or drift in again)
-            created = self._bundles.since(running.container.id) if found else None
+            created = self.bundles.since(running.container.id) if found else None
             if created is None:
                 return ()
-            old = created < self._since
+            old = created < self.since
             return tuple(Finding(running.container, drift, predates_hook=old) for drift in found)
         except Exception as error:
             log.exception("container_not_verified", container=running.container.id)
@@ -160,18 +150,18 @@ class Verification:
             )
 
     def _expected(self, running: Running, guarded: DeviceGuard | None) -> Expected:
-        granted = self._ledger.get(running.container.id)
+        granted = self.ledger.get(running.container.id)
         markers = claim_markers(running.container) if granted is None else ()
-        claims, unreadable = self._state.claims(markers)
+        claims, unreadable = self.state.claims(markers)
         held = {device.claim_uid for device in granted.devices} if granted else ()
-        unlimited = frozenset(uid for uid in held if self._enforcing(uid) is False)
+        unlimited = frozenset(uid for uid in held if self.enforcing(uid) is False)
         with_claim = {device.claim_uid for device in granted.devices if device.claim_name} if granted else ()
         return Expected(
             granted,
             claims,
             unreadable,
             guarded,
-            private=self._private,
+            private=self.private,
             unlimited=unlimited,
             interfaces=self._interfaces(running, with_claim or {claim.ref.uid for claim in claims.values()}),
         )
@@ -183,15 +173,15 @@ class Verification:
         problems: list[str] = []
         for uid in sorted(claims):
             try:
-                plan = self._state.planned(uid)
+                plan = self.state.planned(uid)
                 if plan is not None:
                     planned[uid] = plan
-                    where = self._state.attached(uid)
+                    where = self.state.attached(uid)
                     if where is not None:
                         attached[uid] = where
             except CheckpointError as error:
                 problems.append(str(error))
-        there = self._bundles.interfaces(running) if planned or problems else None
+        there = self.bundles.interfaces(running) if planned or problems else None
         return None if there is None else Interfaces(there, planned, attached, tuple(problems))
 
     def _report(self, findings: Mapping[tuple[str, str], Finding]) -> None:
@@ -213,10 +203,10 @@ class Verification:
                 del self._reported[key]
 
     def _delivered(self, finding: Finding, *, gone: bool = False) -> bool:
-        if self._reporter is None or not finding.drift.reported:
+        if self.reporter is None or not finding.drift.reported:
             return True
         try:
-            (self._reporter.gone if gone else self._reporter.found)(finding)
+            (self.reporter.gone if gone else self.reporter.found)(finding)
         except ApiError as error:
             log.warning("drift_not_reported", kind=finding.drift.kind, error=str(error))
             return False

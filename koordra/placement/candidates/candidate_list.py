@@ -9,17 +9,25 @@ cluster pays, then the first node's name. The value is a lower bound until the s
 The least bound is searched, with the best exact value as its ceiling, until the least exact value is below all bounds. What
 changed since the list was read last is all that is looked at. Nodes to be left out change nothing in the list: the candidate
 stands under the name of its next node for as long as that question is asked.
+
+What the search said (`Result`) is kept without the names of node and claims, and never goes stale: a node that changes enters another
+state. It is a cost with the devices by position, or a proof that nothing fits, or, where the search was told how much a placement may
+cost (its ceiling), a bound: no placement costs less.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from koordra.placement.index import ClusterIndex, NodeInfo
-from koordra.placement.node_class import NodeState
+from koordra.allocator.offer import Offer
+from koordra.allocator.request.requests import ResolvedClaim
+from koordra.allocator.search.solution import NOTHING, CostPair, Placed
+from koordra.api.tables import BoundedCache
+from koordra.placement.index import ClusterIndex, Moved, NodeInfo
+from koordra.placement.node_class import DeviceState, NodeState
 
 Unit = NodeState | NodeInfo
 
@@ -31,8 +39,7 @@ class Value(NamedTuple):
     cluster: int
 
 
-@dataclass(slots=True, eq=False)
-class Candidate:
+class Candidate(NamedTuple):
     """`known`: the value is what it costs, and not only a bound."""
 
     unit: Unit
@@ -40,9 +47,9 @@ class Candidate:
     known: bool
 
 
-_Entry = tuple[int, int, str, int, Candidate]
+Entry = tuple[int, int, str, int, Candidate]
 
-Search = Callable[[str, Candidate, "_Entry | None"], Candidate | None]
+Search = Callable[[str, Candidate, "Entry | None"], Candidate | None]
 """(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the class."""
 
 FirstLook = Callable[[Unit, NodeInfo], Candidate | None]
@@ -50,7 +57,10 @@ FirstLook = Callable[[Unit, NodeInfo], Candidate | None]
 
 
 def first_of(unit: Unit) -> str | None:
-    return unit.first if isinstance(unit, NodeState) else unit.name
+    """The name that the unit stands under; None for a state without nodes and a node that is gone."""
+    if isinstance(unit, NodeState):
+        return unit.first
+    return None if unit.state is None else unit.name
 
 
 @dataclass(slots=True, eq=False)
@@ -61,15 +71,12 @@ class CandidateList:
     epoch: int = 0
     by_node: bool = False
     entries: dict[Unit, Candidate | None] = field(default_factory=dict)
-    nodes: dict[str, NodeInfo] = field(default_factory=dict)
-    """Where candidates are nodes: those by name."""
-    _bounds: list[_Entry] = field(default_factory=list)
-    _exact: list[_Entry] = field(default_factory=list)
+    _bounds: list[Entry] = field(default_factory=list)
+    _exact: list[Entry] = field(default_factory=list)
     _count: int = 0
 
     def clear(self) -> None:
         self.entries.clear()
-        self.nodes.clear()
         self._bounds.clear()
         self._exact.clear()
         self.read = -1
@@ -79,26 +86,20 @@ class CandidateList:
         if (by_node, epoch) != (self.by_node, self.epoch) or self.read < index.base:
             self.clear()
             self.by_node, self.epoch = by_node, epoch
-        moved = None if self.read < 0 else index.changes[self.read - index.base :]
+        moved = index.changes[self.read - index.base :]
+        if self.read < 0:
+            moved = [Moved(name, None, info.state) for name, info in index.nodes.items()]
         self.read = index.base + len(index.changes)
-        if by_node:
-            for name in dict.fromkeys(index.nodes if moved is None else [one.name for one in moved]):
-                info = index.nodes.get(name)
-                self.follow(name, info)
-                if info is not None:
-                    self.put(info, first_look(info, info))
-        else:
-            states = (
-                [info.state for info in index.nodes.values()]
-                if moved is None
-                else [state for one in moved for state in (one.before, one.after)]
-            )
-            for state in dict.fromkeys(states):
-                if state is not None and state.nodes:
-                    if state not in self.entries:
-                        self.put(state, first_look(state, index.nodes[state.nodes[0]]))
-                    elif (known := self.entries[state]) is not None:
-                        self.push(known)
+        states = [state for one in moved for state in (one.before, one.after)]
+        units: list[Unit | None] = [*(index.nodes.get(one.name) for one in moved)] if by_node else [*states]
+        for unit in dict.fromkeys(units):
+            name = None if unit is None else first_of(unit)
+            if unit is None or name is None:
+                continue
+            if by_node or unit not in self.entries:
+                self.put(unit, first_look(unit, index.nodes[name]))
+            elif (known := self.entries[unit]) is not None:
+                self.push(known)
         self.retain(len(index.nodes))
 
     def put(self, unit: Unit, candidate: Candidate | None) -> None:
@@ -117,14 +118,6 @@ class CandidateList:
         self._count += 1
         heap = self._exact if candidate.known else self._bounds
         heapq.heappush(heap, (*candidate.value, name, self._count, candidate))
-
-    def follow(self, name: str, info: NodeInfo | None) -> None:
-        """Where candidates are nodes: this is the node of that name now."""
-        before = self.nodes.pop(name, None)
-        if before is not None and before is not info:
-            self.entries.pop(before, None)
-        if info is not None:
-            self.nodes[name] = info
 
     def retain(self, live: int) -> None:
         """Forget what nobody is in any more, where that is much."""
@@ -158,7 +151,7 @@ class CandidateList:
                 if self.entries.get(candidate.unit) is candidate:
                     self.push(candidate)
 
-    def _top(self, heap: list[_Entry], excluded: Mapping[str, Any], aside: list[Candidate]) -> _Entry | None:
+    def _top(self, heap: list[Entry], excluded: Mapping[str, Any], aside: list[Candidate]) -> Entry | None:
         """The least entry that still holds; a candidate whose node is excluded stands under its next one."""
         while heap:
             entry = heap[0]
@@ -179,3 +172,58 @@ class CandidateList:
                 if wanted is not None:
                     self._push(candidate, wanted)
         return None
+
+
+Where = DeviceState | tuple[NodeInfo, int]
+"""Whose results hold for a node: its state, or the node alone in the generation that was asked."""
+
+
+class Result(NamedTuple):
+    """`cost` None: nothing fits, or (`bound`) nothing that costs less than that. `placed` are the claims of who asked first. `epoch` is
+    that of the table by which devices were chosen, and by which the bound was worked out."""
+
+    cost: CostPair | None = None
+    placed: tuple[Placed, ...] = ()
+    bound: CostPair | None = None
+    undecided: bool = False
+    defect: str = ""
+    epoch: int = 0
+
+
+class ResultCache(BoundedCache[Where, Result]):
+    """Of one request class."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 14)
+
+    def saying(self, where: Where, epoch: int, ceiling: CostPair | None) -> Result | None:
+        """What is known, if it says enough for this ceiling."""
+        found = self.get(where)
+        if found is None:
+            return None
+        fits_nowhere = found.cost is None and found.bound is None
+        if found.epoch != epoch and not fits_nowhere:
+            return None
+        if found.bound is not None and (ceiling is None or found.bound < ceiling):
+            return None
+        return found
+
+
+def offer_of(
+    placed: Iterable[tuple[int, Placed]],
+    info: NodeInfo,
+    asked: Sequence[ResolvedClaim],
+    cost: CostPair | None = None,
+) -> Offer:
+    """Devices by position, with the claims that get them now, written for these claims on this node."""
+    given = [
+        Placed(
+            asked[claim].requests[one.wanted.request].alternatives[one.wanted.index],
+            one.device,
+            one.demand,
+            one.shared,
+        )
+        for claim, one in placed
+    ]
+    devices = [device for pool in info.pools for device in pool.devices]
+    return Offer(info.name, asked, devices, tuple(given), cost or NOTHING)

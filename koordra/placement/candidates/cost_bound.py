@@ -16,20 +16,22 @@ elsewhere, selectors that read identities), it is zero.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
 
+from koordra.allocator.devices.capacity import measured
 from koordra.allocator.devices.eligibility import judge
-from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice, Usage
+from koordra.allocator.devices.inventory import GPU, NIC, DeviceUse, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.predicates import Amounts, total_of
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim, ResolvedRequest
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import CostPair
 from koordra.allocator.selection_terms import COMPACT, COMPACTNESS, NEARNESS
-from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
+from koordra.api.tables import BoundedCache
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import NodeClass
 from koordra.topology.levels import level_between
@@ -38,25 +40,36 @@ UNIT: Final = 1_000_000
 """Parts of a GPU."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """One request on a NodeClass: by alternative, the devices that could serve it, with what it takes of each."""
+_On = Sequence[tuple[PublishedDevice, DeviceUse]]
+"""The devices of a node, with what is in use of each."""
 
-    alternatives: tuple[tuple[tuple[int, Mapping[str, Decimal]], ...], ...]
+_Number = TypeVar("_Number", int, Decimal)
+
+
+class _Request(NamedTuple):
+    """One request on a NodeClass. `devices` could serve it, with what it takes of each, and `certain`ly one of them is free if it is
+    served; `of_nics`: it gets NICs alone. `taken`: millionths of GPUs that it takes at most; `gpus`: how many it needs at least, of
+    which it has `shares` that take `amounts` together."""
+
+    devices: tuple[tuple[int, Amounts], ...]
     certain: bool
+    of_nics: bool
+    taken: int
+    gpus: int = 0
+    shares: int = 0
+    amounts: Amounts = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OnClass:
+class _OnClass(NamedTuple):
     """`taken`: millionths of GPUs that the group takes at most. `fewest`: GPUs that it needs at least, each of which costs `distance`;
     so many of them cost `together` by their number. `amounts`: by capacity, what its shares of GPUs take at least."""
 
-    requests: tuple[_Asked, ...]
+    requests: tuple[_Request, ...]
     taken: int
     fewest: int
     distance: int
     together: tuple[int, ...]
-    amounts: Mapping[str, Decimal]
+    amounts: Amounts
 
 
 class CostBound:
@@ -71,153 +84,127 @@ class CostBound:
         self._aware = effective.device is DevicePolicy.TOPOLOGY_AWARE
         self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if self._aware else (1, 1)
         self._shares = CONSUMABLE_CAPACITY in features
-        self._of_class: dict[NodeClass, _OnClass] = {}
+        self._of_class = BoundedCache[NodeClass, _OnClass](1 << 12)
 
     def least(self, info: NodeInfo, taken: Usage) -> CostPair | None:
         """No placement on the node costs less; None where there is none."""
         of = info.devices.node_class
         if of is None:
             return CostPair()
-        known = self._of_class.get(of)
-        if known is None:
-            if len(self._of_class) > 4096:
-                self._of_class.clear()
-            known = self._of_class[of] = self._on(info)
-        devices = [device for pool in info.pools for device in pool.devices]
-        if not all(self._may_have(request, devices, taken) for request in known.requests):
-            return None
+        on = [(device, taken.of(device.id)) for pool in info.pools for device in pool.devices]
+        known = self._of_class.get_or_make(of, lambda: self._on([device for device, _ in on]))
+        for request in known.requests:
+            if request.certain and not any(
+                self._has_room(*on[at], amounts) for at, amounts in request.devices
+            ):
+                return None
         if self._first_fit:
             return CostPair()
-        total, used = _used(info, devices, taken)
-        left = total - used
+        used = [_used(device, use) for device, use in on if device.kind == GPU]
+        total, left = UNIT * len(used), UNIT * len(used) - sum(used)
         if self._spreads:
-            share = 1000 * used // total if total else 0
+            share = 1000 * sum(used) // total if total else 0
         else:
             share = max(0, 1000 * (left - known.taken) // total) if total else 0
-        gpus = _gpus_needed(known, devices, taken)
+        gpus = _gpus_needed(known, on)
         selection = known.distance * gpus + known.together[gpus]
         return CostPair(selection, (share,)) if self._aware else CostPair(0, (selection + share,))
 
-    def _on(self, info: NodeInfo) -> _OnClass:
-        devices = [device for pool in info.pools for device in pool.devices]
-        requests, most, gpus, nics = [], 0, set[int](), set[int]()
-        sure = places = 0
-        pairs = True
-        amounts: dict[str, Decimal] = {}
-        for claim in self._asked:
-            for request in claim.requests:
-                found = [self._of_request(one, devices) for one in request.alternatives]
-                requests.append(
-                    _Asked(
-                        tuple(found),
-                        not any(one.takes_all or one.spec.admin_access for one in request.alternatives),
-                    )
-                )
-                parts = [
-                    (wanted, _part(devices[at], amounts), at)
-                    for wanted, one in zip(request.alternatives, found, strict=True)
-                    for at, amounts in one
-                    if devices[at].kind == GPU
-                ]
-                most += max(
-                    [
-                        UNIT * len(devices) if one.takes_all else one.spec.count * part
-                        for one, part, _ in parts
-                    ],
-                    default=0,
-                )
-                every = {at for one in found for at, _ in one}
-                of_gpus = {at for at in every if devices[at].kind == GPU}
-                gpus |= of_gpus
-                nics |= {at for at in every if devices[at].kind == NIC}
-                pairs = pairs and not any(
-                    one.takes_all or one.spec.admin_access for one in request.alternatives
-                )
-                shares = [one for own in found for _, one in own]
-                if every and every == of_gpus and requests[-1].certain and self._shares:
-                    count = min(one.spec.count for one in request.alternatives)
-                    places += count
-                    for name in {name for one in shares for name in one}:
-                        least = min(one.get(name, Decimal(0)) for one in shares)
-                        amounts[name] = amounts.get(name, Decimal(0)) + count * least
-                if every and every == of_gpus:
-                    sure = max(
-                        sure,
-                        min(
-                            one.spec.count if _whole(devices, own) else 1
-                            for one, own in zip(request.alternatives, found, strict=True)
-                        ),
-                    )
-        brings = any(
-            request.alternatives
-            and all(own and all(devices[at].kind == NIC for at, _ in own) for own in request.alternatives)
-            for request in requests
+    def _on(self, devices: Sequence[PublishedDevice]) -> _OnClass:
+        requests = tuple(
+            [self._request(request, devices) for claim in self._asked for request in claim.requests]
         )
+        every = {at for request in requests for at, _ in request.devices}
+        gpus, nics = ([at for at in every if devices[at].kind == kind] for kind in (GPU, NIC))
+        fewest = max([request.gpus for request in requests], default=0)
+        pairs = all(request.certain for request in requests) and any(request.of_nics for request in requests)
         distance = 0
-        if pairs and brings and sure and gpus and nics:
-            steps = min(
-                max(0, level_between(devices[gpu].plain, devices[nic].plain).value) // 10
-                for gpu in gpus
-                for nic in nics
-            )
-            distance = self._nearness * steps
-        shared = all(devices[at].device.allow_multiple_allocations for at in gpus)
+        if pairs and fewest and gpus and nics:
+            levels = [level_between(devices[gpu].plain, devices[nic].plain) for gpu in gpus for nic in nics]
+            distance = self._nearness * (max(0, min(levels).value) // 10)
+        several = sum(request.shares for request in requests) > 1
+        shared = several and all(devices[at].device.allow_multiple_allocations for at in gpus)
         return _OnClass(
-            tuple(requests),
-            most,
-            sure,
+            requests,
+            sum(request.taken for request in requests),
+            fewest,
             distance,
-            tuple([self._compactness * _spread(devices, gpus, number) for number in range(len(gpus) + 1)]),
-            {name: amount for name, amount in amounts.items() if amount} if shared and places > 1 else {},
+            tuple(self._compactness * _spread(devices, gpus, number) for number in range(len(gpus) + 1)),
+            total_of(request.amounts for request in requests) if shared else {},
         )
 
-    def _of_request(
+    def _request(self, request: ResolvedRequest, devices: Sequence[PublishedDevice]) -> _Request:
+        ways = [(wanted, self._serving(wanted, devices)) for wanted in request.alternatives]
+        every = tuple(pair for _, own in ways for pair in own)
+        kinds = {devices[at].kind for at, _ in every}
+        found = _Request(
+            every,
+            certain=not any(wanted.takes_all or wanted.spec.admin_access for wanted, _ in ways),
+            of_nics=kinds == {NIC} and all(own for _, own in ways),
+            taken=max(
+                [
+                    UNIT * len(devices)
+                    if wanted.takes_all
+                    else wanted.spec.count * _part(devices[at], amounts)
+                    for wanted, own in ways
+                    for at, amounts in own
+                    if devices[at].kind == GPU
+                ],
+                default=0,
+            ),
+        )
+        if kinds != {GPU}:
+            return found
+        # As many devices as are asked for are needed where none of them can be given twice.
+        gpus = min(
+            1 if any(devices[at].device.allow_multiple_allocations for at, _ in own) else wanted.spec.count
+            for wanted, own in ways
+        )
+        if not (found.certain and self._shares):
+            return found._replace(gpus=gpus)
+        count = min(wanted.spec.count for wanted, _ in ways)
+        amounts = {
+            name: count * min(own.get(name, Decimal(0)) for _, own in every)
+            for name in {name for _, own in every for name in own}
+        }
+        taken = {name: amount for name, amount in amounts.items() if amount}
+        return found._replace(gpus=gpus, shares=count, amounts=taken)
+
+    def _serving(
         self, wanted: RequestAlternative, devices: Sequence[PublishedDevice]
-    ) -> tuple[tuple[int, Mapping[str, Decimal]], ...]:
-        found = []
+    ) -> list[tuple[int, Amounts]]:
+        """The devices that could serve the request, with what it takes of each."""
+        found = list[tuple[int, Amounts]]()
         for at, offered in enumerate(devices):
             verdict = judge(wanted, offered, features=self._features)
             if verdict.error or (verdict.demand is not None and verdict.cause is None):
-                amounts = {} if verdict.demand is None else verdict.demand.amounts
-                found.append((at, amounts))
-        return tuple(found)
+                found.append((at, {} if verdict.demand is None else verdict.demand.amounts))
+        return found
 
-    def _may_have(self, request: _Asked, devices: Sequence[PublishedDevice], taken: Usage) -> bool:
-        """Whether some device that could serve the request is free for it."""
-        if not request.certain:
-            return True
-        return any(
-            self._has_room(devices[at], amounts, taken) for own in request.alternatives for at, amounts in own
-        )
-
-    def _has_room(self, offered: PublishedDevice, amounts: Mapping[str, Decimal], taken: Usage) -> bool:
-        if offered.id in taken.dedicated:
+    def _has_room(self, offered: PublishedDevice, use: DeviceUse, amounts: Amounts) -> bool:
+        if use.holder:
             return False
-        if offered.id not in taken.shares:
+        if not use.shares:
             return True
         if not (self._shares and offered.device.allow_multiple_allocations):
             return False
-        used, capacity = taken.consumed.get(offered.id, {}), offered.device.capacity
+        capacity = offered.device.capacity
         return all(
-            name not in capacity or used.get(name, 0) + amount <= capacity[name].value
+            name not in capacity or use.consumed.get(name, 0) + amount <= capacity[name].value
             for name, amount in amounts.items()
         )
 
 
-def _gpus_needed(of: _OnClass, devices: Sequence[PublishedDevice], taken: Usage) -> int:
+def _gpus_needed(of: _OnClass, on: _On) -> int:
     """How many different GPUs the group needs, at least: the emptiest have to have room for all of a capacity."""
     needed = of.fewest
     for name, amount in of.amounts.items():
-        free = [
-            offered.device.capacity[name].value - taken.consumed.get(offered.id, {}).get(name, 0)
-            for offered in devices
-            if offered.kind == GPU and name in offered.device.capacity and offered.id not in taken.dedicated
+        rooms = [
+            offered.device.capacity[name].value - use.consumed.get(name, 0)
+            for offered, use in on
+            if offered.kind == GPU and name in offered.device.capacity and not use.holder
         ]
-        left, count = amount, 0
-        for room in sorted(free, reverse=True):
-            if left > 0:
-                left, count = left - room, count + 1
-        needed = max(needed, count)
+        needed = max(needed, _fewest(rooms, amount))
     return min(needed, len(of.together) - 1)
 
 
@@ -226,45 +213,29 @@ def _spread(devices: Sequence[PublishedDevice], gpus: Iterable[int], number: int
     total = 0
     for attribute, weight in COMPACT:
         groups = Counter(devices[gpu].plain.get(attribute) for gpu in gpus)
-        left, opened = number - groups.pop(None, 0), 0
-        for size in sorted(groups.values(), reverse=True):
-            if left > 0:
-                left, opened = left - size, opened + 1
-        total += weight * max(0, opened - 1)
+        alone = groups.pop(None, 0)
+        total += weight * max(0, _fewest(groups.values(), number - alone) - 1)
     return total
 
 
-def _whole(devices: Sequence[PublishedDevice], own: Sequence[tuple[int, object]]) -> bool:
-    """Whether as many devices are needed as are asked for: none of them can be given twice."""
-    return not any(devices[at].device.allow_multiple_allocations for at, _ in own)
+def _fewest(sizes: Iterable[_Number], amount: _Number) -> int:
+    """How many of these it takes to come to the amount, or all of them."""
+    left, count = amount, 0
+    for size in sorted(sizes, reverse=True):
+        if left > 0:
+            left, count = left - size, count + 1
+    return count
 
 
-def _part(offered: PublishedDevice, amounts: Mapping[str, Decimal]) -> int:
+def _part(offered: PublishedDevice, amounts: Amounts) -> int:
     """Millionths of the device that a share of this size takes, rounded up; all of one that is not shared."""
     if not offered.device.allow_multiple_allocations or not amounts:
         return UNIT
-    return min(UNIT, _measured(offered, amounts))
+    return min(UNIT, -int(-(measured(amounts, offered.device) or Decimal(0)) * UNIT // 1))
 
 
-def _measured(offered: PublishedDevice, amounts: Mapping[str, Decimal]) -> int:
-    parts = [
-        amounts.get(name, Decimal(0)) / entry.value
-        for name, entry in offered.device.capacity.items()
-        if entry.value > 0 and name.rpartition("/")[2] != names.CAPACITY_SLOTS
-    ]
-    return -int(-max(parts, default=Decimal(0)) * UNIT // 1)
-
-
-def _used(info: NodeInfo, devices: Sequence[PublishedDevice], taken: Usage) -> tuple[int, int]:
-    """Millionths of GPUs that the node has, and that are in use (rounded up)."""
-    total = used = 0
-    for offered in devices:
-        if offered.kind == GPU:
-            total += UNIT
-            if offered.id in taken.dedicated:
-                used += UNIT
-            elif offered.id in taken.shares:
-                amounts = taken.consumed.get(offered.id, {})
-                shared = offered.device.allow_multiple_allocations
-                used += min(UNIT, _measured(offered, amounts)) if shared else UNIT
-    return total, used
+def _used(offered: PublishedDevice, use: DeviceUse) -> int:
+    """Millionths of the GPU that are in use."""
+    if use.holder or (use.shares and not offered.device.allow_multiple_allocations):
+        return UNIT
+    return _part(offered, use.consumed) if use.consumed else 0

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.offer import Offer
-from koordra.allocator.predicates import requests_of
+from koordra.allocator.predicates import requests_of, total_of
 from koordra.api import objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.claims import ResourceClaim
@@ -27,8 +27,9 @@ from koordra.errors import InvalidInput, InvalidManifest, KoordraError
 from koordra.placement.decide import Engine
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
-from koordra.placement.free_amounts.node_devices import NodeDevices, nodes_of
+from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools, size_of
 from koordra.placement.free_amounts.state import FULL, WHOLE, Kind, Request, State
+from koordra.placement.index import NodeInfo
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
 from koordra.placement.request.groups import Group, claim_keys, groups_of
@@ -70,9 +71,9 @@ def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]
     engine, given = engine_for(), Manifests.of(manifests)
     given.fill(engine.index)
     engine.settle()
-    nodes = {name: info.node for name, info in engine.index.nodes.items()}
-    devices = [one.closed() for one in nodes_of(nodes, engine.index.inventory)]
-    cluster = _Cluster(engine, devices, tuple(dict.fromkeys(one.kind for one in devices)))
+    nodes = [engine.index.nodes[name] for name in sorted(engine.index.nodes)]
+    devices = [devices_of_pools(info.pools).closed() for info in nodes]
+    cluster = _Cluster(engine, nodes, devices, tuple(dict.fromkeys(one.kind for one in devices)))
     units = _units(engine, given.pods, devices)
     least, states = 0, cluster.states()
     wanted = {
@@ -87,18 +88,21 @@ def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]
         least = least or found.at_least
         evicted = {move.pod.name: unit for move in found.moves for unit in units if unit.pod is move.pod}
         with engine.index.overlay(frozenset().union(*(unit.gone for unit in evicted.values()))):
-            moves, stays = _decided(cluster, found, list(evicted.values()))
-            if stays is not None:
-                units.remove(stays)
+            moves, unplaced = _decided(cluster, found, list(evicted.values()))
+            if unplaced is not None:
+                units.remove(unplaced)
                 continue
             after = shapes_free(cluster.kinds, cluster.states(), shape) + 1
-        site, before = devices[found.node], shapes_free(cluster.kinds, states, shape)
-        freed = [*(site.gpus[at].device for at in found.gpus), *(site.nics[at].device for at in found.nics)]
+        site, before = devices[found.site.node], shapes_free(cluster.kinds, states, shape)
+        freed = [
+            *(site.gpus[at].device for at in found.site.gpus),
+            *(site.nics[at].device for at in found.site.nics),
+        ]
         return {
             "shape": wanted,
-            "freed": {"node": site.name, "devices": freed},
+            "freed": {"node": nodes[found.site.node].name, "devices": freed},
             "moves": [
-                {"pod": pod.name, "from": devices[pod.node].name, "to": moves[pod.name]}
+                {"pod": pod.name, "from": nodes[pod.node].name, "to": moves[pod.name]}
                 for pod, _ in found.moves
             ],
             "cost": {"pods": len(found.moves), "gpus": found.share / 1000, "atLeastPods": least},
@@ -122,24 +126,28 @@ class _Cluster:
     """The engine's nodes as free amounts."""
 
     engine: Engine
+    nodes: Sequence[NodeInfo]
     devices: Sequence[NodeDevices]
     kinds: tuple[Kind, ...]
 
     def states(self) -> list[State]:
-        index, number = self.engine.index, {kind: at for at, kind in enumerate(self.kinds)}
-        return [one.state(number[one.kind], index.taken, index.nodes[one.name].load) for one in self.devices]
+        taken, number = self.engine.index.taken, {kind: at for at, kind in enumerate(self.kinds)}
+        return [
+            one.state(number[one.kind], taken, info.load, size_of(info.node))
+            for info, one in zip(self.nodes, self.devices, strict=True)
+        ]
 
 
 def _decided(cluster: _Cluster, found: Freed, evicted: list[_Unit]) -> tuple[dict[str, str], _Unit | None]:
     """Where each unit goes as the engine decides it, the largest first; or the one for which it finds no place. What is decided is
     assumed."""
-    engine, site = cluster.engine, cluster.devices[found.node]
+    engine, site = cluster.engine, cluster.devices[found.site.node]
     freed = [
         DeviceResult("freed", device)
-        for device, (is_gpu, position, _) in site.parts.items()
-        if position in (found.gpus if is_gpu else found.nics)
+        for device, place in site.parts.items()
+        if place.card in (found.site.gpus if place.is_gpu else found.site.nics)
     ]
-    _assume(engine, Group(()), {"freed": Allocation(tuple(freed))}, site.name)
+    _assume(engine, Group(()), {"freed": Allocation(tuple(freed))}, cluster.nodes[found.site.node].name)
     nodes: dict[str, str] = {}
     for unit in sorted(
         evicted, key=lambda unit: (-unit.pod.request.share, -unit.pod.request.percent, unit.pod.name)
@@ -184,9 +192,8 @@ def _units(engine: Engine, pods: Sequence[Mapping[str, Any]], devices: Sequence[
         held = None if others else _held([allocated[key].allocation for key in keys], devices, at)
         if held is None:
             continue
-        needed = [requests_of(pod) for pod in group.pods]
-        cpu = sum(one.get("cpu", Decimal(0)) for one in needed)
-        memory = sum(one.get("memory", Decimal(0)) for one in needed)
+        needed = total_of(map(requests_of, group.pods))
+        cpu, memory = needed.get("cpu", Decimal(0)), needed.get("memory", Decimal(0))
         request = held.request._replace(cpu=int(cpu * 1000), memory=int(memory) >> 20)
         name = ", ".join(sorted(map(objects.key, group.pods))) or f"claim {keys[0]}"
         gone = frozenset(map(objects.identity, (*(allocated[key].claim for key in keys), *group.pods)))
@@ -212,15 +219,16 @@ def _held(
     if len(nodes) != 1 or any(one.admin_access for one in results):
         return None
     node = nodes.pop()
-    if any(one.device in devices[node].cuts for one in results):
+    parts = devices[node].parts
+    if any(parts[one.device].cut >= 0 for one in results):
         return None
     gpus: Counter[int] = Counter()
     nics: Counter[int] = Counter()
     for result in results:
         used = Usage()
-        used.add([result], holder="")
-        is_gpu, position, _ = devices[node].parts[result.device]
-        (gpus if is_gpu else nics)[position] += devices[node].used(result.device, used)
+        used.add([result], holder="unit")
+        place = parts[result.device]
+        (gpus if place.is_gpu else nics)[place.card] += devices[node].used(result.device, used)
     milli, percent = max(gpus.values(), default=0), max(nics.values(), default=0)
     request = Request(0, 0, len(gpus), min(WHOLE, milli), nics=len(nics), percent=min(FULL, percent))
     return Pod("", node, request, tuple(sorted(gpus)), tuple(sorted(nics)))

@@ -46,11 +46,9 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """`moves` free the shape on `node`. `share` is the GPU (thousandths) that moves; `at_least` moves are needed for sure."""
+    """`moves` free the site. `share` is the GPU (thousandths) that moves; `at_least` moves are needed for sure."""
 
-    node: int
-    gpus: tuple[int, ...]
-    nics: tuple[int, ...]
+    site: Site
     moves: tuple[Move, ...]
     at_least: int
 
@@ -88,9 +86,7 @@ def defragment(
             for others in search.others(site, count - len(site.evicted)):
                 moves = search.rehoused(site, (*site.evicted, *others))
                 if moves is not None:
-                    return Freed(
-                        site.node, site.gpus, site.nics, tuple(moves), at_least=count if proven else at_least
-                    )
+                    return Freed(site, tuple(moves), at_least=count if proven else at_least)
         proven = proven and not (search.gave_up or search.exhausted) and count < unsure
         if search.exhausted or (not proven and direct is None and count >= len(sites[-1].evicted)):
             break
@@ -105,7 +101,7 @@ def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
     for site in sites:
         moves = search.rehoused(site, site.evicted)
         if moves is not None:
-            return Freed(site.node, site.gpus, site.nics, tuple(moves), at_least=0), unsure
+            return Freed(site, tuple(moves), at_least=0), unsure
         if search.gave_up:
             unsure, search.gave_up = min(unsure, len(site.evicted)), False
         if search.exhausted:
@@ -134,7 +130,7 @@ class _Search:
         self.sets = self.looks = 0
         self._steps = 0
         self._rooms = Counter(chain.from_iterable(map(_rooms, nodes)))
-        self._failed: set[tuple[int, tuple[int, ...], tuple[int, ...], frozenset[int]]] = set()
+        self._failed: set[tuple[Site, frozenset[int]]] = set()
 
     @property
     def exhausted(self) -> bool:
@@ -158,15 +154,12 @@ class _Search:
 
     def rehoused(self, site: Site, evicted: Sequence[int]) -> list[Move] | None:
         """Places for the evicted with the site kept free; None where there are none, or none was found in time."""
-        signature = (site.node, site.gpus, site.nics, frozenset(evicted))
+        signature = (site, frozenset(evicted))
         if signature in self._failed:
             return None
         self.sets += 1
-        states, rooms, leaving = (
-            list(self.nodes),
-            self._rooms.copy(),
-            [self.pods[number] for number in evicted],
-        )
+        states, rooms = list(self.nodes), self._rooms.copy()
+        leaving = [self.pods[number] for number in evicted]
         for pod in leaving:
             states[pod.node] = without(states[pod.node], pod)
         states[site.node] = kept_free(states[site.node], site)
@@ -210,11 +203,13 @@ class _Search:
             self.gave_up = True
             return []
         for node, state in enumerate(states):
-            if state.cpu < pod.request.cpu or state.memory < pod.request.memory:
-                continue
-            if pod.request.models and self.kinds[state.kind].model not in pod.request.models:
-                continue
-            seen.setdefault(state, node)
+            models = pod.request.models
+            if (
+                state.cpu >= pod.request.cpu
+                and state.memory >= pod.request.memory
+                and (not models or self.kinds[state.kind].model in models)
+            ):
+                seen.setdefault(state, node)
         found = [(node, state) for state, node in seen.items() if any(True for _ in ways(state, pod.request))]
         found.sort(key=lambda entry: (sum(entry[1].gpus), entry[1].cpu, entry[0]))
         if len(found) > _NODES_PER_POD:
@@ -224,10 +219,10 @@ class _Search:
 
 def ways(state: State, request: Request) -> Iterator[Choice]:
     """Choices that differ in what they leave: GPUs, and NICs, with the same free amount are alike."""
-    gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli] if request.gpus else []
-    nics = [at for at, free in enumerate(state.nics) if free >= request.percent] if request.nics else []
-    if len(gpus) < request.gpus or len(nics) < request.nics:
-        return
+    gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli]
+    nics = [at for at, free in enumerate(state.nics) if free >= request.percent]
+    if len(nics) < request.nics:
+        return  # Else all sets of GPUs would be gone through in vain.
     for chosen in _distinct(gpus, state.gpus, request.gpus):
         for ports in _distinct(nics, state.nics, request.nics):
             yield Choice(chosen, ports)
@@ -272,8 +267,9 @@ def _suffice(rooms: Mapping[Room, int], requests: Sequence[Request]) -> bool:
 
 def _pieces_fit(free: Mapping[int, int], wanted: Sequence[tuple[int, int]]) -> bool:
     """Of every size asked for: no more pieces as large or larger than there are rooms of that size."""
-    for size in {size for size, _ in wanted if size}:
-        pieces = sum(count for other, count in wanted if other >= size)
-        if pieces > sum(count * (amount // size) for amount, count in free.items()):
-            return False
-    return True
+    return all(
+        sum(count for other, count in wanted if other >= size)
+        <= sum(count * (amount // size) for amount, count in free.items())
+        for size, _ in wanted
+        if size
+    )

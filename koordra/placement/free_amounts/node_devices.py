@@ -11,160 +11,116 @@ the last word.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, PublishedDevice, Usage
+from koordra.allocator.devices.capacity import measured
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.devices.pools import Pool, PublishedDevice, kept_with_pools, shape_of
+from koordra.allocator.predicates import Amounts
 from koordra.api import names, objects
-from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, DeviceID, Taint
+from koordra.api.devices import Device, DeviceID, Taint
+from koordra.api.objects import Fields
 from koordra.errors import InvalidQuantity
-from koordra.placement.free_amounts.state import FULL, PLENTY, WHOLE, Kind, State, mebi_of, milli_of
+from koordra.placement.free_amounts.state import FULL, PLENTY, WHOLE, Choice, Kind, State, mebi_of, milli_of
 from koordra.placement.mig.profiles import NO_PROFILES, MigCard, Profiles, mig_card_of
 from koordra.quantity import parse
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import NEAR, MachineShape, positions, shape_of_devices
-
-_READ: Final = "view"
+from koordra.topology.machine_shape import NEAR, positions
 
 _MOST_PLACED: Final = 16
 """GPUs, and NICs, of a machine whose shape is looked at."""
 
-
-class DeviceGroup(NamedTuple):
-    """Positions of the GPUs and NICs."""
-
-    gpus: tuple[int, ...]
-    nics: tuple[int, ...] = ()
+ROOMY: Final = PLENTY, PLENTY
+"""Thousandths of cores and MiB of memory of a node that does not say."""
 
 
 class Place(NamedTuple):
-    """The card that a device takes from, thousandths of a GPU or percent of a NIC, and the place of a card that is cut (-1: none)."""
+    """The card that a device takes from, thousandths of a GPU or percent of a NIC at most, and the place of a card that may be cut
+    (-1: none)."""
 
     is_gpu: bool
     card: int
     most: int
-    cut: int
+    cut: int = -1
 
 
 @dataclass(frozen=True)
 class NodeDevices:
-    """`parts` says for every device which GPU (or NIC) it takes from, and how many thousandths (or percent) at most.
+    """The devices of a node's pools. `memory` is a GPU's; `parts` says of every device of GPUs and NICs where it takes what it takes;
+    `unusable` are those that a taint keeps from everybody."""
 
-    `cuts` says for the slices of cards with a layout which GPU and which place of it they are.
-    """
-
-    name: str
     kind: Kind
     gpus: tuple[DeviceID, ...]
     nics: tuple[DeviceID, ...]
     memory: Decimal
-    parts: Mapping[DeviceID, tuple[bool, int, int]]
-    capacity: Mapping[DeviceID, Mapping[str, Decimal]]
+    parts: Mapping[DeviceID, Place]
+    devices: Mapping[DeviceID, Device]
     unusable: frozenset[DeviceID]
-    pools: frozenset[PoolID]
-    cpu: int
-    host_memory: int
-    cuts: Mapping[DeviceID, tuple[int, int]] = field(default_factory=dict)
-    profiles: Profiles = field(default=NO_PROFILES, compare=False)
-    sources: tuple[Pool, ...] = field(default=(), compare=False)
+    profiles: Profiles
+    pools: Sequence[Pool]
 
     @cached_property
-    def groups(self) -> tuple[DeviceGroup, ...]:
+    def groups(self) -> tuple[Choice, ...]:
         """Devices that one switch joins; all GPUs where that is not known."""
         shape = self.kind.shape
         if shape is None:
-            return (DeviceGroup(tuple(range(len(self.gpus)))),)
+            return (Choice(tuple(range(len(self.gpus)))),)
         within = shape.classes[NEAR.index(Level.PXB)]
-        return tuple([DeviceGroup(positions(one.gpus), positions(one.nics)) for one in within])
+        return tuple(Choice(positions(one.gpus), positions(one.nics)) for one in within)
 
     @cached_property
     def places(self) -> tuple[Place | None, ...]:
         """By position among all devices of the pools."""
-        devices = [one.id for pool in self.sources for one in pool.devices]
-        return tuple([self._place(one) for one in devices])
-
-    def _place(self, device: DeviceID) -> Place | None:
-        if device not in self.parts or device in self.unusable:
-            return None
-        is_gpu, card, most = self.parts[device]
-        return Place(is_gpu, card, most, self.cuts.get(device, (card, -1))[1])
+        devices = [one.id for pool in self.pools for one in pool.devices]
+        return tuple(None if one in self.unusable else self.parts.get(one) for one in devices)
 
     def closed(self) -> NodeDevices:
         """The same with every taint keeping everybody away, for who does not ask by request."""
-        tainted = {one.id for pool in self.sources for one in pool.devices if any(map(keeps_out, one.taints))}
+        devices = [one for pool in self.pools for one in pool.devices]
+        tainted = {one.id for one in devices if any(taint.keeps_out for taint in one.taints)}
         return replace(self, unusable=self.unusable | tainted) if tainted else self
 
-    def state(self, kind: int, taken: Usage, load: Mapping[str, Decimal]) -> State:
-        """What is free, given what claims and pods hold."""
+    def state(self, kind: int, taken: Usage, load: Amounts, size: tuple[int, int] = ROOMY) -> State:
+        """What is free, given what claims and pods hold of a node of this size (`size_of`)."""
         gpus, nics = [WHOLE] * len(self.gpus), [FULL] * len(self.nics)
         for position, layout in enumerate(self.kind.layouts):
             gpus[position] = WHOLE if layout is None else 0
-        for device in self.parts if self.unusable else self._in_use(taken):
-            is_gpu, position, most = self.parts[device]
-            used = self._used(device, most, taken)
-            if used:
-                free = gpus if is_gpu else nics
-                free[position] = max(0, free[position] - used)
+        cuts = [0] * len(self.kind.layouts)
+        in_use = [device for pool in self.pools for device in taken.of_pool.get(pool.id, ())]
+        for device in {*in_use, *self.unusable} & self.parts.keys():
+            is_gpu, card, _, cut = self.parts[device]
+            free = gpus if is_gpu else nics
+            free[card] = max(0, free[card] - self.used(device, taken))
+            layout = self.kind.layouts[card] if cut >= 0 else None
+            if layout is not None:
+                # What is taken of a card that may be cut, and what of it nobody may have (`layout`).
+                cuts[card] |= taken.in_use(device) << cut
+                cuts[card] |= (device in self.unusable) << len(layout.places) + cut
         return State(
             kind,
-            self.cpu - milli_of(load.get("cpu", Decimal(0))),
-            self.host_memory - mebi_of(load.get("memory", Decimal(0))),
+            size[0] - milli_of(load.get("cpu", Decimal(0))),
+            size[1] - mebi_of(load.get("memory", Decimal(0))),
             tuple(gpus),
             tuple(nics),
-            self._codes(taken) if self.kind.layouts else (),
+            tuple(cuts),
         )
-
-    def _in_use(self, taken: Usage) -> Iterator[DeviceID]:
-        return (
-            device for pool in self.pools for device in taken.of_pool.get(pool, ()) if device in self.parts
-        )
-
-    def _codes(self, taken: Usage) -> tuple[int, ...]:
-        """What is taken of each card that may be cut, and what of it nobody may have (`layouts`)."""
-        codes = [0] * len(self.gpus)
-        if self.unusable or not self.pools.isdisjoint(taken.of_pool):
-            for device, (position, place) in self.cuts.items():
-                if taken.in_use(device):
-                    codes[position] |= 1 << place
-                if device in self.unusable:
-                    layout = self.kind.layouts[position]
-                    assert layout is not None
-                    codes[position] |= 1 << len(layout.places) + place
-        return tuple(codes)
 
     def used(self, device: DeviceID, taken: Usage) -> int:
         """Thousandths of the GPU, or percent of the NIC, that is taken of the device."""
-        return self._used(device, self.parts[device][2], taken)
-
-    def _used(self, device: DeviceID, most: int, taken: Usage) -> int:
-        if device in self.unusable or device in taken.dedicated:
+        use, most = taken.of(device), self.parts[device].most
+        if device in self.unusable or use.holder or (use.shares and not use.consumed):
             return most
-        amounts = taken.consumed.get(device)
-        if not amounts:
-            return most if device in taken.shares else 0
-        capacity = self.capacity[device]
-        parts = [
-            amount / capacity[name]
-            for name, amount in amounts.items()
-            if capacity.get(name) and name.rpartition("/")[2] != names.CAPACITY_SLOTS
-        ]
-        return min(most, -int(-max(parts, default=Decimal(1)) * most // 1))
+        if not use.consumed:
+            return 0
+        part = measured(use.consumed, self.devices[device])
+        return most if part is None else min(most, -int(-part * most // 1))
 
 
-def nodes_of(nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory) -> list[NodeDevices]:
-    """The nodes by name, with their devices."""
-    return [node_devices(name, nodes[name], inventory) for name in sorted(nodes)]
-
-
-def node_devices(name: str, node: Mapping[str, Any], inventory: Inventory) -> NodeDevices:
-    cpu, memory = size_of(node)
-    return replace(devices_of_pools(tuple(inventory.pools(node))), name=name, cpu=cpu, host_memory=memory)
-
-
-def size_of(node: Mapping[str, Any]) -> tuple[int, int]:
+def size_of(node: Fields) -> tuple[int, int]:
     """Thousandths of cores and MiB of memory that the node has; plenty where it does not say."""
     allocatable = objects.status_of(node).get("allocatable") or {}
     return (
@@ -181,49 +137,35 @@ def _read(amount: object) -> Decimal:
         return Decimal(0)
 
 
-def devices_of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
-    """All but the node's own name and size. Pools are the inventory's, which makes new ones when something changes."""
-    kept = pools[0].read if pools else {}
-    known: tuple[tuple[Pool, ...], NodeDevices] | None = kept.get(_READ)
-    if known is None or known[0] != pools:
-        known = kept[_READ] = pools, _devices_of(pools)
-    return known[1]
-
-
-def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
+@kept_with_pools
+def devices_of_pools(pools: Sequence[Pool]) -> NodeDevices:
+    """The GPUs and NICs of a node, by its pools."""
     offered = [one for pool in pools if not pool.trouble for one in pool.devices if one.here]
     of_type: dict[str, list[PublishedDevice]] = {}
     for one in offered:
-        of_type.setdefault(type_of(one), []).append(one)
+        of_type.setdefault(one.type, []).append(one)
     gpus = _gpus(offered)
     nics = of_type.get(names.TYPE_NIC, []) or _cards(of_type.get(names.TYPE_VF, []))
-    shape = _shape(tuple(map(_where, gpus)), tuple(map(_where, nics)))
-    known = max(shape.gpus, shape.nics) <= _MOST_PLACED
+    known = max(len(gpus), len(nics)) <= _MOST_PLACED
+    nics = nics if known else []
     cuts = _cuts(gpus, of_type.get(names.TYPE_MIG, ()), pools) if known else {}
     return NodeDevices(
-        name="",
         kind=Kind(
             model=str(gpus[0].plain.get(names.ATTR_MODEL, "")) if gpus else "",
             gpus=len(gpus),
-            shape=shape if known else None,
+            shape=shape_of(gpus, nics) if known else None,
             layouts=tuple(cuts[at].layout if at in cuts else None for at in range(len(gpus))) if cuts else (),
         ),
         gpus=tuple(one.id for one in gpus),
-        nics=tuple(one.id for one in nics) if known else (),
+        nics=tuple(one.id for one in nics),
         memory=_memory(of_type.get(names.TYPE_GPU, ())),
-        parts=_parts(of_type, gpus, nics if known else []),
-        capacity={
-            one.id: {key: entry.value for key, entry in one.device.capacity.items()} for one in offered
-        },
+        parts=_parts(of_type, gpus, nics, cuts.values()),
+        devices={one.id: one.device for one in offered},
         unusable=_unusable(offered),
-        pools=frozenset(pool.id for pool in pools),
-        cpu=PLENTY,
-        host_memory=PLENTY,
-        cuts={one.id: (at, place) for at, cut in cuts.items() for place, one in enumerate(cut.devices)},
         profiles=Profiles(sample for cut in cuts.values() for sample in cut.samples())
         if cuts
         else NO_PROFILES,
-        sources=pools,
+        pools=pools,
     )
 
 
@@ -231,7 +173,7 @@ def _gpus(offered: Sequence[PublishedDevice]) -> list[PublishedDevice]:
     """One device for each card, the card itself if it is given out as a whole, in the order in which cards are first named."""
     found: dict[str, PublishedDevice] = {}
     for one in offered:
-        kind = one.plain.get(names.ATTR_TYPE)
+        kind = one.type
         if kind == names.TYPE_GPU:
             found[_card_of(one)] = one
         elif kind == names.TYPE_MIG:
@@ -252,7 +194,7 @@ def _cuts(
     found = {
         at: mig_card_of(by_card[_card_of(one)], counters)
         for at, one in enumerate(gpus)
-        if one.plain.get(names.ATTR_TYPE) == names.TYPE_MIG
+        if one.type == names.TYPE_MIG
     }
     return {at: cut for at, cut in found.items() if cut is not None}
 
@@ -263,39 +205,33 @@ def _unusable(offered: Sequence[PublishedDevice]) -> frozenset[DeviceID]:
         return frozenset()
     common: dict[str, set[Taint]] = {}
     for one in offered:
-        own = set(filter(keeps_out, one.taints))
-        common[type_of(one)] = common.get(type_of(one), own) & own
+        own = {taint for taint in one.taints if taint.keeps_out}
+        common[one.type] = common.get(one.type, own) & own
     return frozenset(
         one.id
         for one in offered
-        if any(keeps_out(taint) and taint not in common[type_of(one)] for taint in one.taints)
+        if any(taint.keeps_out and taint not in common[one.type] for taint in one.taints)
     )
-
-
-def keeps_out(taint: Taint) -> bool:
-    """Whether the taint keeps requests away that do not tolerate it."""
-    return taint.effect in (NO_SCHEDULE, NO_EXECUTE)
-
-
-def type_of(one: PublishedDevice) -> str:
-    return str(one.plain.get(names.ATTR_TYPE))
 
 
 def _parts(
     of_type: Mapping[str, Sequence[PublishedDevice]],
     gpus: Sequence[PublishedDevice],
     nics: Sequence[PublishedDevice],
-) -> dict[DeviceID, tuple[bool, int, int]]:
-    parts: dict[DeviceID, tuple[bool, int, int]] = {}
+    cuts: Iterable[MigCard],
+) -> dict[DeviceID, Place]:
+    cut = {one.id: place for card in cuts for place, one in enumerate(card.devices)}
+    parts: dict[DeviceID, Place] = {}
     for is_gpu, cards, most in ((True, gpus, WHOLE), (False, nics, FULL)):
         position_of = {_card_of(one): position for position, one in enumerate(cards)}
-        parts |= {one.id: (is_gpu, position, most) for position, one in enumerate(cards)}
+        parts |= {one.id: Place(is_gpu, position, most) for position, one in enumerate(cards)}
         slices = of_type.get(names.TYPE_MIG if is_gpu else names.TYPE_VF, ())
         siblings = Counter(map(_card_of, slices))
-        for one in slices:
-            position = position_of.get(_card_of(one), -1)
-            if position >= 0:
-                parts[one.id] = (is_gpu, position, max(1, most // siblings[_card_of(one)]))
+        parts |= {
+            one.id: Place(is_gpu, position_of[card], max(1, most // siblings[card]), cut.get(one.id, -1))
+            for one in slices
+            if (card := _card_of(one)) in position_of
+        }
     return parts
 
 
@@ -306,37 +242,11 @@ def _cards(slices: Sequence[PublishedDevice]) -> list[PublishedDevice]:
 
 def _card_of(one: PublishedDevice) -> str:
     """The card's PCI address; of a VF its parent's name."""
-    if one.plain.get(names.ATTR_TYPE) == names.TYPE_VF:
+    if one.type == names.TYPE_VF:
         return str(one.plain.get(names.ATTR_PARENT))
-    if one.plain.get(names.ATTR_TYPE) == names.TYPE_NIC:
+    if one.type == names.TYPE_NIC:
         return one.id.device
     return str(one.plain.get(names.STANDARD_PCI_BUS_ID, one.id.device))
-
-
-_IDENTITY: Final = frozenset(
-    {
-        names.ATTR_UUID,
-        names.ATTR_IB_DEVICE,
-        names.ATTR_NETDEV,
-        names.ATTR_PRODUCT_NAME,
-        names.ATTR_TYPE,
-        names.ATTR_PROFILE,
-        names.ATTR_PLACEMENT_START,
-    }
-)
-"""Attributes that say who a device is, not where."""
-
-_Where = tuple[tuple[str, Any], ...]
-
-
-def _where(one: PublishedDevice) -> _Where:
-    return tuple(sorted((name, value) for name, value in one.plain.items() if name not in _IDENTITY))
-
-
-@lru_cache(maxsize=1024)
-def _shape(gpus: tuple[_Where, ...], nics: tuple[_Where, ...]) -> MachineShape:
-    """Nodes of one sort have devices at the same places: their shape is made once."""
-    return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])
 
 
 def _memory(gpus: Sequence[PublishedDevice]) -> Decimal:

@@ -7,14 +7,15 @@ A request for a share becomes thousandths of the usual GPU of the cluster, one f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from math import prod
-from typing import Any, Final
+from typing import Final
 
-from koordra.allocator.predicates import requests_of
+from koordra.allocator.predicates import requests_of, total_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names
+from koordra.api.objects import Fields
 from koordra.placement.free_amounts.state import FULL, WHOLE, Request, Slice, mebi_of, milli_of
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 
@@ -28,7 +29,7 @@ _MOST_DEVICES: Final = 1 << 10
 
 def request_of(
     asked: Sequence[ResolvedClaim],
-    pods: Sequence[Mapping[str, Any]],
+    pods: Sequence[Fields],
     memory: Decimal,
     profiles: Profiles = NO_PROFILES,
 ) -> Request | None:
@@ -63,10 +64,7 @@ def request_of(
     if gpus > 1:
         # Several shares are as hard to place as several GPUs, and rare.
         milli = WHOLE
-    needed: dict[str, Decimal] = {}
-    for pod in pods:
-        for resource, amount in requests_of(pod).items():
-            needed[resource] = needed.get(resource, Decimal(0)) + amount
+    needed = total_of(map(requests_of, pods))
     return Request(
         cpu=milli_of(needed.get("cpu", Decimal(0))),
         memory=mebi_of(needed.get("memory", Decimal(0))),
@@ -99,13 +97,13 @@ def counted(asked: Sequence[ResolvedClaim]) -> bool:
 def _takes_cards(wanted: RequestAlternative) -> bool:
     """Whether the request takes whole cards, whatever they are."""
     amounts = {name.rpartition("/")[2] for name in wanted.spec.capacity or {}}
-    shared = names.CAPACITY_MEMORY in amounts or names.CAPACITY_MEMORY in wanted.percent
+    shared = names.CAPACITY_MEMORY in amounts or wanted.memory_percent is not None
     return wanted.spec.device_class == names.CLASS_GPU and (bool(wanted.whole) or not shared)
 
 
 def _share(wanted: RequestAlternative, memory: Decimal) -> int:
     amounts = {name.rpartition("/")[2]: amount for name, amount in (wanted.spec.capacity or {}).items()}
-    parts = [Decimal(part) / 100 for name, part in wanted.percent.items() if name == names.CAPACITY_MEMORY]
+    parts = [] if wanted.memory_percent is None else [Decimal(wanted.memory_percent) / 100]
     if names.CAPACITY_MEMORY in amounts and memory:
         parts.append(amounts[names.CAPACITY_MEMORY] / memory)
     if not parts or wanted.whole:

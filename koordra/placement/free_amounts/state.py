@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Positions of the chosen GPUs and NICs in the state's tuples."""
+    """Positions of GPUs and NICs in the state's tuples: those that are chosen, or that one switch joins."""
 
     gpus: tuple[int, ...]
     nics: tuple[int, ...] = ()

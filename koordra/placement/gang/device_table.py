@@ -19,7 +19,7 @@ devices that compete for counters bit by bit, errors, or more sets than are wort
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -30,9 +30,8 @@ from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import (
     Member,
     ScopeTracker,
-    members_of,
     relaxation_levels,
-    rule_for,
+    rules_of,
 )
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
@@ -58,15 +57,17 @@ class Free(NamedTuple):
     untouched: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MemberDeviceSets:
     """Bit n is the device at position `devices[n]` of the node. `state`: the node as if nobody used its devices.
 
     `gpus`       the cards (those that count as spare)
     `apart`      a member's steps above PXB, by its set
+    `shares`     what members have: (apart, number of GPUs). Where all have the same, nothing need be divided to know how good it is
     `blocks`     by a device's position: whom nobody may take while that device is in use
     `whole`      of each device that a member may take: the capacity that it takes all of (None: the device is not shared at all)
     `preferred`  some scope may be relaxed, so that only what fits is known here
+    `members`    the masks of `sets`
     """
 
     state: NodeState
@@ -74,16 +75,15 @@ class MemberDeviceSets:
     gpus: int
     own: dict[int, Way]
     apart: dict[int, int]
+    shares: frozenset[tuple[int, int]]
     blocks: dict[int, int]
     whole: dict[int, str | None]
     preferred: bool
     sets: list[DeviceTable]
-    _members: list[frozenset[int]] = field(default_factory=list)
+    members: list[frozenset[int]]
 
     def best(self, number: int, free: Free) -> Masks:
         """The cheapest sets for so many members; empty where none fits."""
-        if number >= len(self.sets):
-            return np.empty(0, dtype=np.int64)
         return self.sets[number].least(takeable=free.takeable, untouched=free.untouched)
 
     def divided(self, best: Masks, number: int) -> list[int]:
@@ -92,17 +92,12 @@ class MemberDeviceSets:
         wanted = {int(one) for one in best}
         for left in range(number - 1, -1, -1):
             for own in self.own:
-                rest = {one ^ own for one in wanted if one & own == own} & self._set_of(left)
+                rest = {one ^ own for one in wanted if one & own == own} & self.members[left]
                 if rest:
                     found.append(own)
                     wanted = rest
                     break
         return found
-
-    def _set_of(self, number: int) -> frozenset[int]:
-        while len(self._members) <= number:
-            self._members.append(frozenset(self.sets[len(self._members)].sets.tolist()))
-        return self._members[number]
 
 
 def table_of(
@@ -142,19 +137,23 @@ def table_of(
     tables = [machine.table(one) for one in sets]
     if any(one.cost.max(initial=0) >= ALTERNATIVE // 2 for one in tables):
         return None  # nobody could tell it from a step down in a list
+    cards = sum(bit[at] for at in gpus if state.devices[at].type == names.TYPE_GPU)
+    apart = {
+        one: steps_apart([state.devices[device].plain for taken in way for device in taken])
+        for one, way in own.items()
+    }
     return MemberDeviceSets(
         state=state,
         devices=devices,
-        gpus=sum(bit[at] for at in gpus if state.devices[at].plain.get(names.ATTR_TYPE) == names.TYPE_GPU),
+        gpus=cards,
         own=own,
-        apart={
-            one: steps_apart([state.devices[device].plain for taken in way for device in taken])
-            for one, way in own.items()
-        },
+        apart=apart,
+        shares=frozenset((apart[one], (one & cards).bit_count()) for one in own),
         blocks={device: sum(bit[other] for other in hit) for device, hit in blocks.items()},
         whole=whole,
         preferred=any(len(relaxation_levels(joint)) > 1 for claim in asked for joint in claim.joints),
         sets=tables,
+        members=[frozenset(one.tolist()) for one in sets],
     )
 
 
@@ -211,54 +210,43 @@ def _ways(
 ) -> Iterator[Way]:
     """All ways to give one member its devices, in the search's order."""
     requests: list[tuple[Member, RequestAlternative, list[int]]] = []
-    kinds: dict[Member, set[str]] = {}
     for position, claim in enumerate(asked):
         for index, request in enumerate(claim.requests):
             wanted = request.alternatives[0]
             verdicts = [state.verdict(wanted, device) for device in range(len(state.devices))]
-            able = [at for at, one in enumerate(verdicts) if one.demand is not None]
-            usable = [at for at in able if verdicts[at].cause is None]
+            usable = [at for at, one in enumerate(verdicts) if one.demand is not None and one.cause is None]
             requests.append(((position, index), wanted, usable))
-            kinds[position, index] = {state.devices[at].kind for at in able}
-    rules = [
-        rule_for(joint, members, relaxation_levels(joint)[0], kinds)
-        for joint, members in members_of(asked, kinds, siblings)
-    ]
-    yield from _given(
-        requests, [ScopeTracker(rule) for rule in rules if rule.scope is not None], state, (), set()
-    )
+    narrowest = [levels[0] for levels in rules_of(asked, siblings, state)]
+    trackers = [ScopeTracker(rule) for rule in narrowest if rule]
+    used: set[int] = set()
 
+    def given(way: Way) -> Iterator[Way]:
+        """The rest of the way: the request that is being served has its devices in rising order."""
+        partly = way and len(way[-1]) < requests[len(way) - 1][1].spec.count
+        served = len(way) - 1 if partly else len(way)
+        if served == len(requests):
+            if all(tracker.complete() for tracker in trackers):
+                yield way
+            return
+        member, _, usable = requests[served]
+        before = way[served] if partly else ()
+        concerned = [tracker for tracker in trackers if member in tracker.rule.members]
+        left = sum(one.spec.count for _, one, _ in requests[served:]) - len(before) - 1
+        for device in usable:
+            if device in used or (before and device < before[-1]):
+                continue
+            offered = state.devices[device]
+            if not all(tracker.allows(offered, nics_to_come=left) for tracker in concerned):
+                continue
+            for tracker in concerned:
+                tracker.add(offered)
+            used.add(device)
+            yield from given((*way[:served], (*before, device)))
+            used.remove(device)
+            for tracker in concerned:
+                tracker.remove(offered)
 
-def _given(
-    requests: Sequence[tuple[Member, RequestAlternative, list[int]]],
-    tallies: Sequence[ScopeTracker],
-    state: NodeState,
-    way: Way,
-    used: set[int],
-) -> Iterator[Way]:
-    """The rest of the way: the request that is being served has its devices in rising order."""
-    served = len(way) - 1 if way and len(way[-1]) < requests[len(way) - 1][1].spec.count else len(way)
-    if served == len(requests):
-        if all(tally.complete() for tally in tallies):
-            yield way
-        return
-    member, _, usable = requests[served]
-    before = way[served] if served < len(way) else ()
-    concerned = [tally for tally in tallies if member in tally.rule.members]
-    to_come = sum(one.spec.count for _, one, _ in requests[served:]) - len(before) - 1
-    for device in usable:
-        if device in used or (before and device < before[-1]):
-            continue
-        offered = state.devices[device]
-        if not all(tally.allows(offered, nics_to_come=to_come) for tally in concerned):
-            continue
-        for tally in concerned:
-            tally.add(offered)
-        used.add(device)
-        yield from _given(requests, tallies, state, (*way[:served], (*before, device)), used)
-        used.remove(device)
-        for tally in concerned:
-            tally.remove(offered)
+    yield from given(())
 
 
 def _blocks(state: NodeState, candidates: Sequence[int]) -> dict[int, set[int]] | None:

@@ -24,7 +24,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from koordra.allocator.predicates import requests_of
+from koordra.allocator.predicates import HOSTNAME, labels_read, node_constraints_text, requests_of, total_of
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.errors import InvalidQuantity
@@ -32,9 +32,7 @@ from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import DeviceState
-from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
-from koordra.placement.request.predicates import refusals
-from koordra.placement.request.request_class import RequestClass, ResolvedGroup
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup, refusals
 from koordra.quantity import parse
 
 Requests = list[tuple[int, int, str]]
@@ -73,15 +71,11 @@ def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
     classes = []
     for own in sorted(found.values(), key=lambda own: _asks(own[0][1])):
         first, resolved = own[0]
-        room: dict[str, Decimal] = {}
-        for pod in first.group.pods:
-            for resource, amount in requests_of(pod).items():
-                room[resource] = room.get(resource, Decimal(0)) + amount
         classes.append(
             MemberClass(
                 tuple(member for member, _ in own),
                 tuple(resolved for _, resolved in own),
-                room,
+                total_of(map(requests_of, first.group.pods)),
                 devices.setdefault((resolved.key[0], resolved.siblings), resolved.request_class),
             )
         )
@@ -219,8 +213,8 @@ def _reader(classes: Sequence[MemberClass]) -> Callable[[NodeInfo], Hashable]:
     pods = [pod for group in groups for pod in group.pods]
     labels = sorted(labels_read(pods))
     by_name = any(group.allocated for group in groups) or any(
-        objects.spec_of(pod).get("nodeName") or "matchFields" in said or HOSTNAME in said
+        objects.spec_of(pod).get("nodeName") or "matchFields" in constraints or HOSTNAME in constraints
         for pod in pods
-        for said in [node_constraints_text(pod)]
+        for constraints in [node_constraints_text(pod)]
     )
     return lambda info: (info.name if by_name else "", *[info.labels.get(label) for label in labels])

@@ -21,8 +21,9 @@ from koordra.allocator.devices.gpu_nic_distance import worst_pair
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.offer import Offer
 from koordra.allocator.score import ALTERNATIVE, RELAXATION
+from koordra.allocator.search.solution import Placed
 from koordra.api import names
-from koordra.placement.candidates.result_cache import DeviceAssignment, Result, offer_of
+from koordra.placement.candidates.candidate_list import offer_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass
 from koordra.placement.gang.topology.packing import Count
@@ -45,9 +46,9 @@ Alike = Sequence[tuple[RequestClass, Sequence[ResolvedGroup]]]
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """One member's part of an answer: its devices; rails and types of its NICs, and whether it has them whole; its steps above PXB."""
+    """One member's part of an answer: its devices, with the position of the claim that gets them; rails and types of its NICs, and whether it has them whole; its steps above PXB."""
 
-    given: tuple[DeviceAssignment, ...]
+    given: tuple[tuple[int, Placed], ...]
     rails: tuple[str, ...] = ()
     apart: int = 0
     types: frozenset[str] = frozenset()
@@ -85,7 +86,7 @@ def fit_of(
         own = [
             _assignment_of(list(itertools.islice(claims, len(member.asked))), positions) for member in members
         ]
-        own.sort(key=lambda one: min((given.device for given in one.given), default=-1))
+        own.sort(key=lambda one: min((placed.device for _, placed in one.given), default=-1))
         assignments.append(tuple(own))
     every = [assignment for own in assignments for assignment in own]
     used = {placed.device for offer in offers for placed in offer.placed}
@@ -98,9 +99,7 @@ def fit_of(
         tuple(assignments),
         apart,
         sum(
-            offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
-            and device not in used
-            and not taken.in_use(offered.id)
+            offered.type == names.TYPE_GPU and device not in used and not taken.in_use(offered.id)
             for device, offered in enumerate(offers[-1].devices)
         ),
         frozenset(rail for assignment in every for rail in assignment.rails),
@@ -112,14 +111,7 @@ def _assignment_of(claims: Sequence[tuple[Offer, int]], positions: Sequence[int]
     devices = [plain for offer, position in claims for plain in offer.devices_of(position)]
     nics = _nics(devices)
     given = [
-        DeviceAssignment(
-            claim,
-            one.wanted.request,
-            one.wanted.index,
-            one.device if positions is None else positions[one.device],
-            one.demand,
-            one.shared,
-        )
+        (claim, one if positions is None else replace(one, device=positions[one.device]))
         for claim, (offer, position) in enumerate(claims)
         for one in offer.placed
         if one.wanted.claim == position
@@ -132,7 +124,7 @@ def _assignment_of(claims: Sequence[tuple[Offer, int]], positions: Sequence[int]
         # Whether devices that are shared by percent are taken as a whole.
         all(
             int(amount) >= _WHOLE
-            for one in given
+            for _, one in given
             for name, amount in one.demand.amounts.items()
             if name.rpartition("/")[2] == names.CAPACITY_SHARE
         ),
@@ -171,4 +163,4 @@ def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:
 
 def offer_for(assignment: MemberAssignment, resolved: ResolvedGroup, node: str, engine: Engine) -> Offer:
     """What the member is given by this assignment on the node."""
-    return offer_of(Result(given=assignment.given), engine.index.nodes[node], resolved.asked)
+    return offer_of(assignment.given, engine.index.nodes[node], resolved.asked)

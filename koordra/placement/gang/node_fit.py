@@ -6,11 +6,11 @@
 
 What does not fit is not asked for with more on top, for taking a member away never makes a placement impossible.
 
-    node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ numbers for every count
+    node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ sets of devices for every count
                                                                                          └▶ assignments, for the counts that are chosen
 
 A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts. Tables are kept with the
-request class, and so are the numbers of a DeviceState: a node that did not change costs nothing.
+request class, and so are the answers of a DeviceState: a node that did not change costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.devices.inventory import NIC, Usage
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
-from koordra.allocator.placement import Placement
+from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
 from koordra.placement.decide import Engine
 from koordra.placement.gang.device_table import Free, MemberDeviceSets, table_of
@@ -82,14 +82,12 @@ class NodeFit:
     def numbers(self, kind: NodeKind, count: Count, rails: Rails | None = None) -> tuple[int, int] | None:
         """How good the node's answer to a count is (apart, spare); None where the count does not fit."""
         alike = self._alike_of(count)
-        if not alike:
-            return 0, 0
-        if len(alike) == 1:
-            ((asks, own),) = alike
-            known = _numbers(self.engine, kind, asks, own[0], rails)
-            if known is not None and len(own) <= len(known.numbers):
-                return known.numbers[len(own) - 1]
-            if known is not None and known.complete:
+        known = self._from_table(kind, alike, rails)
+        if known is not None:
+            number = len(alike[0][1])
+            if number <= len(known.numbers):
+                return known.numbers[number - 1]
+            if not known.table.preferred:
                 return None
         fit = self.fit(kind, count, rails)
         return None if fit is None else (fit.apart, fit.spare)
@@ -125,14 +123,106 @@ class NodeFit:
         known: tuple[Fit | None, int] | None = kept.get(key)
         if known is None or 0 < known[1] < self.budget:
             self.asked += 1
-            fit, unknown = None, False
-            if len(alike) == 1:
-                fit = _fit(self.engine, kind, *alike[0], rails)
+            fit, unknown = self._fit(kind, alike, rails), False
             if fit is None:
                 fit, unknown = self.searching.search(kind.info, alike, rails)
             known = kept[key] = fit, self.budget if unknown else 0
         self.unknown = self.unknown or known[1] > 0
         return known[0]
+
+    def _fit(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> Fit | None:
+        """The assignments by a table."""
+        known, members = self._from_table(kind, alike, rails), alike[0][1]
+        if known is None or len(members) > len(known.numbers):
+            return None
+        asked, state = together(self.engine, members).asked, known.table.state
+        requests = iter([request for claim in asked for request in claim.requests])
+        placed = []
+        for own in known.table.divided(known.table.best(len(members), known.free), len(members)):
+            for taken, request in zip(known.table.own[own], requests, strict=False):
+                wanted = request.alternatives[0]
+                for device in taken:
+                    verdict = state.verdict(wanted, device)
+                    assert verdict.demand is not None
+                    shared = state.shared[device]
+                    placed.append(Placed(wanted, device, verdict.demand if shared else Demand({}), shared))
+        offers = [Offer(kind.info.name, asked, state.devices, tuple(placed))]
+        fit = fit_of(alike, offers, taken=self.engine.index.taken)
+        return replace(fit, spare=known.numbers[len(members) - 1][1])
+
+    def _from_table(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> TableAnswer | None:
+        """What nodes of the kind say to members that all ask the same; None where no table has it."""
+        if len(alike) != 1:
+            return None
+        ((asks, members),) = alike
+        known, key = _kept(asks, "sets"), (kind.where, rails)
+        if key not in known:
+            table = self._table(kind, asks, members[0])
+            free = None if table is None else self._free(kind.info, table, rails)
+            known[key] = None if table is None or free is None else _answer_of(table, free)
+        found: TableAnswer | None = known[key]
+        return found
+
+    def _table(self, kind: NodeKind, asks: RequestClass, member: ResolvedGroup) -> MemberDeviceSets | None:
+        engine, info, where = self.engine, kind.info, kind.where
+        devices = info.devices
+        if where is None or devices.node_class is None or engine.policy is None:
+            return None
+        tables = _kept(asks, "tables")
+        key = where if where[0] is info else (devices.node_class, devices.honors_partitions)
+        if key not in tables:
+            policy, honors = (
+                effective_policy([claim.placement for claim in member.asked], engine.policy),
+                devices.honors_partitions,
+            )
+            state = NodeState(info.pools, Usage(), engine.features, honors_partitions=honors)
+            tables[key] = table_of(member.asked, member.siblings, state, policy=policy)
+        found: MemberDeviceSets | None = tables[key]
+        return found
+
+    def _free(self, info: NodeInfo, table: MemberDeviceSets, rails: Rails | None) -> Free | None:
+        """None where a device is in use and yet whole."""
+        taken = self.engine.index.taken
+        bit = {device: 1 << at for at, device in enumerate(table.devices)}
+        blocked = used = 0
+        for device, offered in enumerate(offered for pool in info.pools for offered in pool.devices):
+            if rails is not None and offered.kind == NIC and rail_of(offered.plain) not in rails:
+                blocked |= bit.get(device, 0)
+            if not taken.in_use(offered.id):
+                continue
+            capacity = table.whole.get(device)
+            use = taken.of(offered.id)
+            if capacity is not None and not use.holder and not use.consumed.get(capacity):
+                return None
+            used |= bit.get(device, 0)
+            blocked |= table.blocks.get(device, 0)
+        whole = (1 << len(table.devices)) - 1
+        return Free(whole & ~blocked, whole & ~used)
+
+
+class TableAnswer(NamedTuple):
+    """What a table says of a node: how good it is (apart, spare) to give 1, 2, … members the best sets of what is free."""
+
+    table: MemberDeviceSets
+    free: Free
+    numbers: list[tuple[int, int]]
+
+
+def _answer_of(table: MemberDeviceSets, free: Free) -> TableAnswer:
+    found = TableAnswer(table, free, [])
+    spare = (free.untouched & table.gpus).bit_count()
+    for number in range(1, len(table.sets)):
+        best = table.best(number, free)
+        if not best.size:
+            break
+        if len(table.shares) == 1:
+            ((apart, gpus),) = table.shares
+            found.numbers.append((apart * number, spare - gpus * number))
+            continue
+        divided = table.divided(best, number)
+        left = free.untouched & table.gpus & ~sum(divided)
+        found.numbers.append((sum(table.apart[own] for own in divided), left.bit_count()))
+    return found
 
 
 def _all_smaller(count: Count, found: Mapping[Count, object], zero: Count) -> bool:
@@ -142,114 +232,6 @@ def _all_smaller(count: Count, found: Mapping[Count, object], zero: Count) -> bo
         if number and less != zero and less not in found:
             return False
     return True
-
-
-class Numbers(NamedTuple):
-    """(apart, spare) for 1, 2, … members; `complete`: more than that do not fit for sure."""
-
-    numbers: tuple[tuple[int, int], ...]
-    complete: bool
-
-
-def _numbers(
-    engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedGroup, rails: Rails | None
-) -> Numbers | None:
-    """What nodes of the kind say to members that ask this."""
-    known, key = _kept(asks, "numbers"), (kind.where, rails)
-    if key not in known:
-        table = _table(engine, kind, asks, member)
-        free = None if table is None else _free(engine, kind.info, table, rails)
-        known[key] = None if table is None or free is None else _counted(table, free)
-    found: Numbers | None = known[key]
-    return found
-
-
-def _fit(
-    engine: Engine,
-    kind: NodeKind,
-    asks: RequestClass,
-    members: Sequence[ResolvedGroup],
-    rails: Rails | None,
-) -> Fit | None:
-    table = _table(engine, kind, asks, members[0])
-    free = None if table is None else _free(engine, kind.info, table, rails)
-    if table is None or free is None:
-        return None
-    best = table.best(len(members), free)
-    if not best.size:
-        return None
-    asked = together(engine, members).asked
-    requests = iter([request for claim in asked for request in claim.requests])
-    state, spare, placed = table.state, free.untouched & table.gpus, list[Placed]()
-    for own in table.divided(best, len(members)):
-        spare &= ~own
-        for taken, request in zip(table.own[own], requests, strict=False):
-            wanted = request.alternatives[0]
-            for device in taken:
-                verdict = state.verdict(wanted, device)
-                assert verdict.demand is not None
-                shared = state.shared[device]
-                placed.append(Placed(wanted, device, verdict.demand if shared else Demand({}), shared))
-    offers = [Offer(kind.info.name, asked, state.devices, tuple(placed))]
-    return replace(fit_of([(asks, members)], offers, taken=engine.index.taken), spare=spare.bit_count())
-
-
-def _counted(table: MemberDeviceSets, free: Free) -> Numbers:
-    numbers: list[tuple[int, int]] = []
-    for number in range(1, len(table.sets)):
-        best = table.best(number, free)
-        if not best.size:
-            break
-        cards = {(one & table.gpus).bit_count() for one in best.tolist()}
-        apart = 0
-        if len(cards) > 1 or any(table.apart.values()):
-            divided = table.divided(best, number)
-            apart = sum(table.apart[own] for own in divided)
-            cards = {sum((own & table.gpus).bit_count() for own in divided)}
-        numbers.append((apart, (free.untouched & table.gpus).bit_count() - cards.pop()))
-    return Numbers(tuple(numbers), complete=not table.preferred)
-
-
-def _table(
-    engine: Engine, kind: NodeKind, asks: RequestClass, member: ResolvedGroup
-) -> MemberDeviceSets | None:
-    info, where = kind.info, kind.where
-    devices = info.devices
-    if where is None or devices.node_class is None or engine.policy is None:
-        return None
-    tables = _kept(asks, "tables")
-    key = where if where[0] is info else (devices.node_class, devices.honors_partitions)
-    if key not in tables:
-        policy = Placement(
-            member.asked, member.siblings, policy=engine.policy, features=engine.features
-        ).policy
-        state = NodeState(info.pools, Usage(), engine.features, honors_partitions=devices.honors_partitions)
-        tables[key] = policy and table_of(member.asked, member.siblings, state, policy=policy)
-    found: MemberDeviceSets | None = tables[key]
-    return found
-
-
-def _free(engine: Engine, info: NodeInfo, table: MemberDeviceSets, rails: Rails | None) -> Free | None:
-    """None where a device is in use and yet whole."""
-    taken = engine.index.taken
-    bit = {device: 1 << at for at, device in enumerate(table.devices)}
-    blocked = used = 0
-    for device, offered in enumerate(offered for pool in info.pools for offered in pool.devices):
-        if rails is not None and offered.kind == NIC and rail_of(offered.plain) not in rails:
-            blocked |= bit.get(device, 0)
-        if not taken.in_use(offered.id):
-            continue
-        capacity = table.whole.get(device)
-        if (
-            capacity is not None
-            and offered.id not in taken.dedicated
-            and not taken.consumed.get(offered.id, {}).get(capacity)
-        ):
-            return None
-        used |= bit.get(device, 0)
-        blocked |= table.blocks.get(device, 0)
-    whole = (1 << len(table.devices)) - 1
-    return Free(whole & ~blocked, whole & ~used)
 
 
 def _kept(asks: RequestClass, name: str) -> dict[Hashable, Any]:

@@ -41,15 +41,12 @@ from koordra.placement.gang.types import (
     Member,
     PlacedMember,
 )
-from koordra.topology.network_topology import NetworkLevels
 
 _MOST_NODES: Final = 24
 """Nodes that reasons are told of."""
 
 
-def place_gang(
-    gang: Gang, engine: Engine, *, fabric: NetworkLevels | None = None, budget: int = 1
-) -> GangAnswer:
+def place_gang(gang: Gang, engine: Engine, *, budget: int = 1) -> GangAnswer:
     """The best placement of the gang's members on the engine's nodes, or why there is none.
 
     A larger `budget` searches longer before it says Undecided. Nothing is assumed: who writes the answer tells the index.
@@ -60,7 +57,7 @@ def place_gang(
         return _nothing(gang, len(gang.fixed), missing[0], {})
     try:
         classes = classes_of(gang.members, engine)
-        scope = Scope.of(gang, engine.index, fabric or NetworkLevels())
+        scope = Scope.of(gang, engine.index)
     except ClaimRefused as error:
         reasons = {member.key: (error.reason,) for member in gang.members}
         return _nothing(gang, len(gang.fixed), str(error), reasons)
@@ -103,7 +100,7 @@ class _Placing:
         waiting = [iter(zip(one.members, one.resolved_groups, strict=True)) for one in self.fitting.classes]
         engine, placed = self.fitting.engine, list[tuple[Member, PlacedMember]]()
         apart = spare = 0
-        for node, place in self.scope.places.items():
+        for node, place in self.scope.paths.items():
             if node not in found.counts:
                 continue
             fit = self.fitting.placed(node, found.counts[node], found.rails)
@@ -121,7 +118,7 @@ class _Placing:
                     placed.append((member, one))
         ranked = ranks(placed, self.gang.fixed)
         done = {one.key for one in ranked}
-        used = found.counts.keys() | {one.node for one in self.gang.fixed if one.node in self.scope.places}
+        used = found.counts.keys() | {one.node for one in self.gang.fixed if one.node in self.scope.paths}
         score = GangScore(
             placed=len(done) + len(self.gang.fixed),
             apart=apart,

@@ -47,10 +47,10 @@ def gang_members(
     ranked = [
         _RankedMember(one.rank, one.key, one.node, _gpus(one.allocations.values())) for one in answer.members
     ]
-    for stays in fixed:
-        held = [objects.status_of(claim).get("allocation") or {} for claim in stays.claims]
-        rank = -1 if stays.rank is None else stays.rank
-        ranked.append(_RankedMember(rank, stays.key, stays.node, _gpus(held)))
+    for each in fixed:
+        held = [objects.status_of(claim).get("allocation") or {} for claim in each.claims]
+        rank = -1 if each.rank is None else each.rank
+        ranked.append(_RankedMember(rank, each.key, each.node, _gpus(held)))
     ranked.sort(key=lambda one: (one.rank < 0, one))
     beside: dict[str, list[str]] = {}
     for one in ranked:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koordra.allocator.reasons import Reason
+from koordra.api.objects import Fields
 from koordra.placement.request.groups import Group
-
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Fixed:
 
     key: str
     node: str
-    claims: Sequence[Object] = ()
+    claims: Sequence[Fields] = ()
     rank: int | None = None
     index: int | None = None
 

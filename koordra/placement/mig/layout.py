@@ -17,9 +17,12 @@ A layout with too many states (parts that do not exclude each other) is not made
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
+
+from koordra.api.tables import BoundedCache
 
 MOST_STATES: Final = 1 << 12
 MOST_PLACES: Final = 128
@@ -35,32 +38,20 @@ class Place(NamedTuple):
     milli: int
 
 
+@dataclass(frozen=True, order=True)
 class Layout:
     """Places of one sort of card, in the order in which they are published. Equal ones are interchangeable."""
 
-    __slots__ = ("__dict__", "_hash", "counters", "places")
-
-    def __init__(self, counters: Counts, places: Sequence[Place]) -> None:
-        self.counters, self.places = counters, tuple(places)
-        self._hash = hash((self.counters, self.places))
+    counters: Counts
+    places: tuple[Place, ...]
 
     def __hash__(self) -> int:
         return self._hash
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return (
-            isinstance(other, Layout)
-            and self._hash == other._hash
-            and (self.counters, self.places) == (other.counters, other.places)
-        )
-
-    def __repr__(self) -> str:
-        return f"Layout({len(self.places)} places, {', '.join(self.profiles)})"
-
-    def __lt__(self, other: Layout) -> bool:
-        return (self.counters, self.places) < (other.counters, other.places)
+    @cached_property
+    def _hash(self) -> int:
+        """Many tables are kept by layout."""
+        return hash((self.counters, self.places))
 
     @cached_property
     def profiles(self) -> tuple[str, ...]:
@@ -70,21 +61,11 @@ class Layout:
     @cached_property
     def states(self) -> States:
         """Made when first asked for. Raises OverflowError for too many; `layout_of` gives no such layout."""
-        return _states(self)
-
-    @cached_property
-    def _of_profile(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for at, place in enumerate(self.places):
-            found[place.profile] = found.get(place.profile, 0) | 1 << at
-        return found
+        return States(self)
 
     def places_of(self, profiles: Sequence[str]) -> int:
         """Places of any of the profiles, as bits."""
-        found = 0
-        for profile in profiles:
-            found |= self._of_profile.get(profile, 0)
-        return found
+        return sum(1 << at for at, place in enumerate(self.places) if place.profile in profiles)
 
     def state_of(self, code: int) -> int:
         """The number of the state that a code is in."""
@@ -96,38 +77,38 @@ class Layout:
 
 
 class States:
-    """See the module; lists by number of the state. `reachable`: the state that follows from each place that can be taken."""
+    """See the module; lists by number of the state."""
 
-    def __init__(
-        self, layout: Layout, of_left: dict[Counts, int], reachable: Iterable[tuple[tuple[int, int], ...]]
-    ) -> None:
-        self.after = [dict(after) for after in reachable]
+    def __init__(self, layout: Layout) -> None:
+        """Raises OverflowError where there are too many."""
+        self._layout = layout
+        self._of_left: dict[Counts, int] = {}
+        self._of_taken = BoundedCache[int, int](MOST_STATES << 4)
+        numbers: dict[tuple[tuple[int, int], ...], int] = {}
+        # The fullest first: what follows from a state is known before the state.
+        for left in sorted(_reached(layout), key=lambda one: (sum(one), one)):
+            after = tuple([(at, self._of_left[then]) for at, then in _following(layout, left)])
+            self._of_left[left] = numbers.setdefault(after, len(numbers))
+        self.after = [dict(after) for after in numbers]
         self.possible = [sum(1 << at for at in after) for after in self.after]
-        sizes = [place.milli for place in layout.places]
         self.free: list[int] = []
-        for after in self.after:
-            self.free.append(max((sizes[at] + self.free[then] for at, then in after.items()), default=0))
-        self._layout, self._of_left = layout, of_left
-        self._of_taken: dict[int, int] = {}
+        for after in numbers:
+            sizes = [layout.places[at].milli + self.free[then] for at, then in after]
+            self.free.append(max(sizes, default=0))
 
     def __len__(self) -> int:
         return len(self.free)
 
     def number(self, taken: int) -> int:
         """Of the state where these places are taken."""
-        found = self._of_taken.get(taken)
-        if found is None:
-            if len(self._of_taken) >= MOST_STATES << 4:
-                self._of_taken.clear()
-            found = self._of_taken[taken] = self._of_left.get(_left(self._layout, taken), 0)
-        return found
+        return self._of_taken.get_or_make(taken, lambda: self._of_left.get(_left(self._layout, taken), 0))
 
 
 def layout_of(counters: Counts, places: Sequence[Place]) -> Layout | None:
     """The layout, None where it cannot be counted: a place that takes nothing, too many places or states."""
     if not places or len(places) > MOST_PLACES or any(not any(place.takes) for place in places):
         return None
-    layout = Layout(counters, places)
+    layout = Layout(counters, tuple(places))
     try:
         return layout if len(layout.states) else None
     except OverflowError:
@@ -143,35 +124,23 @@ def _left(layout: Layout, taken: int) -> Counts:
     return tuple(left)
 
 
-def _states(layout: Layout) -> States:
-    """Raises OverflowError where there are too many."""
+def _reached(layout: Layout) -> set[Counts]:
+    """What may be left of the counters. Raises OverflowError for too many."""
     reached = {layout.counters}
     new = [layout.counters]
     while new:
-        left = new.pop()
-        for place in layout.places:
-            then = _without(left, place.takes)
-            if then is not None and then not in reached:
+        for _, then in _following(layout, new.pop()):
+            if then not in reached:
                 if len(reached) >= MOST_STATES:
                     raise OverflowError
                 reached.add(then)
                 new.append(then)
-    # The fullest first: what follows from a state is known before the state.
-    of_left: dict[Counts, int] = {}
-    numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    for left in sorted(reached, key=lambda one: (sum(one), one)):
-        found = []
-        for at, place in enumerate(layout.places):
-            then = _without(left, place.takes)
-            if then is not None:
-                found.append((at, of_left[then]))
-        after = tuple(found)
-        if after not in numbers:
-            numbers[after] = len(numbers)
-        of_left[left] = numbers[after]
-    return States(layout, of_left, numbers)
+    return reached
 
 
-def _without(left: Counts, takes: Counts) -> Counts | None:
-    found = tuple([have - taken for have, taken in zip(left, takes, strict=True)])
-    return found if min(found) >= 0 else None
+def _following(layout: Layout, left: Counts) -> Iterator[tuple[int, Counts]]:
+    """The places that can be taken of what is left, and what is left then."""
+    for at, place in enumerate(layout.places):
+        then = tuple([have - takes for have, takes in zip(left, place.takes, strict=True)])
+        if min(then) >= 0:
+            yield at, then

@@ -31,13 +31,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from koordra.api.tables import BoundedCache
 from koordra.placement.free_amounts.state import Slice
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.workload_table import SliceDemand
+from koordra.topology.machine_shape import positions
 
 _ROUNDS: Final = 30
 _WHATEVER: Final = 10
-_MOST_KEPT: Final = 1 << 17
 _MICRO: Final = 1000
 _Numbers = npt.NDArray[np.int64]
 
@@ -59,8 +60,8 @@ class MigCardValues:
 
     def __init__(self, slices: Sequence[SliceDemand] = ()) -> None:
         self.slices = tuple(slices)
-        self._usable: dict[Layout, list[int]] = {}
-        self._kept: dict[tuple[Layout, int, Slice, int], Taken] = {}
+        self._usable = BoundedCache[Layout, list[int]](1 << 12)
+        self._kept = BoundedCache[tuple[Layout, int, Slice, int], Taken](1 << 17)
 
     def usable(self, layout: Layout, code: int) -> int:
         """Thousandths of a milli-GPU that will be used of what is free."""
@@ -72,23 +73,15 @@ class MigCardValues:
 
     def table(self, layout: Layout) -> list[int]:
         """Usable by number of the state."""
-        found = self._usable.get(layout)
-        if found is None:
-            found = self._usable[layout] = _usable(layout, self._mix(layout))
-        return found
+        return self._usable.get_or_make(layout, lambda: _usable(layout, self._mix(layout)))
 
-    def best(self, layout: Layout, code: int, asked: Slice, allowed: int = -1) -> Taken | None:
-        """The place for one slice among those allowed (bits), None where none is free."""
-        open_places = layout.open_places(code) & layout.places_of(asked.profiles) & allowed
+    def best(self, layout: Layout, code: int, asked: Slice) -> Taken | None:
+        """The place for one slice, None where none is free."""
+        open_places = layout.open_places(code) & layout.places_of(asked.profiles)
         if not open_places:
             return None
         key = layout, layout.state_of(code), asked, open_places
-        found = self._kept.get(key)
-        if found is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            found = self._kept[key] = self._best(*key)
-        return found
+        return self._kept.get_or_make(key, lambda: self._best(*key))
 
     def _best(self, layout: Layout, state: int, asked: Slice, open_places: int) -> Taken:
         usable, states = self.table(layout), layout.states
@@ -112,7 +105,7 @@ class MigCardValues:
         for places in profiles:
             found[places] = found.get(places, 0.0) + (1 / _WHATEVER if asked else 1.0) / len(profiles)
         return [
-            (part, min(layout.places[at].milli for at in _bits(places)), places)
+            (part, min(layout.places[at].milli for at in positions(places)), places)
             for places, part in sorted(found.items())
         ]
 
@@ -144,7 +137,3 @@ def _follows(layout: Layout, places: int) -> tuple[_Numbers, npt.NDArray[np.bool
     width = max(1, *map(len, rows))
     table = [row + row[:1] * (width - len(row)) if row else [0] * width for row in rows]
     return np.array(table, dtype=np.int64), np.array([bool(row) for row in rows])
-
-
-def _bits(mask: int) -> list[int]:
-    return [at for at in range(mask.bit_length()) if mask >> at & 1]

@@ -22,12 +22,12 @@ from koordra.allocator.devices.partitionable_gpu import size_of
 from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
+from koordra.api.tables import BoundedCache
 from koordra.placement.free_amounts.state import Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
 
 Counters = Mapping[tuple[str, str], Decimal]
 
-_MOST: Final = 1 << 12
 _GATES: Final = Features.of(None)
 
 
@@ -49,18 +49,14 @@ class Profiles:
             found.setdefault(sample[:3], sample)
         self.samples = tuple(found[key] for key in sorted(found))
         self.known = frozenset(found)
-        self._kept: dict[object, Slice | None] = {}
+        self._kept = BoundedCache[object, Slice | None](1 << 12)
 
     def __bool__(self) -> bool:
         return bool(self.samples)
 
     def slice_of(self, wanted: RequestAlternative) -> Slice | None:
         """What the request takes of a card; None where no device would do."""
-        if wanted.kind not in self._kept:
-            if len(self._kept) >= _MOST:
-                self._kept.clear()
-            self._kept[wanted.kind] = self._judged(wanted)
-        return self._kept[wanted.kind]
+        return self._kept.get_or_make(wanted.kind, lambda: self._judged(wanted))
 
     def _judged(self, wanted: RequestAlternative) -> Slice | None:
         found = [

@@ -53,8 +53,7 @@ PACKING: Final = 10
 LONE: Final = 500
 INTACT: Final = 20
 CARD: Final = 40
-"""Weights of dH, E, B, P, U, A and T, in thousandths, and of what stays usable of a cut card of which something is taken, so that of
-nearly equal ones the fuller is taken."""
+"""Weights of dH, E, B, P, U, A and T, in thousandths; and of what stays usable of a cut card in use, so that the fuller is taken."""
 
 UNIT: Final = 1_000_000
 """Of a cost, in a milli-GPU; and of U, in a GPU."""
@@ -99,16 +98,18 @@ class ExpectedWaste:
     def on_node(self, state: NodeState) -> WasteOnNode:
         return WasteOnNode(self, state)
 
-    def value(self, devices: NodeDevices, free: State, group: int) -> GroupValue:
-        """Of one switch group with so much free."""
-        of = devices.groups[group]
-        gpus = tuple([free.gpus[at] for at in of.gpus])
-        nics = sum([free.nics[at] for at in of.nics])
-        layouts = devices.kind.layouts
-        cards = (
-            tuple([(layout, free.cuts[at]) for at in of.gpus if (layout := layouts[at])]) if layouts else ()
-        )
-        return self._value(gpus, nics, cards, joined=devices.kind.shape is not None)
+    def values(self, devices: NodeDevices, free: State) -> list[GroupValue]:
+        """Of the node's switch groups, with so much free."""
+        layouts, joined = devices.kind.layouts, devices.kind.shape is not None
+        return [
+            self._value(
+                tuple([free.gpus[at] for at in of.gpus]),
+                sum([free.nics[at] for at in of.nics]),
+                tuple([(layouts[at], free.cuts[at]) for at in of.gpus if layouts[at]]) if layouts else (),
+                joined=joined,
+            )
+            for of in devices.groups
+        ]
 
     def _value_of(
         self, gpus: tuple[int, ...], nics: int, cards: tuple[tuple[Layout, int], ...], *, joined: bool
@@ -128,8 +129,7 @@ class ExpectedWaste:
         """What it costs that no more than `after` is free."""
         cost = lost = broken = 0
         share = sum(before.gpus) - sum(after.gpus)
-        for number in range(len(devices.groups)):
-            was, now = self.value(devices, before, number), self.value(devices, after, number)
+        for was, now in zip(self.values(devices, before), self.values(devices, after), strict=True):
             if now is not was:
                 cost, lost = cost + now.cost - was.cost, lost + was.usable - now.usable
                 broken += was.unused - now.unused
@@ -141,7 +141,7 @@ class ExpectedWaste:
 
     def of_node(self, devices: NodeDevices, state: State, waste: DeviceWaste, cpu: int, memory: int) -> int:
         """The whole cost in milli-GPU, for who takes so much of this node; comparable between nodes."""
-        groups = [self.value(devices, state, number) for number in range(len(devices.groups))]
+        groups = self.values(devices, state)
         usable, rest = sum([one.usable for one in groups]), sum([one.rest for one in groups])
         left, cpu, memory = usable - waste.lost, state.cpu - cpu, state.memory - memory
         cost = waste.cost + PACKING * usable - HOLES * _MICRO * waste.share
@@ -235,7 +235,7 @@ class WasteOnNode:
 
     def __init__(self, waste: ExpectedWaste, state: NodeState) -> None:
         self._waste, self._state = waste, state
-        self._devices = devices_of_pools(tuple(state.pools))
+        self._devices = devices_of_pools(state.pools)
         self._before = self._devices.state(0, state.taken, {})
         self._parts, self._used = list(state.parts), list(state.used)
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import is_
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
@@ -34,8 +35,7 @@ from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 from koordra.placement.node_class import positions_in
 from koordra.placement.policy.expected_waste import DeviceWaste, ExpectedWaste
 from koordra.placement.policy.request_models import RequestModels
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import Online, expected
+from koordra.placement.policy.workload import Online, Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
@@ -91,9 +91,7 @@ class LearnedOrder:
         self._profiles = NO_PROFILES
         self._published = -1
         self._counted_uids: set[str] = set()
-        self._requests: dict[tuple[RequestClass, Decimal], Request | None] = {}
-        self._described: dict[RequestClass, bool] = {}
-        """Whether counting says all that is asked for, and the claims leave the choice of devices to the default policy."""
+        self._requests: dict[tuple[RequestClass, Decimal], tuple[Request | None, bool]] = {}
         self._begun = known.workload.count > 0
 
     @property
@@ -116,17 +114,14 @@ class LearnedOrder:
 
     def knows(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what this group's placements cost the cluster."""
-        return (
-            bool(self.table.pods)
-            and self.request(resolved) is not None
-            and self._described[resolved.request_class]
-        )
+        request, described = self._asked(resolved, _USUAL)
+        return bool(self.table.pods) and request is not None and described
 
     def least(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
         """What any placement of the group on the node costs the cluster at least."""
         free = self.free(info)
-        request = None if free is None else self.request(resolved, free[0].memory)
-        if free is not None and request is not None:
+        request = free and self.request(resolved, free[0].memory)
+        if free and request:
             with self._only_a_preference("node_not_ranked", info.name):
                 return self.waste.least(*free, request) << _PACKING_BITS
         return _LAST
@@ -134,7 +129,7 @@ class LearnedOrder:
     def value(self, resolved: ResolvedGroup, info: NodeInfo, cluster: Sequence[int]) -> int:
         """What a placement costs the cluster that the search found, by the cluster's part of its cost."""
         free, request = self.free(info), self.request(resolved)
-        if free is not None and request is not None:
+        if free and request:
             with self._only_a_preference("node_not_ranked", info.name):
                 *wasted, packing = cluster
                 found = self.waste.of_node(*free, DeviceWaste(*wasted), request.cpu, request.memory)
@@ -147,31 +142,29 @@ class LearnedOrder:
         if state is not None and state.free is None:
             with self._only_a_preference("node_not_ranked", info.name):
                 devices = self._devices(info)
-                cpu, memory = size_of(info.node)
-                own = replace(devices, cpu=cpu, host_memory=memory)
-                state.free = devices, own.state(0, self._taken(info), info.load)
+                state.free = devices, devices.state(0, self._taken(info), info.load, size_of(info.node))
         return None if state is None else state.free
 
     def _devices(self, info: NodeInfo) -> NodeDevices:
         """The devices of the first node of the class, or of the node that has none."""
         of = info.devices.node_class
-        return devices_of_pools(tuple(info.pools) if of is None else of.pools)
+        return devices_of_pools(info.pools if of is None else of.pools)
 
     def _taken(self, info: NodeInfo) -> Usage:
         """What is taken on the node, of the devices that stand at the same places on the first node of its class."""
         taken, of = self.index.taken, info.devices.node_class
-        if of is None or all(map(_same, of.pools, info.pools)):
+        if of is None or all(map(is_, of.pools, info.pools)):
             return taken
-        there = {
-            device: first.devices[at].id
-            for own, first in zip(info.pools, of.pools, strict=True)
-            for device in taken.of_pool.get(own.id, ())
-            if (at := positions_in(own).get(device)) is not None
-        }
+        position, there = positions_in(info.pools), [one.id for pool in of.pools for one in pool.devices]
         return Usage(
-            {there[one]: taken.dedicated[one] for one in there if one in taken.dedicated},
-            {there[one]: taken.shares[one] for one in there if one in taken.shares},
-            {there[one]: taken.consumed[one] for one in there if one in taken.consumed},
+            {
+                first.id: {
+                    there[position[device]]: use
+                    for device, use in taken.of_pool.get(own.id, {}).items()
+                    if device in position
+                }
+                for own, first in zip(info.pools, of.pools, strict=True)
+            }
         )
 
     def _measure(self) -> None:
@@ -195,7 +188,6 @@ class LearnedOrder:
             self.epoch += 1
         self.online.capacity = dict(sorted(gpus.items()))
         self._requests.clear()
-        self._described.clear()
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
@@ -251,18 +243,21 @@ class LearnedOrder:
 
     def request(self, resolved: ResolvedGroup, memory: Decimal = _USUAL) -> Request | None:
         """The group as a request class, shares measured by GPUs of this memory; None where counting devices does not describe it."""
+        return self._asked(resolved, memory)[0]
+
+    def _asked(self, resolved: ResolvedGroup, memory: Decimal) -> tuple[Request | None, bool]:
+        """The same, and whether counting says all that is asked for, and the claims leave the choice of devices to the default policy."""
         of = resolved.request_class, memory or self._memory
         if of not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
                 self._requests.clear()
-                self._described.clear()
-            self._requests[of] = None
             default = effective_policy(())
             policy = effective_policy([claim.placement for claim in resolved.asked])
-            self._described[of[0]] = counted(resolved.asked) and policy.device is default.device
+            described = counted(resolved.asked) and policy.device is default.device
+            self._requests[of] = None, described
             with self._only_a_preference("claims_not_counted"):
                 if policy.node is default.node:
-                    self._requests[of] = self._counted(resolved, of[1])
+                    self._requests[of] = self._counted(resolved, of[1]), described
         return self._requests[of]
 
     def _counted(self, resolved: ResolvedGroup, memory: Decimal) -> Request | None:
@@ -284,7 +279,3 @@ class LearnedOrder:
             if self.failed is None:
                 raise
             self.failed(event, node)
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other

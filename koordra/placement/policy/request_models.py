@@ -19,10 +19,11 @@ from koordra.allocator.devices.eligibility import judge
 from koordra.allocator.devices.inventory import Pool
 from koordra.allocator.features import Features
 from koordra.allocator.predicates import unsuitable
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim, ResolvedRequest
 from koordra.api import names, objects
+from koordra.api.objects import Fields
+from koordra.api.tables import BoundedCache
 from koordra.cel.selectors import names_read_by
-from koordra.placement.free_amounts.node_devices import keeps_out, type_of
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import NodeClass
 
@@ -33,9 +34,6 @@ _CLASSES: Final = {
     names.TYPE_VF: names.CLASS_VF,
 }
 _OF_KUBERNETES: Final = "node.kubernetes.io/"
-_MOST: Final = 1 << 14
-
-Pod = Mapping[str, Any]
 
 
 class RequestModels:
@@ -43,10 +41,10 @@ class RequestModels:
 
     def __init__(self, features: Features, identities: set[str]) -> None:
         self._features, self._identities = features, identities
-        self._known: dict[tuple[object, NodeClass], frozenset[str]] = {}
+        self._known = BoundedCache[tuple[object, NodeClass], frozenset[str]](1 << 14)
 
     def models(
-        self, asked: Sequence[ResolvedClaim], pods: Sequence[Pod], nodes: Iterable[tuple[NodeInfo, str]]
+        self, asked: Sequence[ResolvedClaim], pods: Sequence[Fields], nodes: Iterable[tuple[NodeInfo, str]]
     ) -> tuple[str, ...]:
         """Of the models of the nodes' GPUs those that the claims may run on, sorted; empty where that is all of them, or none."""
         there: set[str] = set()
@@ -66,53 +64,38 @@ class RequestModels:
 
     def shipped(self, asked: Sequence[ResolvedClaim], nodes: Iterable[NodeInfo]) -> Sequence[ResolvedClaim]:
         """The claims as if they named koordra's own classes, where a class of somebody else selects devices of one type."""
-        ways = [(claim, way) for claim in asked for one in claim.requests for way in one.alternatives]
-        if all(way.device_class.name in _CLASSES.values() for _, way in ways):
+        own = set(_CLASSES.values())
+        if all(way.device_class.name in own for claim in asked for way in claim.alternatives):
             return asked
         one_of_each = list({info.devices.node_class or info: info for info in nodes}.values())
 
-        def renamed(claim: ResolvedClaim, way: RequestAlternative) -> RequestAlternative:
-            if way.device_class.name in _CLASSES.values():
+        def renamed(way: RequestAlternative) -> RequestAlternative:
+            if way.device_class.name in own:
                 return way
-            types = {one for info in one_of_each for one in self._types(way, info)}
-            classes = {_CLASSES.get(one, "") for one in types}
+            classes = {_CLASSES.get(one, "") for info in one_of_each for one in self._types(way, info)}
             name = classes.pop() if len(classes) == 1 else ""
             return replace(way, spec=replace(way.spec, device_class=name)) if name else way
 
-        return [
-            replace(
-                claim,
-                requests=tuple(
-                    [
-                        replace(one, alternatives=tuple([renamed(claim, way) for way in one.alternatives]))
-                        for one in claim.requests
-                    ]
-                ),
-            )
-            for claim in asked
-        ]
+        def shipped(request: ResolvedRequest) -> ResolvedRequest:
+            return replace(request, alternatives=tuple(map(renamed, request.alternatives)))
+
+        return [replace(claim, requests=tuple(map(shipped, claim.requests))) for claim in asked]
 
     def _types(self, way: RequestAlternative, info: NodeInfo) -> frozenset[str]:
         """Types of the node's devices that could serve the request, were they empty and not tainted."""
         of = info.devices.node_class
         if of is None:
             return self._judged(way, info.pools)
-        key = way.kind, of
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            found = self._known[key] = self._judged(way, info.pools)
-        return found
+        return self._known.get_or_make((way.kind, of), lambda: self._judged(way, info.pools))
 
     def _judged(self, way: RequestAlternative, pools: Sequence[Pool]) -> frozenset[str]:
         plain, found = self._readable(way), set[str]()
         for one in (one for pool in pools if not pool.trouble for one in pool.devices if one.here):
-            if type_of(one) not in found:
-                free = replace(one, taints=()) if any(map(keeps_out, one.taints)) else one
+            if one.type not in found:
+                free = replace(one, taints=()) if any(taint.keeps_out for taint in one.taints) else one
                 verdict = judge(plain, free, features=self._features)
                 if verdict.error or (verdict.demand is not None and verdict.cause is None):
-                    found.add(type_of(one))
+                    found.add(one.type)
         return frozenset(found)
 
     def _readable(self, way: RequestAlternative) -> RequestAlternative:
@@ -124,13 +107,10 @@ class RequestModels:
                 [one for one, name in read if name is not None and name.isdisjoint(self._identities)]
             )
 
-        own, of_class = kept(way.spec.selectors), kept(way.device_class.selectors)
-        if own == way.spec.selectors and of_class == way.device_class.selectors:
-            return way
         return replace(
             way,
-            spec=replace(way.spec, selectors=own),
-            device_class=replace(way.device_class, selectors=of_class),
+            spec=replace(way.spec, selectors=kept(way.spec.selectors)),
+            device_class=replace(way.device_class, selectors=kept(way.device_class.selectors)),
         )
 
 

@@ -3,21 +3,44 @@
 The counts are whole numbers. A workload that drifts forgets: when `count` passes `horizon`, all counts are halved, so that the
 last one or two horizons decide. The target workload is FGD's: classes by cores, share, number and models (memory is ignored),
 the most frequent first until they are 95 % of the pods.
+
+`expected` makes the table of the policy `koordra` from counts of classes (`koordra.simulation.learning` does it better, by replaying them).
+
+A GPU with r free meets the classes in proportion to their counts; the ones that fit take their share,
+for thirty rounds: h(r) <- sum_m p_m [fits ? h(r - s_m) : h(r)], from h(r) = r. Cores and memory per GPU, blocks and reserved
+models are plain sums over the counts, and so is the mix of slices, from which `mig_placement` tells what a cut card is worth. This takes a millisecond and is what a running cluster does as pods arrive (`Online`).
+
+Before a workload is known the table is empty and the policy is best fit; it may act on few pods, because with few the recursion
+mostly knows their own shares, and is made anew whenever the count has grown by a quarter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from koordra.errors import InvalidManifest
 from koordra.placement.free_amounts.state import FULL, WHOLE, Request, Slice
+from koordra.placement.policy.workload_table import (
+    MILLION,
+    MOST_GPUS,
+    MOST_PER_GPU,
+    STEP,
+    STEPS,
+    Block,
+    Demand,
+    LearnedTable,
+    SliceDemand,
+    amount,
+)
 
 POPULAR: Final = 0.95
 
 _MOST: Final = 1 << 40
-_MOST_GPUS: Final = 1 << 10
-"""More than any claim that is counted asks for."""
+"""More of anything than any claim that is counted asks for."""
 
 
 class WorkloadShare(NamedTuple):
@@ -37,10 +60,7 @@ class Workload:
 
     @classmethod
     def of(cls, requests: Iterable[Request]) -> Workload:
-        found = cls()
-        for request in requests:
-            found.add(request)
-        return found
+        return cls(Counter(requests).items())
 
     def add(self, request: Request) -> None:
         self.counts[request] = self.counts.get(request, 0) + 1
@@ -52,7 +72,7 @@ class Workload:
     def to_document(self, most: int = 2048) -> list[list[Any]]:
         """The most frequent classes, plain, so that somebody can keep them."""
         frequent = sorted(self.counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
-        return [_written(request, count) for request, count in frequent]
+        return [[count, *request] for request, count in frequent]
 
     @classmethod
     def from_document(cls, document: Any) -> Workload:
@@ -64,12 +84,8 @@ class Workload:
                 f"cannot be read: {error!r}", object="workload", remedy="learn it anew"
             ) from error
 
-    def with_gpus(self) -> Iterator[tuple[Request, int]]:
-        """Classes that ask for GPUs as a whole or for shares."""
-        return ((request, count) for request, count in self.ordered() if request.gpus)
-
     def with_cards(self) -> Iterator[tuple[Request, int]]:
-        """Classes that ask for GPUs in any way, slices too."""
+        """Classes that ask for GPUs in any way: as a whole, for shares or for slices."""
         return ((request, count) for request, count in self.ordered() if request.share)
 
     def ordered(self) -> list[tuple[Request, int]]:
@@ -78,12 +94,11 @@ class Workload:
 
     def popular(self) -> list[WorkloadShare]:
         """The target workload, most frequent first."""
-        pooled: dict[Request, int] = {}
+        pooled = Counter[Request]()
         for request, count in self.ordered():
-            plain = request._replace(memory=0, nics=0, percent=0)
-            pooled[plain] = pooled.get(plain, 0) + count
+            pooled[request._replace(memory=0, nics=0, percent=0)] += count
         ranked = sorted(pooled.items(), key=lambda entry: (-entry[1], entry[0]))
-        total, seen, kept = sum(pooled.values()), 0, []
+        total, seen, kept = pooled.total(), 0, []
         for request, count in ranked:
             kept.append((request, count))
             seen += count
@@ -92,30 +107,147 @@ class Workload:
         return [WorkloadShare(request, count / seen) for request, count in kept]
 
 
-def _written(request: Request, count: int) -> list[Any]:
-    """Slices come last, and only where there are some: earlier versions read what they know, and a set of nodes (-1: any) before."""
-    plain = [count, *request[:4], list(request.models), request.nics, request.percent, -1]
-    slices = [[list(one.profiles), one.milli] for one in request.slices]
-    return [*plain, slices] if slices else plain
-
-
 def _read(entry: Any) -> tuple[Request, int]:
-    count, cpu, memory, gpus, milli, models, nics, percent, _nodes, *slices = entry
-    if len(slices) > 1:
-        raise ValueError(f"{len(entry)} fields")
+    count, cpu, memory, gpus, milli, models, nics, percent, slices = entry
     request = Request(
-        int(cpu),
-        int(memory),
-        int(gpus),
-        int(milli),
+        amount(cpu, _MOST),
+        amount(memory, _MOST),
+        amount(gpus, MOST_GPUS),
+        amount(milli, WHOLE),
         tuple(map(str, models)),
-        int(nics),
-        int(percent),
-        tuple(Slice(tuple(map(str, profiles)), int(size)) for found in slices for profiles, size in found),
+        amount(nics, _MOST),
+        amount(percent, FULL),
+        tuple(Slice(tuple(map(str, profiles)), amount(size, _MOST)) for profiles, size in slices),
     )
-    amounts = (request.cpu, request.memory, request.nics, *(one.milli for one in request.slices))
-    if min(amounts) < 0 or max(amounts) > _MOST or not 0 <= request.gpus <= _MOST_GPUS:
-        raise ValueError(f"{request} asks for more, or less, than there can be")
-    if not (0 <= request.milli <= WHOLE and 0 <= request.percent <= FULL):
-        raise ValueError(f"{request} asks for more, or less, than all of a device")
     return request, max(0, int(count))
+
+
+_ROUNDS_AT_ONCE = 30
+_FIRST_LOOK = 32
+_HORIZON = 1 << 15
+"""Arrivals after which old ones count half; a workload that changes is followed within one or two of these."""
+
+
+_Holes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def expected(workload: Workload, capacity: Mapping[str, int]) -> LearnedTable:
+    """The table at once. `capacity` is GPUs by model."""
+    popular = _popular_with_cards(workload)
+    return LearnedTable(
+        holes=_recursion(workload),
+        cores=_demands(popular, lambda request: request.cpu),
+        memory=_demands(popular, lambda request: request.memory),
+        nics=_demands(workload.with_cards(), lambda request: request.nics * request.percent),
+        blocks=_blocks(workload),
+        reserved=_reserved(workload, capacity),
+        pods=workload.count,
+        slices=_slices(workload),
+    )
+
+
+def _recursion(workload: Workload) -> tuple[int, ...]:
+    """In steps of ten thousandths; a share between steps counts as the next larger one."""
+    shares = np.zeros(STEPS + 1)
+    for request, count in workload.ordered():
+        if request.gpus:
+            shares[-(-request.milli // STEP)] += count
+    if not shares.any():
+        return LearnedTable().holes
+    shares /= shares.sum()
+    steps = np.arange(STEPS + 1)
+    smaller = steps[:, None] - steps
+    # Row r: what fits leaves less, by its share; what does not fit leaves r.
+    passed = np.where(smaller >= 0, shares[np.maximum(smaller, 0)], 0.0)
+    passed[steps, steps] += [shares[free + 1 :].sum() for free in steps]
+    hole: _Holes = np.arange(STEPS + 1, dtype=np.float64) * STEP
+    for _ in range(_ROUNDS_AT_ONCE):
+        hole = passed @ hole
+    return _whole_numbers(hole)
+
+
+def _whole_numbers(hole: _Holes) -> tuple[int, ...]:
+    """Rounded to what survives differences of the last bits between platforms."""
+    return tuple(int(round(float(value), 3) * 1000) for value in hole)
+
+
+def _demands(classes: Iterable[tuple[Request, int]], amount: Callable[[Request], int]) -> tuple[Demand, ...]:
+    """Amount per GPU with the class's part of the GPU demand, of those classes that want some."""
+    pooled, total = Counter[int](), 0
+    for request, count in classes:
+        total += count * request.share
+        if wanted := amount(request):
+            pooled[min(MOST_PER_GPU, wanted * WHOLE // request.share)] += count * request.share
+    return tuple(Demand(per_gpu, part * MILLION // total) for per_gpu, part in sorted(pooled.items()))
+
+
+def _popular_with_cards(workload: Workload) -> list[tuple[Request, int]]:
+    """GPU classes of the target workload, with memory; the rare ones are left out as FGD leaves them out."""
+    popular = {one.request for one in workload.popular()}
+    return [
+        (request, count)
+        for request, count in workload.with_cards()
+        if request._replace(memory=0, nics=0, percent=0) in popular
+    ]
+
+
+def _blocks(workload: Workload) -> tuple[Block, ...]:
+    return tuple(
+        Block(one.request.gpus, one.request.cpu, one.request.models, round(one.part * MILLION))
+        for one in sorted(workload.popular())
+        if one.request.gpus > 1
+    )
+
+
+def _reserved(workload: Workload, capacity: Mapping[str, int]) -> dict[str, int]:
+    """Demand of constrained pods per model, a list split by capacity, at a load of 100 %, per capacity."""
+    demand = sum(request.share * count for request, count in workload.with_cards())
+    there = sum(capacity.values())
+    wanted = defaultdict[str, float](float)
+    for request, count in workload.with_cards():
+        room = sum(capacity.get(model, 0) for model in request.models)
+        for model in request.models if room else ():
+            wanted[model] += request.share * count * capacity.get(model, 0) / room
+    return {
+        model: min(1000, round(1000 * amount / demand * there / capacity[model]))
+        for model, amount in sorted(wanted.items())
+        if capacity.get(model)
+    }
+
+
+def _slices(workload: Workload) -> tuple[SliceDemand, ...]:
+    counts = Counter[Slice]()
+    for request, count in workload.ordered():
+        for one in request.slices:
+            counts[one] += count
+    return tuple(
+        SliceDemand(*one, count * MILLION // counts.total()) for one, count in sorted(counts.items())
+    )
+
+
+class Online:
+    """Learns at once, from what arrives. `capacity`: GPUs by model."""
+
+    def __init__(self, capacity: Mapping[str, int]) -> None:
+        self.capacity = capacity
+        self.workload = Workload(horizon=_HORIZON)
+        self._arrived, self._next = 0, _FIRST_LOOK
+
+    def observe(self, request: Request) -> LearnedTable | None:
+        """Count the request; a table that was made anew, where it is time for one."""
+        self.workload.add(request)
+        self._arrived += 1
+        if self._arrived < self._next:
+            return None
+        self._next = self._after(self._arrived)
+        return expected(self.workload, self.capacity)
+
+    @staticmethod
+    def _after(arrived: int) -> int:
+        return arrived + min(arrived // 4 + 1, _HORIZON // 16)
+
+    def resume(self, counts: Workload) -> None:
+        """Go on from what an earlier life has counted."""
+        self.workload = Workload(counts.counts.items(), horizon=_HORIZON)
+        self._arrived = self.workload.count
+        self._next = max(_FIRST_LOOK, self._after(self._arrived))

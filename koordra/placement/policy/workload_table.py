@@ -14,10 +14,10 @@ It is written as a plain document (`to_document`), so that a controller can keep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ MILLION: Final = 1_000_000
 MOST_PER_GPU: Final = 1 << 36
 """Of cores, memory or NICs; a pod may ask for any number, and products with it have to stay below 2^63."""
 
-_MOST_GPUS: Final = 1 << 10
+MOST_GPUS: Final = 1 << 10
 _MOST_PODS: Final = 1 << 62
 VERSION: Final = "koordra.io/leftover-table/v1"
 
@@ -81,17 +81,7 @@ class LearnedTable:
         return found
 
     def to_document(self) -> dict[str, Any]:
-        return {
-            "apiVersion": VERSION,
-            "pods": self.pods,
-            "holes": list(self.holes),
-            "cores": [list(entry) for entry in self.cores],
-            "memory": [list(entry) for entry in self.memory],
-            "nics": [list(entry) for entry in self.nics],
-            "blocks": [[one.gpus, one.cpu, list(one.models), one.part] for one in self.blocks],
-            "reserved": dict(sorted(self.reserved.items())),
-            "slices": [[list(one.profiles), one.milli, one.part] for one in self.slices],
-        }
+        return {"apiVersion": VERSION, **{one.name: getattr(self, one.name) for one in fields(self)}}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> LearnedTable:
@@ -105,26 +95,14 @@ class LearnedTable:
             )
         try:
             found = cls(
-                holes=tuple(int(value) for value in document["holes"]),
-                cores=_demands(document["cores"]),
-                memory=_demands(document["memory"]),
-                nics=_demands(document["nics"]),
-                blocks=tuple(
-                    Block(
-                        _amount(gpus, _MOST_GPUS),
-                        _amount(cpu, MOST_PER_GPU),
-                        tuple(map(str, models)),
-                        _amount(part, MILLION),
-                    )
-                    for gpus, cpu, models, part in document["blocks"]
-                ),
-                reserved={str(model): _amount(part, WHOLE) for model, part in document["reserved"].items()},
-                pods=_amount(document["pods"], _MOST_PODS),
-                # Tables were kept before slices were counted.
-                slices=tuple(
-                    SliceDemand(tuple(map(str, profiles)), _amount(milli, WHOLE), _amount(part, MILLION))
-                    for profiles, milli, part in document.get("slices", ())
-                ),
+                holes=tuple(map(int, document["holes"])),
+                cores=_read(document["cores"], Demand, MOST_PER_GPU, MILLION),
+                memory=_read(document["memory"], Demand, MOST_PER_GPU, MILLION),
+                nics=_read(document["nics"], Demand, MOST_PER_GPU, MILLION),
+                blocks=_read(document["blocks"], Block, MOST_GPUS, MOST_PER_GPU, None, MILLION),
+                reserved={str(model): amount(part, WHOLE) for model, part in document["reserved"].items()},
+                pods=amount(document["pods"], _MOST_PODS),
+                slices=_read(document["slices"], SliceDemand, None, WHOLE, MILLION),
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidManifest(
@@ -139,11 +117,23 @@ class LearnedTable:
         return found
 
 
-def _demands(entries: Any) -> tuple[Demand, ...]:
-    return tuple(Demand(_amount(per_gpu, MOST_PER_GPU), _amount(part, MILLION)) for per_gpu, part in entries)
+_Entry = TypeVar("_Entry")
 
 
-def _amount(value: Any, most: int) -> int:
+def _read(entries: Any, make: Callable[..., _Entry], *most: int | None) -> tuple[_Entry, ...]:
+    """Entries of amounts, each with the most that there can be, and (None) of names."""
+    return tuple(
+        make(
+            *[
+                tuple(map(str, value)) if limit is None else amount(value, limit)
+                for value, limit in zip(entry, most, strict=True)
+            ]
+        )
+        for entry in entries
+    )
+
+
+def amount(value: Any, most: int) -> int:
     """Raises ValueError or OverflowError for what is no number from 0 to the most that there can be."""
     found = int(value)
     if not 0 <= found <= most:

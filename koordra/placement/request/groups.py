@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
+from koordra.api.objects import Fields
 
 MAX_CONSUMERS: Final = 256
 """Entries that `status.reservedFor` of a claim may have."""
@@ -31,7 +32,7 @@ class Group:
     """`missing` names pod claims that do not exist yet; `allocated` are the pods' claims that are placed already."""
 
     claims: tuple[ResourceClaim, ...]
-    pods: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    pods: tuple[Fields, ...] = field(default=(), hash=False)
     missing: tuple[str, ...] = ()
     allocated: tuple[str, ...] = ()
 
@@ -46,30 +47,35 @@ def siblings_in(group: Group) -> list[frozenset[int]]:
     ]
 
 
+Urgency = tuple[int, str, str]
+"""Sorts ascending: negated priority, creation time (RFC 3339 in UTC sorts as text), `namespace/name`."""
+
+
 def groups_of(
-    claims: Mapping[str, ResourceClaim], pods: Iterable[Mapping[str, Any]], allocated: Container[str]
+    claims: Mapping[str, ResourceClaim], pods: Iterable[Fields], allocated: Container[str]
 ) -> list[Group]:
     """All groups of pending claims (by key), in planning order. `allocated` are the keys of claims placed already."""
     users = [pod for pod in pods if _pending_of(pod, claims)]
     waiting = sorted(
         (pod for pod in users if not objects.pod_is_finished(pod) and not objects.is_deleting(pod)),
-        key=_order,
+        key=urgency,
     )
-    component: dict[str, int] = {}
-    members: dict[int, list[Mapping[str, Any]]] = {}
-    for number, pod in enumerate(waiting):
-        touched = {component[key] for key in _pending_of(pod, claims) if key in component}
-        target = min(touched, default=number)
-        members.setdefault(target, [])
-        joined = touched - {target}
-        for other in sorted(joined):
-            members[target] += members.pop(other)
-        for key in [key for key, owner in component.items() if owner in joined] if joined else ():
-            component[key] = target
-        members[target].append(pod)
-        for key in _pending_of(pod, claims):
-            component[key] = target
-    found = [group_of(members[number], claims, allocated) for number in sorted(members)]
+    leader: dict[str, str] = {}
+    """By claim, one of its group."""
+
+    def leader_of(key: str) -> str:
+        while leader.setdefault(key, key) != key:
+            leader[key] = key = leader[leader[key]]
+        return key
+
+    for pod in waiting:
+        first, *others = _pending_of(pod, claims)
+        for key in others:
+            leader[leader_of(key)] = leader_of(first)
+    members: dict[str, list[Fields]] = {}
+    for pod in waiting:
+        members.setdefault(leader_of(_pending_of(pod, claims)[0]), []).append(pod)
+    found = [group_of(own, claims, allocated) for own in members.values()]
     known_to_pods = {key for pod in users for key in _pending_of(pod, claims)}
     alone = [claims[key] for key in sorted(claims) if key not in known_to_pods]
     together = tuple(claim for claim in alone if not claim.immediate)
@@ -77,9 +83,7 @@ def groups_of(
     return [*found, Group(together)] if together else found
 
 
-def group_of(
-    pods: Sequence[Mapping[str, Any]], claims: Mapping[str, ResourceClaim], allocated: Container[str]
-) -> Group:
+def group_of(pods: Sequence[Fields], claims: Mapping[str, ResourceClaim], allocated: Container[str]) -> Group:
     keys = list(dict.fromkeys(key for pod in pods for key in _pending_of(pod, claims)))
     missing = tuple(
         f"pod {objects.key(pod)}: entry {entry} has no ResourceClaim yet"
@@ -107,22 +111,24 @@ def one_too_many(group: Group, consumers: Mapping[str, set[str]]) -> dict[str, s
     return late
 
 
-def identity_of(pod: Mapping[str, Any]) -> str:
+def identity_of(pod: Fields) -> str:
     """As `status.reservedFor` names the pod; a manifest that was never applied has only its name."""
     return objects.uid(pod) or objects.name(pod)
 
 
-def claim_keys(pod: Mapping[str, Any]) -> list[str]:
-    """The pod's claims by `namespace/name`, in the pod's order."""
-    return [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values() if name]
+def claim_keys(pod: Fields) -> list[str]:
+    """The pod's claims by `namespace/name`, in the pod's order, each once: several entries of a pod may name one claim."""
+    called = dict.fromkeys(filter(None, objects.pod_claim_names(pod).values()))
+    return [f"{objects.namespace(pod)}/{name}" for name in called]
 
 
-def _pending_of(pod: Mapping[str, Any], claims: Mapping[str, ResourceClaim]) -> list[str]:
+def _pending_of(pod: Fields, claims: Mapping[str, ResourceClaim]) -> list[str]:
     return [key for key in claim_keys(pod) if key in claims]
 
 
-def _order(pod: Mapping[str, Any]) -> tuple[object, ...]:
+def urgency(pod: Fields) -> Urgency:
+    """The pod's place in the order of planning."""
     priority = objects.spec_of(pod).get("priority")
-    created = str(objects.metadata(pod).get("creationTimestamp") or "")
+    known = priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
     # A manifest without a timestamp is newer than every pod of the cluster.
-    return (-int(priority or 0), created == "", created, objects.key(pod))
+    return (-known, str(objects.metadata(pod).get("creationTimestamp") or "9999"), objects.key(pod))

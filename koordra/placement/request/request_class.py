@@ -2,30 +2,40 @@
 
 A class holds everything that a node's answer depends on: what the claims say, which of them pods use together, and what the
 predicates read of the pods. Answers are kept by class (`results`, by DeviceState) and so is the order of nodes (`candidates`).
+
+What keeps a group off a node whatever its devices (`refusals`) is what its pods say of nodes and ask for, and where their other
+claims are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.node_state import Verdicts
+from koordra.allocator.predicates import (
+    chooses_nodes,
+    node_constraints_text,
+    selector_matches,
+    total_of,
+    unsuitable,
+)
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
+from koordra.api.tables import BoundedCache
 from koordra.cel.selectors import names_read_by
-from koordra.placement.candidates.candidate_list import CandidateList
+from koordra.placement.candidates.candidate_list import CandidateList, ResultCache
 from koordra.placement.candidates.cost_bound import CostBound
-from koordra.placement.candidates.result_cache import ResultCache
-from koordra.placement.index import ClusterIndex
+from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import NodeClass
 from koordra.placement.request.groups import Group, claim_keys, siblings_in
-from koordra.placement.request.pod_terms import chooses_nodes, node_constraints_text
 
-_MOST_NODE_CLASSES: Final = 64
+MOST_CLASSES: Final = 128
+"""Request classes that are remembered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,17 +48,12 @@ class RequestClass:
     bound: CostBound
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
-    suits: dict[Hashable, bool] = field(default_factory=dict)
+    suits: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(1 << 12))
     """Whether the predicates admit the pods, by what they read of a node."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What others work out for the class and keep with it (`gang`: several members on one node), by their own names."""
-    _verdicts: dict[NodeClass, Verdicts] = field(default_factory=dict)
-
-    def verdicts_of(self, node_class: NodeClass) -> Verdicts:
-        """What was found out about the requests and the devices that nodes of the class publish."""
-        if node_class not in self._verdicts and len(self._verdicts) >= _MOST_NODE_CLASSES:
-            self._verdicts.clear()
-        return self._verdicts.setdefault(node_class, {})
+    verdicts: BoundedCache[NodeClass, Verdicts] = field(default_factory=lambda: BoundedCache(64))
+    """What was found out about the requests and the devices that nodes of a class publish."""
 
     def reads_any_of(self, identities: set[str]) -> bool:
         """Whether some selector reads what node classes do not keep by value."""
@@ -74,41 +79,38 @@ def spec_key(claim: ResourceClaim) -> Hashable:
     return claim.requests, claim.constraints, config
 
 
-def class_key(
+def resolved_group_of(
     group: Group,
-    asked: Sequence[ResolvedClaim],
-    requests_of: Callable[[Mapping[str, Any]], Mapping[str, Decimal]],
-) -> tuple[Hashable, Hashable]:
-    """Equal for groups that every node answers alike: what is said of devices, and what the pods say."""
+    asked: tuple[ResolvedClaim, ...],
+    known: dict[Hashable, RequestClass],
+    index: ClusterIndex,
+    *,
+    policy: PlacementPolicy | None,
+) -> ResolvedGroup:
+    """The group with its class, the same for groups that every node answers alike, by what is said of devices and what the pods say.
+
+    `known`: the classes so far, of which the one that was not asked for the longest is forgotten.
+    """
     position = {claim.key: at for at, claim in enumerate(group.claims)}
-    several = len(group.pods) > 1
     pods = tuple(
         [
             (
                 tuple([position.get(key, -1) for key in claim_keys(pod)]),
                 node_constraints_text(pod),
-                tuple(sorted(requests_of(pod).items())),
-                objects.namespace(pod) if several else "",
+                tuple(sorted(index.pods.requests_of(pod).items())),
+                objects.namespace(pod) if len(group.pods) > 1 else "",
             )
             for pod in group.pods
         ]
     )
-    return tuple([spec_key(claim.claim) for claim in asked]), pods
-
-
-def resolved_group_of(
-    group: Group,
-    asked: tuple[ResolvedClaim, ...],
-    known: Mapping[Hashable, RequestClass],
-    index: ClusterIndex,
-    *,
-    policy: PlacementPolicy | None,
-) -> ResolvedGroup:
-    key = class_key(group, asked, index.pods.requests_of)
-    found = known.get(key)
+    key = tuple([spec_key(claim.claim) for claim in asked]), pods
+    found = known.pop(key, None)
     if found is None:
         names_nodes = any(map(chooses_nodes, group.pods))
         found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, index.features))
+    if len(known) >= MOST_CLASSES:
+        del known[next(iter(known))]
+    known[key] = found
     return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key)
 
 
@@ -116,10 +118,42 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
     """The attribute names that the selectors of the claims and of their classes read; None is all."""
     found: set[str] = set()
     for claim in asked:
-        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+        for wanted in claim.alternatives:
             for expression in (*wanted.device_class.selectors, *wanted.spec.selectors):
                 read = names_read_by(expression)
                 if read is None:
                     return None
                 found |= read
     return frozenset(found)
+
+
+def refusals(
+    index: ClusterIndex, group: Group, info: NodeInfo, *, without: frozenset[str] = frozenset()
+) -> list[Reason]:
+    """Why the node itself is none for the group's pods, all of them at the same time; `without`: as if these claims and pods (by uid)
+    were gone."""
+    mine = frozenset(map(objects.identity, group.pods if group.allocated else ()))
+    load = index.load_without(info, without | mine) if without or mine else info.load
+    several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
+    if info.trouble:
+        found.append((Cause.POOL_INCOMPLETE, info.trouble))
+    for pod in group.pods:
+        where = f"pod {objects.key(pod)}: " if several else ""
+        found += [(Cause.NODE_UNSUITABLE, where + text) for text in unsuitable(info.node, pod, taken=load)]
+        if several:
+            load = total_of((load, index.pods.requests_of(pod)))
+    for key in group.allocated:
+        allocation = index.allocation(key)
+        selector = None if allocation is None else allocation.node_selector
+        if allocation is not None and selector is not None and not selector_matches(selector, info.node):
+            at = allocation.node or "other nodes"
+            found.append((Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on {at}"))
+    return [reason_of(cause, text, info.name) for cause, text in dict.fromkeys(found)]
+
+
+def suits(index: ClusterIndex, resolved: ResolvedGroup, info: NodeInfo) -> bool:
+    """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do read."""
+    of, state = resolved.request_class, info.state
+    if of.names_nodes or state is None:
+        return not refusals(index, resolved.group, info)
+    return of.suits.get_or_make(state.predicate_inputs, lambda: not refusals(index, resolved.group, info))

@@ -11,9 +11,8 @@ import json
 
 from koordra.topology.fabrics import inferred_parts
 from koordra.topology.graph import build
-from koordra.topology.machine import Device, Gpu, Machine, inferred_attribute
-from koordra.topology.pictures.text import device_state, labels
-from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
+from koordra.topology.machine import Device, Machine
+from koordra.topology.pictures.usage import NOBODY, Usage, description, labels
 
 _SHAPES = {
     "gpu": 'shape=box style="filled,rounded" fillcolor="#eaf4dc"',
@@ -64,10 +63,8 @@ def _attributes(node: str, kind: str, device: Device | None, short: dict[str, st
     if device is None:
         text = node if kind == "root" else f"{kind} {node}"
         return f"label={json.dumps(text)} {style}"
-    what = device.product_name or "unknown" if isinstance(device, Gpu) else device.ib_device
-    cut = mig_summary(device) if isinstance(device, Gpu) else ""
-    words = [short.get(device.name, "VF"), device.name, what, cut, device_state(device, usage)]
-    if device.inferred:
+    words = [short[device.name], device.name, *description(device), usage.state(device)]
+    if device.location.inferred:
         style = style.replace("filled,rounded", "filled,rounded,dashed")
-        words.append(f"* {inferred_attribute(device)}")
+        words.append(f"* {','.join(sorted(device.location.inferred))}")
     return f"label={json.dumps(chr(10).join(word for word in words if word))} {style}"

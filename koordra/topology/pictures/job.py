@@ -6,18 +6,20 @@ Read from claims with an allocation: the controller's `GangMember` entry says ra
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
+from koordra.api.objects import Fields
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
 from koordra.topology.pictures.drawing.pen import PAPER, SOCKET, Pen
 
-Object = Mapping[str, Any]
+_Placed = tuple[Fields, GangMember, Allocation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,21 @@ class Job:
 
     @property
     def rails(self) -> tuple[str, ...]:
-        return tuple(sorted({rail for member in self.members for rail in member.place.rails}, key=_number))
+        """Those with numbers first, in their order."""
+        found = {rail for member in self.members for rail in member.place.rails}
+        numbers = sorted(filter(str.isdecimal, found), key=int)
+        return *numbers, *sorted(found.difference(numbers))
+
+    def path(self, member: JobMember) -> tuple[str, ...]:
+        """The member's domain on each level."""
+        return tuple(member.place.domains.get(level, "") for level in self.levels)
 
     def domains(self, level: str) -> int:
         at = self.levels.index(level) + 1
-        return len({_path(self, member)[:at] for member in self.members})
+        return len({self.path(member)[:at] for member in self.members})
+
+    def by_place(self) -> list[JobMember]:
+        return sorted(self.members, key=lambda member: (self.path(member), member.node, member.place.rank))
 
     @property
     def same_rails(self) -> bool:
@@ -69,18 +81,16 @@ class Job:
         return len({frozenset(member.place.rails) for member in self.members if member.nics}) <= 1
 
 
-def jobs_of(claims: Iterable[Object]) -> list[Job]:
+def jobs_of(claims: Iterable[Fields]) -> list[Job]:
     """All jobs that the claims belong to, by namespace and name. Raises InvalidInput for an entry that cannot be read."""
-    found: dict[tuple[str, str], dict[int, list[tuple[Object, GangMember, Allocation]]]] = {}
-    for claim in claims:
+    members: defaultdict[tuple[str, str, int], list[_Placed]] = defaultdict(list)
+    for claim in sorted(claims, key=objects.key):
         allocation = Allocation.of_claim(claim)
-        place = allocation and member_of(allocation, claim=objects.key(claim))
-        if allocation and place:
-            of_job = found.setdefault((objects.namespace(claim), place.gang), {})
-            of_job.setdefault(place.rank, []).append((claim, place, allocation))
+        if allocation and (place := member_of(allocation, claim=objects.key(claim))):
+            members[objects.namespace(claim), place.gang, place.rank].append((claim, place, allocation))
     return [
-        Job(name, namespace, tuple(_member(by_rank[rank]) for rank in sorted(by_rank)))
-        for (namespace, name), by_rank in sorted(found.items())
+        Job(name, namespace, tuple(_member(members[key]) for key in keys))
+        for (namespace, name), keys in groupby(sorted(members), key=itemgetter(0, 1))
     ]
 
 
@@ -90,22 +100,22 @@ def member_of(allocation: Allocation, *, claim: str) -> GangMember | None:
         opaque = entry.get("opaque")
         if isinstance(opaque, Mapping) and opaque.get("driver") == names.DRIVER:
             parameters = opaque.get("parameters")
-            if isinstance(parameters, Mapping) and is_gang_member(parameters):
+            if is_gang_member(parameters):
                 field = f"status.allocation.devices.config[{index}].opaque.parameters"
                 return decode_gang_member(parameters, object=f"ResourceClaim {claim}", field=field)
     return None
 
 
-def _member(claims: list[tuple[Object, GangMember, Allocation]]) -> JobMember:
-    claims.sort(key=lambda entry: objects.key(entry[0]))
+def _member(claims: Sequence[_Placed]) -> JobMember:
     first, place, _ = claims[0]
-    every = [result.device for _, _, allocation in claims for result in allocation.results]
-    held = [device for device in every if device.driver == names.DRIVER]
-    pods = [
-        str(entry.get("name"))
-        for entry in objects.status_of(first).get("reservedFor") or ()
-        if entry.get("resource") == "pods"
+    held = [
+        result.device
+        for _, _, allocation in claims
+        for result in allocation.results
+        if result.device.driver == names.DRIVER
     ]
+    consumers = objects.status_of(first).get("reservedFor") or ()
+    pods = [str(entry.get("name")) for entry in consumers if entry.get("resource") == "pods"]
     owners = [str(entry.get("name")) for entry in objects.metadata(first).get("ownerReferences") or ()]
     return JobMember(
         pod=", ".join(pods or owners) or objects.name(first),
@@ -113,10 +123,6 @@ def _member(claims: list[tuple[Object, GangMember, Allocation]]) -> JobMember:
         place=place,
         devices=tuple(dict.fromkeys(device.device for device in held)),
     )
-
-
-def _number(rail: str) -> tuple[int, str]:
-    return (int(rail), "") if rail.isdecimal() else (1 << 30, rail)
 
 
 _BOX_WIDTH: Final = 250.0
@@ -140,8 +146,8 @@ def text_tree(job: Job) -> str:
     """The tree of domains with the members by rank."""
     lines = [f"job {job.namespace}/{job.name}: {summary(job)}"]
     shown: list[tuple[str, str]] = []
-    for member in _by_place(job):
-        path = [*zip(job.levels, _path(job, member), strict=True), ("node", member.node)]
+    for member in job.by_place():
+        path = [*zip(job.levels, job.path(member), strict=True), ("node", member.node)]
         for depth, (level, name) in enumerate(path, start=1):
             if shown[:depth] != path[:depth]:
                 lines.append(f"{'  ' * depth}{level} {name or '(not named)'}")
@@ -180,7 +186,7 @@ def svg(jobs: Sequence[Job]) -> str:
         pen.text(_PAD, top + 16, f"{job.namespace}/{job.name}", size=16, bold=True)
         pen.text(_PAD, top + 36, summary(job), size=12)
         top += 50
-        boxes = [(path, list(own)) for path, own in groupby(_by_place(job), key=partial(_path, job))]
+        boxes = [(path, list(own)) for path, own in groupby(job.by_place(), key=job.path)]
         for start in range(0, len(boxes), _COLUMNS):
             row = boxes[start : start + _COLUMNS]
             for column, (path, members) in enumerate(row):
@@ -207,14 +213,6 @@ def _box(
         for member in own:
             pen.text(x + 22, line, _words(member), size=11)
             line += _LINE
-
-
-def _by_place(job: Job) -> list[JobMember]:
-    return sorted(job.members, key=lambda member: (_path(job, member), member.node, member.place.rank))
-
-
-def _path(job: Job, member: JobMember) -> tuple[str, ...]:
-    return tuple(member.place.domains.get(level, "") for level in job.levels)
 
 
 def _box_height(members: Sequence[JobMember]) -> float:

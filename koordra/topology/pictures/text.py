@@ -7,22 +7,22 @@ the RDMA device. The tree has sockets, NUMA nodes, host bridges, bridges, device
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from koordra.topology.cpu_lists import number_ranges
 from koordra.topology.fabrics import inferred_parts, rails
 from koordra.topology.graph import MACHINE, build, tree
-from koordra.topology.levels import Level, level_label
+from koordra.topology.levels import Level
 from koordra.topology.machine import (
     BUS_ID,
     Device,
     Gpu,
     Machine,
-    Nic,
     bus_order,
     level,
     level_is_inferred,
 )
-from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
+from koordra.topology.pictures.usage import NOBODY, Usage, description, labels
 
 _LEGEND = """\
 X    = the device itself
@@ -36,18 +36,10 @@ SYS  = different NUMA nodes"""
 INFERRED = "* inferred or laid over, not read from the machine"
 
 
-def labels(machine: Machine) -> dict[str, str]:
-    """Published device name -> GPU0, NIC0, ... as in the matrix."""
-    gpus = {gpu.name: f"GPU{index}" for index, gpu in enumerate(machine.gpus)}
-    return gpus | {nic.name: f"NIC{index}" for index, nic in enumerate(machine.nics)}
-
-
 def level_text(a: Device, b: Device) -> str:
-    """``X``, ``NV18``, ``PIX``, ...; a bare ``NV`` where the number of links is not known."""
+    """``X``, ``NV18``, ``PIX``, ...: NVLink with the number of links, as nvidia-smi prints it."""
     found, links = level(a, b)
-    if found is Level.NV and "nvlinks" in a.inferred | b.inferred:
-        return str(found)
-    return level_label(found, nvlinks=links)
+    return f"NV{links}" if found is Level.NV else found.name
 
 
 def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
@@ -56,25 +48,20 @@ def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
     devices: list[Device] = [*machine.gpus, *machine.nics]
     if not devices:
         return "no GPU and no RDMA NIC\n"
-    table = [["", *short.values(), "CPU Affinity", "NUMA Affinity"]]
+    table = [["", *(short[device.name] for device in devices), "CPU Affinity", "NUMA Affinity"]]
     for device in devices:
         numa = "N/A" if device.location.numa is None else str(device.location.numa)
         table.append(
             [
                 short[device.name],
-                *(level_text(device, other) + "*" * level_rests_on_guess(device, other) for other in devices),
+                *(level_text(device, other) + "*" * level_is_inferred(device, other) for other in devices),
                 machine.cpus_near(device) or "N/A",
-                numa + "*" * ("numaNode" in device.inferred),
+                numa + "*" * ("numaNode" in device.location.inferred),
             ]
         )
     levels, listed = aligned(table), _device_lines(machine, usage)
     note = f"\n  {INFERRED}\n" if "*" in levels + listed else ""
     return f"{levels}\nLegend:\n\n{_indented(_LEGEND)}\n\nDevices:\n\n{_indented(listed)}\n{note}"
-
-
-def level_rests_on_guess(a: Device, b: Device) -> bool:
-    """Whether the level that is shown (NVLink where there is any) was inferred rather than read."""
-    return level(a, b)[0] is not Level.NV and level_is_inferred(a, b)
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
@@ -84,49 +71,17 @@ def aligned(table: Sequence[Sequence[str]]) -> str:
     return "".join(f"{'  '.join(row).rstrip()}\n" for row in padded)
 
 
-def number_ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers as the kernel lists CPUs: ``"0,2-33"``."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1][1:] = [number]
-        else:
-            ranges.append([number])
-    return ",".join("-".join(map(str, ends)) for ends in ranges)
-
-
-def device_state(device: Device, usage: Usage) -> str:
-    """``not offered``, ``unhealthy: GpuLost``, ``held by ns/claim``; empty for a device that waits for work."""
-    faults = ", ".join(device.faults) if isinstance(device, Gpu) else ""
-    holders = ", ".join(usage.holders_of(device))
-    parts = (
-        "" if usage.is_offered(device) else "not offered",
-        faults and f"unhealthy: {faults}",
-        holders and f"held by {holders}",
-    )
-    return "; ".join(filter(None, parts))
-
-
 def _device_lines(machine: Machine, usage: Usage) -> str:
     short, rail_numbers = labels(machine), rails(machine)
     rows = []
     for device in machine.devices():
-        if isinstance(device, Gpu):
-            own = [device.product_name or "unknown", mig_summary(device), ""]
-        else:
-            rail = rail_numbers.get(device.parent or device.location.bus_id)
-            own = [device.ib_device, port_text(device), "" if rail is None else f"rail {rail}*"]
-        rows.append([short.get(device.name, "VF"), device.name, *own, device_state(device, usage)])
+        bus_id = (
+            device.location.bus_id if isinstance(device, Gpu) else device.parent or device.location.bus_id
+        )
+        rail = f"rail {rail_numbers[bus_id]}*" if bus_id in rail_numbers else ""
+        rows.append([short[device.name], device.name, *description(device), rail, usage.state(device)])
     kept = [column for column in zip(*rows, strict=True) if any(column)]
     return aligned([*zip(*kept, strict=True)])
-
-
-def port_text(nic: Nic) -> str:
-    """``Ethernet 200 Gb/s``, ``InfiniBand down``, with the number of ports where there are several."""
-    port = nic.port
-    rate = f"{port.rate_gbps} Gb/s" if port and port.rate_gbps else "down"
-    layer = port.link_layer if port and port.link_layer else "unknown"
-    return f"{layer} {rate}" + (f", {len(nic.ports)} ports" if len(nic.ports) > 1 else "")
 
 
 def _indented(text: str) -> str:
@@ -158,7 +113,7 @@ def text_tree(machine: Machine, usage: Usage = NOBODY) -> str:
     if memory:
         numbers = number_ranges(node.id for node in machine.memory_only())
         lines.append(f"memory only: NUMA node{'s' if len(memory) > 1 else ''} {numbers}")
-    if any(device.inferred for device in devices.values()):
+    if any(device.location.inferred for device in devices.values()):
         lines.append(INFERRED)
     return "\n".join(lines) + "\n"
 
@@ -191,10 +146,7 @@ def _text(node: str, kind: str, cpus: str) -> str:
 
 
 def _device_text(device: Device, short: dict[str, str], usage: Usage) -> str:
-    if isinstance(device, Gpu):
-        what = [device.product_name or "GPU of unknown model", mig_summary(device)]
-    else:
-        what = [device.ib_device, port_text(device)]
-    text = f"{short.get(device.name, 'VF')} {device.name}  {', '.join(filter(None, what))}"
-    state, inferred = device_state(device, usage), ", ".join(sorted(device.inferred))
+    what = ", ".join(filter(None, description(device)))
+    state, inferred = usage.state(device), ", ".join(sorted(device.location.inferred))
+    text = f"{short[device.name]} {device.name}  {what}"
     return text + (f"  [{state}]" if state else "") + (f"  * {inferred}" if inferred else "")

@@ -13,7 +13,7 @@ from typing import Any
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
-from koordra.topology.machine import Device, Gpu
+from koordra.topology.machine import Device, Gpu, Machine, Nic
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,15 @@ class Usage:
                 return device.certain and bool(device.mig_instances)
             return any(name.startswith(f"{device.name}-mig-") for name in self.offered)
         return device.publishable if self.offered is None else device.name in self.offered
+
+    def state(self, device: Device) -> str:
+        """``not offered``, ``unhealthy: GpuLost``, ``held by ns/claim``; empty for a device that waits for work."""
+        states = [] if self.is_offered(device) else ["not offered"]
+        if isinstance(device, Gpu) and device.faults:
+            states.append(f"unhealthy: {', '.join(device.faults)}")
+        if holders := self.holders_of(device):
+            states.append(f"held by {', '.join(holders)}")
+        return "; ".join(states)
 
     def holders_of(self, device: Device) -> tuple[str, ...]:
         """Claims that hold the device or a MIG instance of it, each once, in the order of the device's parts."""
@@ -53,6 +62,20 @@ def holders_of_claims(claims: Iterable[Mapping[str, Any]], *, pool: str) -> dict
     return {device: tuple(sorted(known)) for device, known in sorted(held.items())}
 
 
+def labels(machine: Machine) -> dict[str, str]:
+    """Published device name -> GPU0, NIC0, ... as in the matrix; VF of virtual functions."""
+    gpus = {gpu.name: f"GPU{index}" for index, gpu in enumerate(machine.gpus)}
+    nics = {nic.name: f"NIC{index}" for index, nic in enumerate(machine.nics)}
+    return gpus | nics | {vf.name: "VF" for vf in machine.vfs}
+
+
+def description(device: Device) -> tuple[str, str]:
+    """What it is, and how it is partitioned or linked: ``("mlx5_0", "Ethernet 200 Gb/s")``."""
+    if isinstance(device, Gpu):
+        return device.product_name or "GPU of unknown model", mig_summary(device)
+    return device.ib_device, port_text(device)
+
+
 def mig_summary(gpu: Gpu) -> str:
     """``"MIG: 7 x 1g.5gb"``; empty for a card that is not partitioned."""
     if not gpu.mig_enabled:
@@ -61,3 +84,11 @@ def mig_summary(gpu: Gpu) -> str:
     counts = Counter(profiles.get(instance.profile_id, "?") for instance in gpu.mig_instances)
     cut = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
     return f"MIG: {cut or 'no instance'}"
+
+
+def port_text(nic: Nic) -> str:
+    """``Ethernet 200 Gb/s``, ``InfiniBand down``, with the number of ports where there are several."""
+    port = nic.port
+    rate = f"{port.rate_gbps} Gb/s" if port and port.rate_gbps else "down"
+    layer = port.link_layer if port and port.link_layer else "unknown"
+    return f"{layer} {rate}" + (f", {len(nic.ports)} ports" if len(nic.ports) > 1 else "")

@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
 from koordra.topology.machine import (
     ROOT_ID,
@@ -55,6 +56,7 @@ from koordra.topology.machine import (
     NvLink,
     RdmaPort,
     bus_order,
+    in_bus_order,
 )
 from koordra.topology.presets.mig import mig_instances, mig_profiles
 
@@ -121,15 +123,15 @@ class Preset:
         )
         gpus = _gpus(self, numa_nodes, serial=serial, majors=numbers)
         nics = _nics(self, numa_nodes, serial=serial, majors=numbers)
-        driver = document.get("driver", {})
+        driver = document.get("driver", {}) if gpus else {}
         return Machine(
             numa_nodes=numa_nodes,
-            bridges=_bridges([gpu.location.path for gpu in gpus] + [nic.location.path for nic in nics]),
-            gpus=tuple(sorted(gpus, key=lambda gpu: bus_order(gpu.location.bus_id))),
+            bridges=_bridges([device.location.path for devices in (gpus, nics) for device in devices]),
+            gpus=tuple(sorted(gpus, key=in_bus_order)),
             nics=tuple(nic for nic in nics if nic.parent is None),
             vfs=tuple(nic for nic in nics if nic.parent is not None),
-            driver_version=driver.get("version") if gpus else None,
-            cuda_version=driver.get("cuda") if gpus else None,
+            driver_version=driver.get("version"),
+            cuda_version=driver.get("cuda"),
             gpu_control=numbers.gpu_control if gpus else (),
             rdma_control=(DeviceNode("/dev/infiniband/rdma_cm", numbers.misc, 57),) if nics else (),
             boot_id=str(uuid.uuid5(_IDENTITIES, f"{serial}/boot")),
@@ -155,41 +157,22 @@ def load(path: Path, *, name: str | None = None) -> Preset:
 
 def preset(document: Any, *, name: str) -> Preset:
     """The kind of machine that a document describes. InvalidManifest names the field that is wrong."""
-    subject = f"machine {name}"
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise InvalidManifest(
-            "is no machine", object=subject, field="schema", remedy=f"write schema: {SCHEMA}"
-        )
-    numa = document.get("numa")
-    if not isinstance(numa, list) or not all(
-        isinstance(entry, dict) and {"id", "socket", "cpus"} <= set(entry) for entry in numa
-    ):
-        raise InvalidManifest("needs a list of {id, socket, cpus}", object=subject, field="numa")
-    for entry in (*numa, *(document.get(field) or {} for field in ("gpu", "nic"))):
-        _check_confidence(entry, subject)
-    for field in ("gpus", "nics"):
-        for entry in document.setdefault(field, []):
-            if not isinstance(entry, dict) or "path" not in entry:
-                raise InvalidManifest(
-                    "an entry has no path", object=subject, field=field, remedy="write host bridge/../device"
-                )
-            _path(entry["path"], name)
-            _check_confidence(entry, subject)
-    return Preset(name=name, title=str(document.get("title", name)), document=document)
-
-
-def _check_confidence(entry: Mapping[str, Any], subject: str) -> None:
-    if entry.get("confidence", CONFIDENCE[0]) not in CONFIDENCE:
-        raise InvalidManifest(
-            f"{entry['confidence']!r} is no degree of confidence",
-            object=subject,
-            field="confidence",
-            remedy=f"write one of {', '.join(CONFIDENCE)}",
-        )
+    read = Reader(document, object=f"machine {name}")
+    if read.text("schema") != SCHEMA:
+        raise read.wrong("is no machine", f"write schema: {SCHEMA}", at="schema")
+    numa, devices = [*read.each("numa")], [*read.each("gpus"), *read.each("nics")]
+    if not numa or not all(entry.data.keys() >= {"id", "socket", "cpus"} for entry in numa):
+        raise read.wrong("needs a list of {id, socket, cpus}", at="numa")
+    for entry in devices:
+        _path(entry.required("path"), name)
+    for entry in (*numa, *devices, read.inner("gpu"), read.inner("nic")):
+        entry.choice("confidence", CONFIDENCE, problem="is no degree of confidence")
+    given = {field: value for field, value in read.data.items() if value is not None}
+    return Preset(name, read.text("title") or name, {"gpus": [], "nics": [], **given})
 
 
 def _path(text: str, name: str) -> tuple[str, ...]:
-    root, *parts = str(text).split("/")
+    root, *parts = text.split("/")
     if not ROOT_ID.fullmatch(root) or not parts:
         raise InvalidManifest(
             f"{text!r} does not run from a host bridge to a device", object=f"machine {name}", field="path"
@@ -203,26 +186,24 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
     entries = [{**document.get("gpu", {}), **entry} for entry in document["gpus"]]
     paths = [_path(entry["path"], preset.name) for entry in entries]
     switches = document.get("nvswitches", {})
-    switch_ids = switches.get("peers") or [_path(path, preset.name)[-1] for path in switches.get("paths", ())]
+    switch_ids = switches.get("peers") or [path[-1] for path in preset.other_functions]
     gpus = []
     for minor, (entry, path) in enumerate(zip(entries, paths, strict=True)):
         links = [
-            NvLink(peer=peer, links=count, to_switch=True)
+            NvLink(peer, count, to_switch=True)
             for peer, count in zip(switch_ids, switches.get("links", ()), strict=True)
         ]
         links += [
-            NvLink(peer=paths[right if minor == left else left][-1], links=count, to_switch=False)
+            NvLink(paths[right if minor == left else left][-1], count, to_switch=False)
             for left, right, count in document.get("nvlinks", ())
             if minor in (left, right)
         ]
-        location, inferred = _location(entry, path, numa_nodes)
         seen = Gpu(
-            location=location,
+            location=_location(entry, path, numa_nodes),
             device_id=entry.get("device"),
             minor=minor,
             product_name=entry["product"],
             node=DeviceNode(f"/dev/nvidia{minor}", majors.nvidia, minor),
-            inferred=inferred,
         )
         if entry.get("lost"):
             # Of a card that has fallen off the bus only its place is left, and the driver's idea of it.
@@ -247,6 +228,7 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
 
 def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majors: Majors) -> list[Nic]:
     nics, listed = [], preset.document["nics"]
+    parents = [entry.get("parent") for entry in listed]
     for number, own in enumerate(listed):
         entry = {**preset.document.get("nic", {}), **own}
         path = _path(entry["path"], preset.name)
@@ -255,8 +237,8 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
         active = entry.get("active", True)
         ports = tuple(
             RdmaPort(
-                number=port,
-                link_layer=entry["link_layer"],
+                port,
+                entry["link_layer"],
                 active=active,
                 rate_gbps=entry["rate"] if active else None,
                 gid=f"fe80:0000:0000:{port - 1:04x}:{guid}",
@@ -265,11 +247,11 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
         )
         # The first 32 uverbs share InfiniBand's major with the other nodes; the kernel gives the rest one of their own.
         verbs = (majors.infiniband, 192 + number) if number < 32 else (majors.infiniband_more, number - 32)
-        location, inferred = _location(entry, path, numa_nodes)
-        parent = entry.get("parent")
+        management = {"issm": 64 + number, "umad": number} if number < 64 and entry.get("mad", True) else {}
+        parent = parents[number]
         nics.append(
             Nic(
-                location=location,
+                location=_location(entry, path, numa_nodes),
                 ib_device=entry["ib"],
                 vendor=entry.get("vendor"),
                 device_id=entry.get("device"),
@@ -277,36 +259,31 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 netdev=entry.get("netdev"),
                 ports=ports,
                 verbs=DeviceNode(f"/dev/infiniband/uverbs{number}", *verbs),
-                management_nodes=(
-                    DeviceNode(f"/dev/infiniband/issm{number}", majors.infiniband, 64 + number),
-                    DeviceNode(f"/dev/infiniband/umad{number}", majors.infiniband, number),
-                )
-                if number < 64 and entry.get("mad", True)
-                else (),
+                management_nodes=tuple(
+                    DeviceNode(f"/dev/infiniband/{name}{number}", majors.infiniband, minor)
+                    for name, minor in management.items()
+                ),
                 sriov_total=entry.get("vfs", 0),
-                sriov_active=sum(other.get("parent") == own["path"] for other in listed),
+                sriov_active=parents.count(own["path"]),
                 parent=_path(parent, preset.name)[-1] if parent else None,
-                inferred=inferred,
-                vf_index=sum(one.get("parent") == parent for one in listed[:number]) if parent else None,
+                vf_index=parents[:number].count(parent) if parent else None,
             )
         )
-    return sorted(nics, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
+    return sorted(nics, key=in_bus_order)
 
 
-def _location(
-    entry: Mapping[str, Any], path: tuple[str, ...], numa_nodes: tuple[NumaNode, ...]
-) -> tuple[Location, frozenset[str]]:
+def _location(entry: Mapping[str, Any], path: tuple[str, ...], numa_nodes: tuple[NumaNode, ...]) -> Location:
     numa, inferred = entry.get("numa"), frozenset[str]()
     if numa is None and len(numa_nodes) == 1:
         numa, inferred = numa_nodes[0].id, frozenset({"numaNode"})
-    location = Location(
+    return Location(
         bus_id=path[-1],
         path=path,
-        switches=tuple(part for depth, part in enumerate(path[1:-1]) if depth % 2 == 1),
+        switches=path[2:-1:2],
         numa=numa,
         socket=next((node.socket for node in numa_nodes if node.id == numa), None),
+        inferred=inferred,
     )
-    return location, inferred
 
 
 def _bridges(paths: list[tuple[str, ...]]) -> tuple[Bridge, ...]:

@@ -63,12 +63,8 @@ def mig_instances(
     profiles = {profile.name: profile for profile in mig_profiles(entry)}
     found = []
     for number, (name, start) in enumerate(entry.get("mig_instances", ()), start=1):
-        place = (
-            next((one for one in profiles[name].placements if one[0] == start), None)
-            if name in profiles
-            else None
-        )
-        if place is None:
+        places = dict(profiles[name].placements) if name in profiles else {}
+        if start not in places:
             raise InvalidManifest(
                 f"{name} at {start} is no placement", object=f"GPU {minor}", field="mig_instances"
             )
@@ -79,8 +75,8 @@ def mig_instances(
                 gpu_instance=number,
                 compute_instance=0,
                 profile_id=profiles[name].id,
-                start=place[0],
-                size=place[1],
+                start=start,
+                size=places[start],
                 uuid=f"MIG-{uuid.uuid5(_IDENTITIES, f'{identity}/{number}')}",
                 nodes=tuple(
                     DeviceNode(f"/dev/nvidia-caps/nvidia-cap{cap}", major, cap) for cap in (first, first + 1)

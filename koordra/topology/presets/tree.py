@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from koordra.api.reader import camel_case
 from koordra.errors import DiscoveryError
+from koordra.topology.cpu_lists import cpu_numbers
 from koordra.topology.machine import BridgeKind, DeviceNode, Gpu, Machine, Nic
 
 _CAPABILITY_AT = 0x40
@@ -60,23 +62,21 @@ class MachineWriter:
             base = f"sys/devices/system/node/node{node.id}"
             self._file(f"{base}/cpulist", node.cpus)
             self._file(f"{base}/distance", " ".join(map(str, node.distances)))
-            for cpu in _cpus(node.cpus):
+            for cpu in cpu_numbers(node.cpus):
                 self._file(
                     f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id",
                     str(-1 if node.socket is None else node.socket),
                 )
 
     def _bridges(self, machine: Machine, other_functions: Iterable[tuple[str, ...]]) -> None:
-        for bridge in machine.bridges:
-            directory = self._function(
-                bridge.path, class_code=0x060400, vendor="1000", device="c030", numa=None
-            )
-            (self.root / directory / "config").write_bytes(_bridge_config(bridge.kind))
+        bridge = partial(self._function, class_code=0x060400, vendor="1000", device="c030")
+        for one in machine.bridges:
+            (self.root / bridge(one.path) / "config").write_bytes(_bridge_config(one.kind))
         for path in other_functions:
             for depth in range(2, len(path)):
                 if not (self.root / _directory(path[:depth])).exists():
-                    self._function(path[:depth], class_code=0x060400, vendor="1000", device="c030", numa=None)
-            self._function(path, class_code=0x068000, vendor="10de", device="22a3", numa=None)
+                    bridge(path[:depth])
+            self._function(path, class_code=0x068000, vendor="10de", device="22a3")
 
     def _function(
         self,
@@ -85,7 +85,7 @@ class MachineWriter:
         class_code: int,
         vendor: str | None,
         device: str | None,
-        numa: int | None,
+        numa: int | None = None,
     ) -> str:
         directory = _directory(path)
         self._file(f"{directory}/class", f"{class_code:#08x}")
@@ -102,7 +102,7 @@ class MachineWriter:
             class_code=0x030200,
             vendor="10de",
             device=gpu.device_id,
-            numa=None if "numaNode" in gpu.inferred else gpu.location.numa,
+            numa=None if "numaNode" in gpu.location.inferred else gpu.location.numa,
         )
         lines = {
             "Model": gpu.product_name,
@@ -124,7 +124,7 @@ class MachineWriter:
             class_code=0x020700 if first.link_layer == "InfiniBand" else 0x020000,
             vendor=nic.vendor,
             device=nic.device_id,
-            numa=None if "numaNode" in nic.inferred else nic.location.numa,
+            numa=None if "numaNode" in nic.location.inferred else nic.location.numa,
         )
         if nic.sriov_total:
             self._file(f"{directory}/sriov_totalvfs", str(nic.sriov_total))
@@ -243,29 +243,24 @@ def _nvml(machine: Machine) -> dict[str, object]:
                 "computeCapability": gpu.compute_capability,
                 "migEnabled": gpu.mig_enabled,
                 "nvlinks": [_fields(link) for link in gpu.nvlinks],
-                # What only some cards have.
-                **({"peers": list(gpu.peers)} if gpu.peers is not None else {}),
-                **({"fabric": _fields(gpu.fabric)} if gpu.fabric else {}),
-                **({"faults": list(gpu.faults)} if gpu.faults else {}),
-                **({"migProfiles": [_fields(one) for one in gpu.mig_profiles]} if gpu.mig_profiles else {}),
-                **(
-                    {"migInstances": [_fields(one, leave_out="nodes") for one in gpu.mig_instances]}
-                    if gpu.mig_instances
-                    else {}
-                ),
+                **{field: values for field, values in _rare(gpu).items() if values is not None},
             }
             for gpu in machine.gpus
         ],
     }
 
 
+def _rare(gpu: Gpu) -> dict[str, object]:
+    """What only some cards have."""
+    return {
+        "fabric": gpu.fabric and _fields(gpu.fabric),
+        "faults": gpu.faults or None,
+        "migProfiles": [_fields(one) for one in gpu.mig_profiles] or None,
+        "migInstances": [_fields(one, leave_out="nodes") for one in gpu.mig_instances] or None,
+    }
+
+
 def _fields(value: Any, *, leave_out: str = "") -> dict[str, Any]:
     """The fields of a dataclass, named as in JSON: ``compute_slices`` is ``computeSlices``."""
     names = (field.name for field in fields(value) if field.name != leave_out)
-    return {re.sub("_([a-z])", lambda part: part[1].upper(), name): getattr(value, name) for name in names}
-
-
-def _cpus(cpus: str) -> Iterator[int]:
-    for part in filter(None, cpus.split(",")):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+    return {camel_case(name): getattr(value, name) for name in names}

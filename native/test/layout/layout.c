@@ -10,7 +10,6 @@ int main(void)
 {
     int first = 0;
     NUMBER("version", REGION_VERSION);
-    NUMBER("oldest_version", REGION_VERSION_OLDEST);
     NUMBER("alive_files", ALIVE_FILES);
     NUMBER("policy_magic", POLICY_MAGIC);
     NUMBER("usage_magic", USAGE_MAGIC);

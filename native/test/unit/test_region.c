@@ -171,14 +171,16 @@ TEST(who_starts_with_a_damaged_region_is_refused_and_seen)
 {
     struct together *together = share_page();
     begin(.limit = GIB, .no_context = true);
-    for (unsigned damage = 0; damage < 4; damage++) {
+    for (unsigned damage = 0; damage < 5; damage++) {
         uint64_t magic = usage->magic;
         if (damage == 0)
             usage->magic = 0;
         else if (damage == 1)
             policy->version = usage->version = REGION_VERSION + 1;
         else if (damage == 2)
-            usage->version = REGION_VERSION_OLDEST; /* not the policy's */
+            policy->version = usage->version = REGION_VERSION - 1;
+        else if (damage == 3)
+            usage->version = REGION_VERSION - 1; /* not the policy's */
         else
             CHECK(truncate(file_of_claim("usage"), 100) == 0);
         pid_t other = other_process(be_refused, together);
@@ -187,32 +189,9 @@ TEST(who_starts_with_a_damaged_region_is_refused_and_seen)
         kill(other, SIGKILL);
         status_of(other);
         CHECK(!somebody_refused_lives());
-        if (damage < 3) {
+        if (damage < 4) {
             usage->magic = magic;
             policy->version = usage->version = REGION_VERSION;
         }
     }
-}
-
-/* As an earlier plugin made it, with programs of an earlier limiter in it: the lock is on the slot's byte of `usage`. */
-TEST(a_region_of_the_version_before_is_used_by_its_rules)
-{
-    struct together *together = share_page();
-    CUdeviceptr pointer;
-    begin(.limit = GIB, .no_context = true, .version = 1);
-    pid_t other = other_process(allocate_and_stay, together);
-    wait_for(&together->ready, 1);
-    CHECK_EQUAL(locks_on("usage"), 1);
-    start_cuda();
-    CHECK_EQUAL(locks_on("usage"), 2);
-    CHECK_EQUAL(locks_on("alive.0") + locks_on("alive.1"), 0);
-    for (unsigned look = 0; look < 4; look++) {
-        CHECK_EQUAL(cuMemAlloc_v2(&pointer, 600 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* which looks for the dead */
-        nap(120);
-    }
-    CHECK_EQUAL(ledger(0), 600 * MIB);
-    kill(other, SIGKILL);
-    status_of(other);
-    OK(cuMemAlloc_v2(&pointer, 600 * MIB));
-    check_books();
 }

@@ -82,7 +82,7 @@ def test_a_bare_name_means_the_drivers_domain(published: str, asked: str) -> Non
 
 
 def test_percent_and_whole() -> None:
-    half = demand(device("memory", "16Gi", RANGE), None, percent={"memory": 50})
+    half = demand(device("memory", "16Gi", RANGE), None, memory_percent=50)
     everything = demand(
         device("share", "100", {"default": "10", "validRange": {"min": "1", "max": "100"}}),
         {"share": "5"},

@@ -15,7 +15,7 @@ from koordra.allocator.devices.capacity import Demand, nano
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.score import Cost, policy_of
 from koordra.allocator.search.packing import SubsetSums
-from koordra.allocator.search.partial_choice import PartialChoice
+from koordra.allocator.search.partial_choice import Clauses, PartialChoice
 from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
 from koordra.allocator.search.solution import Placed
 from koordra.quantity import parse
@@ -62,12 +62,9 @@ class Partial:
         choice = PartialChoice(
             [],
             self.state,
-            joint_rules=(),
-            candidates={},
+            Clauses(partitions=False),
             scored=True,
-            tied=False,
-            without_constraints=frozenset(),
-            without_partitions=True,
+            strict=True,
         )
         wanted = cast(RequestAlternative, SimpleNamespace(claim=0, request=0, index=alternative))
         choice.placed = [Placed(wanted, device, Demand({}), shared=True) for device in (*gpus, *others)]
@@ -186,6 +183,11 @@ def test_more_given_out_than_is_published_counts_less_than_nothing() -> None:
     assert Partial([*machine(1, 0), held]).bound() == -250 - 250
 
 
+def test_a_card_of_which_too_much_was_given_out_leaves_nothing_of_another() -> None:
+    chosen = Partial(HGX, {0: "100Gi", 1: "60Gi"})
+    assert chosen.bound([0, 1]) == 2 * STEP + 10 * 2 + 250 + 750
+
+
 def test_sets_with_the_room_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many ways leave the same cards in the same state."""
     asked, cover = [], DeviceTypeDemand.least_cover
@@ -199,3 +201,23 @@ def test_sets_with_the_room_are_looked_for_once(monkeypatch: pytest.MonkeyPatch)
     rest = shared(1, 2, most=2, sums=memory("30Gi", "30Gi"))
     again = [chosen.bound([0], of_gpus=rest, more=(1, 0)) for _ in range(3)]
     assert (len(set(again)), len(asked)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("free", "more", "penalty", "least"),
+    [
+        ([(400, 1)], 1, 0, 0),
+        ([(400, 1), (1000, 3)], 1, 0, 1000),
+        ([(400, 1), (500, 2), (1000, 3)], 1, 0, 900),
+        ([(400, 1), (500, 2), (1000, 3)], 1, 50, 950),
+        ([(400, 1), (500, 2), (1000, 3)], 1, 100, 1000),
+        ([(400, 1), (500, 2), (1000, 3)], 3, 100, 1900),
+    ],
+)
+def test_the_least_set_with_room_for_two_shares(
+    free: Sequence[tuple[int, int]], more: int, penalty: int, least: int
+) -> None:
+    """Of 30Gi each: the chosen card has 8Gi, the others 32, 40 and 80. 0 where no set has the room."""
+    state = Partial(machine(4, 0), {0: "72Gi", 1: "48Gi", 2: "40Gi"}).state
+    demand = shared(1, 2, 3, most=2, sums=memory("30Gi", "30Gi"))
+    assert demand.least_cover(state, [0], free, more=more, penalty=penalty) == least

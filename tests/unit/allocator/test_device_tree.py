@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from koordra.allocator.devices.nvlink_fabric import Fabric
-from koordra.allocator.search.device_tree import DeviceTree, Orbits, inserted, nests, spread
+from koordra.allocator.search.device_tree import DeviceTree, Orbits, insert, nests, spread
 from koordra.allocator.search.symmetry import Symmetry
 from koordra.api import names
 
@@ -32,6 +32,7 @@ def test_a_value_nests_under_one_path(values: str, above: list[str], expected: b
     ("group", "lower", "expected"),
     [
         ({0: "p", 2: "p"}, [], ["p", "", "p"]),
+        ({}, [], []),
         ({0: "p"}, [["r", "r", ""]], ["p", "p", ""]),
         ({0: "p", 1: "q"}, [["r", "r", "r"]], ["p", "q", ""]),
         ({0: "p", 2: "q"}, [["r", "r", "s", "s"]], ["p", "p", "q", "q"]),
@@ -56,7 +57,8 @@ def test_devices_below_one_roof_go_along(
 )
 def test_a_level_goes_as_deep_as_it_nests(values: str, columns: list[str], depth: int | None) -> None:
     levels = [(str(number), list(column)) for number, column in enumerate(columns)]
-    assert inserted(dict(enumerate(values)), levels) == depth
+    assert insert("level", dict(enumerate(values)), levels) == depth
+    assert depth is None or levels[depth][0] == "level"
 
 
 def folded(columns: list[str], labels: list[int]) -> tuple[tuple[int, ...], Orbits]:
@@ -118,7 +120,7 @@ def test_nvlink_tells_cards_apart_for_a_score_and_for_demanded_partitions(
     scored: bool, demanded: str | None, pinned: bool
 ) -> None:
     links = ((0, 4), (4, 0))
-    state = SimpleNamespace(fabric=Fabric.of(range(2), links, []))
+    state = SimpleNamespace(fabric=Fabric((0, 1), links))
     search = cast(Any, SimpleNamespace(state=state, scored=scored, demanded=demanded))
     expected = {0: (0, links, ()), 1: (1, links, ())} if pinned else {}
     assert Symmetry._pinned_cards(cast(Any, None), search, None) == expected

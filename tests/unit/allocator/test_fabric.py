@@ -144,6 +144,20 @@ def test_shares_are_not_partitioned() -> None:
     assert len(chosen(planned(*machine(8, 0, links="hopper", labels=HONOR), parts))) == 3
 
 
+@pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
+def test_shares_beside_whole_cards_are_not_partitioned(policy: str) -> None:
+    """Neither those of another request, before it or after, nor those for which one card is just large enough."""
+    node = machine(8, 0, links="hopper", labels=HONOR)
+    cards, part = request("cards", count=2), request("part", capacity={"memory": "10Gi"})
+    for asked in ([cards, part], [part, cards]):
+        assert len(chosen(planned(*node, claim("a", *asked), policy=policy))) == 3
+    small = node[1]["spec"]["devices"][0]["capacity"]["memory"]
+    small["value"] = small["requestPolicy"]["default"] = "40Gi"
+    halves = claim("a", request("halves", count=3, capacity={"memory": "40Gi"}))
+    found = planned(*node, held(3, 4, 5, 6, 7), halves, policy=policy)
+    assert chosen(found) == ["gpu-0", "gpu-1", "gpu-2"]
+
+
 def test_a_node_without_a_table_demands_nothing() -> None:
     assert len(chosen(planned(*machine(8, 0, links="switch", labels=HONOR), gpus(3)))) == 3
     assert len(chosen(planned(*machine(4, 0, links="hopper", labels=HONOR), gpus(3)))) == 3

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from koordra.allocator import Inventory
+from koordra.allocator.devices.inventory import Inventory
+from koordra.allocator.devices.pools import kept_with_pools
 from koordra.placement import PlanError, engine_for, plan, read_inventory
 from tests.unit.allocator.machines import (
     claim,
@@ -112,12 +114,13 @@ def test_what_is_told_bit_by_bit_is_known_as_if_read_at_once(seed: int) -> None:
 def test_a_pool_is_gathered_again_only_where_it_changed() -> None:
     inventory = read_inventory([local(f"node-{number}", gpus=1) for number in range(3)])
     before = [inventory.pools(node)[0] for node in NODES]
-    inventory.put(local("node-1", gpus=2))
+    changed = local("node-1", gpus=2)
+    inventory.put_slices(changed["metadata"]["name"], [changed])
     after = [inventory.pools(node)[0] for node in NODES]
     assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
-    inventory.put(rule("rule", device="gpu-0"))
+    inventory.put_rule("rule", rule("rule", device="gpu-0"))
     assert all(pool.devices[0].taints for node in NODES for pool in inventory.pools(node))
-    inventory.remove(rule("rule"))
+    inventory.put_rule("rule", None)
     assert not any(pool.devices[0].taints for node in NODES for pool in inventory.pools(node))
 
 
@@ -134,13 +137,13 @@ def test_a_node_that_moves_sees_other_devices() -> None:
     assert len(inventory.pools(node)) == 1
 
 
-def test_what_an_inventory_is_not_about_is_refused() -> None:
-    inventory: Inventory = read_inventory([])
-    with pytest.raises(PlanError, match="neither a ResourceSlice nor a DeviceTaintRule"):
-        inventory.put({"kind": "Node", "metadata": {"name": "n"}})
-    inventory.put(rule("rule", device="gpu-0"))
+def test_an_inventory_is_about_slices_and_rules_alone() -> None:
+    broken = {"kind": "DeviceTaintRule", "metadata": {"name": "rule"}, "spec": {"taint": 1}}
+    inventory: Inventory = read_inventory([{"kind": "Node", "metadata": {"name": "n"}}])
+    assert (inventory.by_pool, inventory.rules) == ({}, {})
+    inventory.put_rule("rule", rule("rule", device="gpu-0"))
     with pytest.raises(PlanError, match="DeviceTaintRule rule"):
-        inventory.put({"kind": "DeviceTaintRule", "metadata": {"name": "rule"}, "spec": {"taint": 1}})
+        inventory.put_rule("rule", broken)
     assert list(inventory.rules) == ["rule"]
 
 
@@ -162,3 +165,13 @@ def test_counters_of_another_nodes_pool_leave_a_node_alone() -> None:
         "n2": ["n2"],
     }
     assert nodes["n1"].state is nodes["n2"].state, "nodes that publish the same share what is found out"
+
+
+def test_what_is_made_of_pools_is_made_anew_for_other_pools() -> None:
+    """A gang shows a node without some of its NICs: nothing that was made of the whole pool counts for that one."""
+    inventory = read_inventory([local("node-1", gpus=3)])
+    (pool,) = pools = inventory.pools(NODES[1])
+    kept = kept_with_pools(lambda pools: [one.id.device for pool in pools for one in pool.devices])
+    assert kept(pools) is kept(tuple(pools))
+    assert kept([replace(pool, devices=pool.devices[1:])]) == kept(pools)[1:]
+    assert kept(pools) == ["gpu-0", "gpu-1", "gpu-2"]

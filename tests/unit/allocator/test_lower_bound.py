@@ -7,19 +7,23 @@ in test_cost_bound.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from koordra.allocator.search.lower_bound import LowerBound, _Option
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import CostPair, Outcome, Position
 from koordra.placement import plan
 from tests.unit.allocator.machines import (
+    allocated,
     claim,
     config,
     counters_of,
     cut_card,
     device_classes,
+    devices_of,
     joint,
     machine,
     node,
@@ -136,6 +140,14 @@ def test_shares_of_nics_may_coincide_but_where_each_gpu_has_its_own() -> None:
     assert on_switches.bounds == [near + 1500, near + 20 + 1500, near + 20 + 1500, near + 20 + 1500]
 
 
+def test_a_gpu_that_is_not_in_the_joint_allocation_needs_no_nic() -> None:
+    asked = [request("g"), request("n", "nic", capacity={"share": "25"}), request("h")]
+    seen = Seen(HGX, *asked, configs=[joint("NUMANode", requests=["g", "n"])])
+    near = 2 * MILLION + 2 * STEP + 750 + 750
+    # The second GPU is on the NUMA node of the first one's NIC at best: 4 steps away instead of 1.
+    assert seen.bounds == [near, near, near + 3 * MILLION, near + 3 * MILLION + 20]
+
+
 def test_what_later_requests_can_bring_is_counted_per_joint_allocation() -> None:
     asked = [request("g"), request("n", "nic", 2), request("m", "nic"), request("h", "nic")]
     assert Seen(HGX, *asked, configs=[joint("NUMANode", requests=["g", "n", "m"])]).nics_after == [
@@ -143,8 +155,61 @@ def test_what_later_requests_can_bring_is_counted_per_joint_allocation() -> None
     ]
 
 
+def in_use(device: str, **consumed: str) -> Dict:
+    result = {"request": "r", "driver": "koordra.io", "pool": "node-1", "device": device, "shareID": "s"}
+    holder = claim(f"on-{device}", namespace="elsewhere")
+    return allocated(holder, {"devices": {"results": [{**result, "consumedCapacity": consumed}]}})
+
+
+@pytest.mark.parametrize("scopes", [("Node", "NUMANode"), ("NUMANode", "Node")])
+def test_a_nic_that_one_rule_needs_serves_another_rule_too(scopes: Sequence[str]) -> None:
+    """The card in use is the better one. Its NUMA node has one NIC, which is all that the rule over the node lacks."""
+    asked = claim(
+        "a",
+        request("g", capacity={"memory": "20Gi"}),
+        request("n", "nic", capacity={"share": "25"}),
+        configs=[joint(scope) for scope in scopes],
+    )
+    busy = in_use("gpu-1", memory="40Gi", cores="0", slots="1")
+    found = plan([*device_classes(), *machine(2, 2, per_numa=1), busy, asked])
+    assert devices_of(found.allocations["default/a"]) == ["gpu-1", "nic-1"]
+
+
+def test_a_nic_that_one_rule_needs_leaves_another_one_to_further_gpus() -> None:
+    """GPU 1 is given NIC 0; once its switch has got NIC 1, NIC 0 is there for GPU 0 as far as the rule over the node goes."""
+    asked = claim(
+        "a",
+        request("g", capacity={"memory": "40Gi"}),
+        request("n", "nic", capacity={"share": "50"}),
+        request("h", capacity={"memory": "80Gi"}),
+        request("o", "nic", capacity={"share": "100"}),
+        configs=[joint("PCIeSwitch"), joint("Node")],
+    )
+    busy = [
+        in_use("gpu-1", memory="40Gi", cores="0", slots="1"),
+        in_use("nic-0", share="50", bandwidth="0"),
+    ]
+    found = plan([*device_classes(), *machine(3, 3), *busy, asked], policy="Binpack")
+    assert devices_of(found.allocations["default/a"]) == ["gpu-1", "nic-0", "gpu-0", "nic-1"]
+
+
 def test_what_later_requests_take_of_a_partition_is_counted() -> None:
     asked = [request("g", count=2), request("n", "nic"), request("h", count=2)]
     honored = [config("GpuConfig", partition="Honor")]
     seen = Seen(machine(8, 8, links="hopper"), *asked, configs=honored)
     assert seen.cards_after == [(2, 2), (2, 2), (0, 0)]
+
+
+def test_what_open_requests_waste_is_the_least_of_each_together() -> None:
+    """Admin access wastes nothing, and a request that no device can serve is nobody's."""
+    least = {(0, 5): 70, (0, None): 30, (1, None): -20}
+    waste = SimpleNamespace(least=lambda device, amounts: least[device, amounts and amounts["memory"]])
+    requests = [
+        [_Option(2, {0: {"memory": 5}}, admin=False), _Option(3, {0: None}, admin=False)],
+        [_Option(1, {}, admin=False)],
+        [_Option(1, {0: None, 1: None}, admin=False)],
+        [_Option(1, {0: None}, admin=False), _Option(1, {0: None}, admin=True)],
+    ]
+    for known, expected in ((waste, [70, -20, -20, 0, 0]), (None, [0] * 5)):
+        cost = cast(Any, SimpleNamespace(waste=known))
+        assert LowerBound._wastes_of(cast(Any, None), requests, cost) == expected

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import worst_level
 from koordra.placement import Plan, PlanError, plan
+from koordra_devcluster.demo.report import worst_level
 from tests.unit.allocator.machines import (
     allocated,
     claim,
@@ -297,6 +297,23 @@ def test_taints_other_than_the_joint_one_are_honoured(taint: Dict, reason: str) 
     # What the node still uses is not free for anybody.
     free = taint["key"] != "koordra.io/held"
     assert ("default/a" in planned(node(), slice_of(devices), tolerating).allocations) is free
+
+
+@pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
+def test_a_tainted_device_serves_no_alternative_either(policy: str) -> None:
+    taint = {"key": "example.com/x", "effect": "NoSchedule"}
+    devices = [gpu(0, place=place(0), taints=[taint]), gpu(1, place=place(1))]
+    either = [{"name": kind, "deviceClassName": f"{kind}.koordra.io"} for kind in ("gpu", "mig")]
+    wanted = claim("a", {"name": "either", "firstAvailable": either})
+    found = plan([*device_classes(), node(), slice_of(devices), wanted], policy=policy)
+    assert devices_of(found.allocations["default/a"]) == ["gpu-1"]
+
+
+def test_a_selector_that_fails_on_one_device_leaves_the_others_to_a_scored_policy() -> None:
+    devices = [gpu(0, place=place(0)), gpu(1, place=place(1), tier="fast")]
+    fast = [{"cel": {"expression": 'device.attributes["koordra.io"].tier == "fast"'}}]
+    found = plan([*device_classes(), node(), slice_of(devices), claim("a", request("gpu", selectors=fast))])
+    assert devices_of(found.allocations["default/a"]) == ["gpu-1"]
 
 
 def test_a_taint_rule_keeps_a_device_away() -> None:

@@ -135,12 +135,16 @@ def test_nodes_of_one_form_are_searched_once(tried: list[int]) -> None:
     assert len(tried) == 1
 
 
-def partitions(*sizes: int, of: int) -> list[Dict]:
-    """One card cut into dedicated parts that take so much of one counter; listed as given."""
+def partitions(*sizes: int | None, of: int) -> list[Dict]:
+    """One card cut into dedicated parts that take so much of one counter (None: of no counter); listed as given."""
     devices = [
         {
             "name": f"part-{number}",
-            "consumesCounters": [{"counterSet": "card", "counters": {"slices": {"value": str(size)}}}],
+            "consumesCounters": [
+                {"counterSet": "card", "counters": {"slices": {"value": str(amount)}}}
+                for amount in [size]
+                if amount is not None
+            ],
         }
         for number, size in enumerate(sizes)
     ]
@@ -179,10 +183,11 @@ def parts(*counts: int) -> Dict:
         ([*[20] * 4, *[10] * 20], 120, (12,), [*range(4, 16)]),
         ([0, 5, 5], 5, (2,), [0, 1]),
         ([0, 5, 5], 5, (3,), None),
+        ([3, 3, None, None], 5, (3,), [0, 2, 3]),
     ],
 )
 def test_parts_that_leave_too_little_for_the_others_are_not_tried(
-    sizes: list[int],
+    sizes: list[int | None],
     of: int,
     counts: tuple[int, ...],
     expected: list[int] | None,
@@ -194,6 +199,16 @@ def test_parts_that_leave_too_little_for_the_others_are_not_tried(
     names = None if chosen is None else sorted(int(name.removeprefix("part-")) for name in devices_of(chosen))
     assert names == (None if expected is None else sorted(expected))
     assert sum(tried) < 150
+
+
+@pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
+def test_a_part_larger_than_its_card_is_not_tried_where_the_others_take_nothing(
+    policy: str, tried: list[int]
+) -> None:
+    """Three tries: the first of the others, the same for the second place, and the second."""
+    found = plan([*partitions(9, None, None, of=5), parts(2)], policy=policy)
+    assert devices_of(found.allocations["default/parts"]) == ["part-1", "part-2"]
+    assert tried == [3]
 
 
 def test_one_value_for_all_needs_room_for_all(tried: list[int]) -> None:
@@ -222,6 +237,40 @@ def test_a_claim_that_is_too_large_goes_back_to_its_last_alternative(tried: list
     results = found.allocations["default/parts"]["devices"]["results"]
     assert {entry["request"] for entry in results} == {"r0/take-10", "r1/take-10", "r2/take-10"}
     assert sum(tried) < 1000
+
+
+def model(*names: str) -> list[Dict]:
+    expression = 'device.attributes["koordra.io"].model in {}'
+    return [{"cel": {"expression": expression.format(list(names)).replace("'", '"')}}]
+
+
+@pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
+@pytest.mark.parametrize("order", [("one", "many"), ("many", "one")])
+def test_a_claim_that_is_too_large_with_one_alternative_is_tried_with_other_devices(
+    order: Sequence[str], policy: str
+) -> None:
+    """With 20 and 12 the claim is too large. With 1 and 12 it is not, but that needs the second card of the first request."""
+    cards = [gpu(n, place=place(n, per_numa=1), model="first") for n in range(2)]
+    cards.append(gpu(2, place=place(1, per_numa=1), model="second"))
+    cards += [gpu(n, place=place(9, per_numa=1), model="many") for n in range(3, 35)]
+    either = {
+        "one": {"name": "one", "deviceClassName": "gpu.koordra.io", "selectors": model("second")},
+        "many": {
+            "name": "many",
+            "deviceClassName": "gpu.koordra.io",
+            "count": 20,
+            "selectors": model("many"),
+        },
+    }
+    wanted = claim(
+        "a",
+        request("first", selectors=model("first")),
+        {"name": "either", "firstAvailable": [either[name] for name in order]},
+        request("rest", count=12, selectors=model("many")),
+        constraints=[{"requests": ["first", "either/one"], "matchAttribute": "koordra.io/numaNode"}],
+    )
+    found = plan([*device_classes(), node(), slice_of(cards), wanted], policy=policy)
+    assert devices_of(found.allocations["default/a"])[:2] == ["gpu-1", "gpu-2"]
 
 
 def test_taking_everything_in_different_amounts_is_still_weighed() -> None:
@@ -258,6 +307,20 @@ def test_shares_that_want_one_full_card_are_refused_without_a_search(tried: list
     assert sum(tried) == 0
 
 
+def test_a_card_that_was_cleared_for_one_request_is_not_cleared_for_the_next(tried: list[int]) -> None:
+    """The first request makes way on the first card for the second one, which cannot do so for the third."""
+    asked = [request("any"), request("one", selectors=only(0)), request("other", selectors=only(0))]
+    found = plan([*device_classes(), *machine(3, 0), claim("a", *asked)])
+    assert set(found.unsatisfiable) == {"default/a"}
+    assert sum(tried) == 0
+
+
+def test_what_cannot_be_better_than_the_best_is_not_entered(tried: list[int]) -> None:
+    found = plan([*device_classes(), *machine(8, 0), claim("a", request("g"), request("h"), request("i"))])
+    assert devices_of(found.allocations["default/a"]) == ["gpu-0", "gpu-1", "gpu-2"]
+    assert tried == [7]
+
+
 def test_a_claim_for_everything_is_searched_once_however_unlike_the_cards_are(tried: list[int]) -> None:
     """Every choice leaves the same behind: the first is as good as any of the 120."""
     unlike = [
@@ -275,3 +338,16 @@ def test_gpus_without_a_nic_in_their_scope_are_left_out_before_the_search(tried:
     found = plan([*device_classes(), *moved_nic(), joint_claim()])
     assert set(found.unsatisfiable) == {"default/pairs"}
     assert sum(tried) <= 200
+
+
+@pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
+def test_states_are_not_compared_where_the_first_way_is_the_answer(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In upstream's order as long as there are few dead ends, and where every choice leaves the same behind."""
+    monkeypatch.delattr(Search, "_key")
+    found = plan(
+        [*device_classes(), *machine(2, 2), claim("a", request("g", count=2), request("n", "nic", 2))],
+        policy=policy,
+    )
+    assert len(devices_of(found.allocations["default/a"])) == 4

@@ -223,6 +223,15 @@ def test_functions_are_counted_exactly() -> None:
     assert set(found.unsatisfiable) == {"default/c3"}
 
 
+@pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
+def test_a_share_that_was_taken_back_pays_again(policy: str) -> None:
+    """Each of two cards takes all of one counter: not both, whichever comes first."""
+    cards = [consumes(gpu(n, place=place(n)), "both", 4) for n in range(2)]
+    published = split(cards, [{"name": "both", "counters": {"slices": {"value": "4"}}}])
+    found = planned(*published, *alone("a", request("gpu", count=2), configs=PERCENT_30), policy=policy)
+    assert set(found.unsatisfiable) == {"default/a"}
+
+
 def test_admin_access_is_to_busy_cards_too() -> None:
     """Looking at a card takes nothing of it, so it neither waits for room nor takes any (upstream, KEP 5018)."""
     look = request("all")

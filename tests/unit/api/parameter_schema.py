@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koordra.api.opaque.parameters import _REQUIRED, API_VERSION, KINDS, Field
-from koordra.api.opaque.rdma_network import _GUID, _INTERFACE
+from koordra.api.opaque.parameters import _REQUIRED, API_VERSION, KINDS, FieldType, allowed
+from koordra.api.opaque.rdma_network import _GUID, _INTERFACE, RdmaNetwork
 
 
 def schema() -> dict[str, Any]:
@@ -18,16 +18,17 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _kind_schema(name: str, fields: Mapping[str, Field]) -> dict[str, Any]:
+def _kind_schema(name: str, fields: Mapping[str, FieldType]) -> dict[str, Any]:
     properties: dict[str, Any] = {"apiVersion": {"const": API_VERSION}, "kind": {"const": name}}
     for field, entry in fields.items():
-        if entry.network:
+        if entry is RdmaNetwork:
             properties[field] = network_schema()
-        elif words := entry.allowed():
-            word = {"enum": list(words)}
-            properties[field] = {"type": "array", "items": word, "minItems": 1} if entry.several else word
-        elif entry.whole is not None:
-            properties[field] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
+        elif isinstance(entry, list):
+            properties[field] = {"type": "array", "items": {"enum": list(allowed(entry[0]))}, "minItems": 1}
+        elif words := allowed(entry):
+            properties[field] = {"enum": list(words)}
+        elif isinstance(entry, range):
+            properties[field] = {"type": "integer", "minimum": entry[0], "maximum": entry[-1]}
         else:
             properties[field] = {"type": "boolean"}
     required = ["apiVersion", "kind", *(field for field in fields if field == _REQUIRED.get(name))]

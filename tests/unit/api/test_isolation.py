@@ -15,7 +15,7 @@ from koordra.api.opaque.isolation import (
     node_policy,
     published_policy,
 )
-from koordra.api.opaque.parameters import GpuConfig, decode, isolations, reject_operator_fields
+from koordra.api.opaque.parameters import GpuConfig, decode, isolations
 from koordra.errors import InvalidInput, InvalidParameters
 
 UNLIMITED = IsolationPolicy(("none",))
@@ -105,17 +105,17 @@ def test_a_nodes_policy_holds_together() -> None:
             node_policy(allowed, default)
 
 
-def gpu_config(**fields: Any) -> Any:
+def gpu_config(*, in_claim: bool = False, **fields: Any) -> Any:
     body = {"apiVersion": "koordra.io/v1alpha1", "kind": "GpuConfig", **fields}
-    return decode(body, object="x", field="p")
+    return decode(body, object="x", field="p", in_claim=in_claim)
 
 
 def test_the_fields_of_a_class() -> None:
     found = gpu_config(allowedIsolation=["mps", "limiter"], defaultIsolation="limiter")
     assert found == GpuConfig(allowed_isolation=("mps", "limiter"), default_isolation="limiter")
     with pytest.raises(InvalidParameters, match="is for the operator to say"):
-        reject_operator_fields(found, object="claim", field="p")
-    reject_operator_fields(gpu_config(isolation="mps"), object="claim", field="p")
+        gpu_config(allowedIsolation=["mps", "limiter"], defaultIsolation="limiter", in_claim=True)
+    assert gpu_config(isolation="mps", in_claim=True) == GpuConfig(isolation="mps")
 
 
 @pytest.mark.parametrize(

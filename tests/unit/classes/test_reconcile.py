@@ -71,7 +71,6 @@ def reconcile(api: Api, *, hour: int = 0, may_write: bool = True) -> None:
         own_namespace="koordra-system",
         now=lambda: f"2026-11-21T{hour:02}:00:00Z",
         may_write=lambda: may_write,
-        selector_problem=lambda expression: "no such thing" if "nonsense" in expression else None,
     )
     reconciler.reconcile(
         api.all(RESOURCE_CLASSES),
@@ -193,9 +192,7 @@ def test_nothing_is_written_after_the_lease(api: Api) -> None:
 
 def test_a_cache_that_lags_is_waited_for(api: Api) -> None:
     api.put(RESOURCE_CLASSES, a_class())
-    reconciler = ClassReconciler(
-        api, own_namespace="n", now=lambda: "", may_write=lambda: True, selector_problem=lambda _: None
-    )
+    reconciler = ClassReconciler(api, own_namespace="n", now=lambda: "", may_write=lambda: True)
     reconciler.reconcile(api.all(RESOURCE_CLASSES), {}, {})
     with pytest.raises(ApiUnreachable):
         reconciler.reconcile(api.all(RESOURCE_CLASSES), {}, {})

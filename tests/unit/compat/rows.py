@@ -928,6 +928,37 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         "GPUs have no virtual functions",
         Settings(),
     ),
+    *(
+        (
+            f"koordinator-selector-{number}",
+            with_hint({K + "rdma": 1}, {"rdma": {"selector": selector}}),
+            told,
+            Settings(),
+        )
+        for number, (selector, told) in enumerate(
+            (
+                ("type=w", "device-allocate-hint].rdma.selector: is not an object"),
+                (
+                    {"labels": {}},
+                    "rdma.selector.labels: is no field of a label selector; fields are matchLabels",
+                ),
+                ({"matchLabels": ["w"]}, "rdma.selector.matchLabels: is not an object"),
+                ({"matchExpressions": {"key": "type"}}, "rdma.selector.matchExpressions: is not a list"),
+                ({"matchExpressions": ["type"]}, "rdma.selector.matchExpressions[0]: is not an object"),
+                ({"matchExpressions": [{"key": "type"}]}, "matchExpressions[0].operator: '' is no operator"),
+                (
+                    {"matchExpressions": [{"key": "type", "operator": "Like", "values": ["w"]}]},
+                    "'Like' is no operator of a label selector; operators are In, NotIn, Exists, DoesNotExist",
+                ),
+                ({"matchExpressions": [{"key": "type", "operator": "In"}]}, "[0].values: In wants values"),
+                (
+                    {"matchExpressions": [{"key": "type", "operator": "Exists", "values": ["w"]}]},
+                    "[0].values: Exists wants no values",
+                ),
+                ({"matchExpressions": [{"operator": "Exists"}]}, "matchExpressions[0].key: is missing"),
+            )
+        )
+    ),
     (
         "koordinator-device",
         with_hint({N + "gpu": 2}, {"gpu": {"requiredTopologyScope": "Device"}}),

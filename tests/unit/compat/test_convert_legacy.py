@@ -230,7 +230,7 @@ def test_the_default_dialect_is_an_option() -> None:
         ("nvidia: {gpuCorePolicy: hard}", "gpuCorePolicy: 'hard' is not allowed"),
         ("plain: {replicas: 0}", "plain.replicas: 0 is not a whole number from 1 up"),
         ("- 1", "is not an object"),
-        ("{", "cannot be read"),
+        ("{", "is not YAML"),
     ],
 )
 def test_settings_are_read_strictly(text: str, told: str, tmp_path: Path) -> None:

@@ -23,17 +23,10 @@ DIALECT = '''
 from typing import Final
 
 from koordra.compat.dialect import (
-    GIB, ContainerRequest, Dialect, Memory, NormalizedRequest, PodView, Settings, Share,
-    annotation, charges, number_section, resource, scheduler, written,
+    GIB, ContainerRequest, Dialect, Memory, NormalizedRequest, PodView, Settings, Share, charges, number_section,
 )
 
 SLICES: Final = "acme.example/gpu-slices"
-NAMES: Final = (
-    resource(SLICES, "slices of a card", "capacity `memory`"),
-    annotation("acme.example/*", "others", "not read"),
-    written("acme.example/card", "card that was chosen"),
-    scheduler("acme-scheduler", "Acme's", "taken out"),
-)
 
 
 def _slice(settings: Settings) -> int:
@@ -52,11 +45,12 @@ def _share(request: ContainerRequest) -> Share | None:
 DIALECT: Final = Dialect(
     "acme",
     "Acme's slices",
-    NAMES,
     parse,
-    charges={SLICES: charges.memory_in(_slice)},
-    environment=lambda cards, _pod, unit: (("ACME_SLICES", str(cards[0].memory // unit)),),
-    annotations=lambda found: {"acme.example/card": found.minors()},
+    {SLICES: charges.memory_in(_slice)},
+    annotations=("acme.example/*",),
+    written=("acme.example/card",),
+    environment=lambda granted: (("ACME_SLICES", str(granted.cards[0].memory // granted.unit)),),
+    allocation_annotations=lambda found: {"acme.example/card": found.minors()},
     memory_unit=_slice,
     node_labels={"acme.example/cards": lambda cards: str(cards.count)},
     publishers=(("acme.example/gpu-", "Acme's agent"),),
@@ -106,8 +100,8 @@ device = A(request=request, device="gpu-0", type="gpu", admin_access=False, shar
            consumed=((names.CAPACITY_MEMORY, "20Gi"),))
 inventory = A(published={"gpu-0": A(capacity={names.CAPACITY_MEMORY: A(value=80 << 30)})},
               attributes=lambda _: {names.ATTR_MINOR: 3})
-(edits,) = legacy_edits(A(devices=(device,)), labels=inner["metadata"]["labels"],
-                        annotations={names.DOMAIN + "memory-unit": str(1 << 30)}, inventory=inventory)
+(edits,) = legacy_edits(A(devices=(device,)), {"metadata": {"labels": inner["metadata"]["labels"],
+                        "annotations": {names.DOMAIN + "memory-unit": str(1 << 30)}}}, inventory=inventory)
 slices = [{"spec": {"driver": names.DRIVER, "pool": {"name": "n"}, "devices": [{
     "name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "minor": {"int": 3}}, "capacity": {"memory": {"value": "80Gi"}}}]}}]
 claim = {"status": {"allocation": {"devices": {"results": [

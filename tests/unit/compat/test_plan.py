@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from koordra.cli.convert import convert_command
 from koordra.cli.plan import plan_command
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidManifest
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement import plan
 from tests.machines import catalogue
 from tests.unit.allocator.machines import node
@@ -29,8 +30,9 @@ SAME_PCIE = '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'
 @lru_cache
 def cluster(name: str, *, mig: bool = False, vfs: bool = False) -> str:
     machine = catalogue.machine(name)
+    offering = replace(WITHOUT_POLICY, mig=mig, vfs=vfs)
     slices = build_slices(
-        machine, node_name="node-1", node_uid=None, mode="joint", generation=1, mig=mig, vfs=vfs
+        machine, node_name="node-1", node_uid=None, mode="joint", generation=1, offering=offering
     )
     return json.dumps([node("node-1"), *slices])
 

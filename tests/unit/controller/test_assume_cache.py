@@ -69,3 +69,12 @@ def test_a_lost_claim_is_nothing_and_a_forgotten_one_is_what_the_cache_shows() -
     assert cache.current(claim("6")) is None
     cache.forget("u")
     assert (cache.current(claim("6")), cache.pending_writes()) == (claim("6"), [])
+
+
+def test_what_the_cache_has_caught_up_with_is_known_by_the_cache_alone() -> None:
+    cache = AssumeCache()
+    cache.assume(claim("7"))
+    assert not cache.has_caught_up_with(claim("6"))
+    assert cache.has_caught_up_with(claim("7"))
+    assert not cache.has_caught_up_with(claim("7")), "a later event is news"
+    assert cache.current(claim("6")) == claim("6"), "nothing is kept"

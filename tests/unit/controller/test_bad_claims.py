@@ -155,6 +155,14 @@ def test_slices_and_rules_that_cannot_be_read_say_so_on_the_claims_that_wait_for
     cluster.settle()
     assert cluster.reasons() == ["PoolIncomplete"]
     assert "ResourceSlice n0-koordra: spec.devices[0].capacity[memory]" in cluster.told[0].message
+    cluster.api.edit(
+        RESOURCE_SLICES,
+        "n0-koordra",
+        lambda found: found["spec"]["devices"][0].update(capacity={"memory": {"value": "y"}}),
+    )
+    cluster.pass_time(60)
+    cluster.settle()
+    assert "'y' is not a quantity" in cluster.told[-1].message
     rules = JointCluster(nodes=1)
     rules.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "odd"}, "spec": {"taint": "x"}})
     rules.claim("c")

@@ -10,11 +10,11 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.conflicts import conflict_rules
 from koordra.controller.conflicts.conflict_watch import REPEAT, ConflictWatch
 from koordra.controller.reporting import claim_events
+from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node
 
 GUARDED = device_class(names.CLASS_GPU, "gpu")
@@ -53,8 +53,9 @@ def test_devices_of_native_nodes_may_be_selected_by_anybody() -> None:
     )
 
 
-def two_drivers(slices: list[Object]) -> list[conflict_rules.DeviceConflict]:
-    return conflict_rules.contest_conflicts(conflict_rules.contests(slices), node("n0"))
+def two_drivers(slices: list[Object]) -> list[claim_events.ClaimEvent]:
+    by_name = [{**entry, "metadata": {"name": str(number)}} for number, entry in enumerate(slices)]
+    return ConflictWatch(ClusterCache.of(Cluster(nodes=[node("n0")], slices=by_name))).report(now=0.0)
 
 
 def test_two_drivers_that_publish_one_pci_device() -> None:

@@ -9,17 +9,19 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
 from koordra.controller.cache.assume_cache import AssumeCache, is_older
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.groups import most_urgent, urgency
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.cache.slice_index import joint_slices
 from koordra.controller.claims import Owner
+from koordra.controller.placer import Placer
 from koordra.controller.writes import dropped_fields
+from koordra.placement.request.groups import urgency
+from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -92,7 +94,7 @@ def test_order_is_priority_then_age_then_name() -> None:
         pod("old", [], created="2026-11-21T00:00:01Z"),
     ]
     assert [objects.name(each) for each in sorted(pods, key=urgency)] == ["high", "old", "a", "b", "low"]
-    assert most_urgent(pods) == urgency(pods[3])
+    assert min(map(urgency, pods)) == urgency(pods[3])
 
 
 def test_exclusions_double_up_to_a_bound_and_are_forgotten_with_the_pod() -> None:
@@ -103,7 +105,8 @@ def test_exclusions_double_up_to_a_bound_and_are_forgotten_with_the_pod() -> Non
         pauses.append(entry.until - now)
         assert kept.active("p", now) == {"n0": "no"}
         assert kept.active("p", entry.until) == {}
-        assert kept.next_expiry(now) == entry.until
+        assert kept.changed(now) == {"p"}
+        assert kept.next_expiry == entry.until
         now = entry.until
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
     assert kept.refusals("p") == 8
@@ -204,12 +207,28 @@ def test_the_epoch_rises_only_when_room_may_have_been_made() -> None:
     cache.adopt(Cluster(nodes=[cordoned], slices=slices))
     assert (cache.capacity_epoch.epoch, cache.capacity_epoch.changed_nodes()) == (epoch + 2, ["n0"])
 
-    bound = {**pod("p", []), "metadata": {"name": "p", "uid": "p"}}
-    bound["spec"]["nodeName"] = "n0"
-    cache.adopt(Cluster(nodes=[cordoned], slices=slices, pods=[bound]))
-    assert cache.capacity_epoch.epoch == epoch + 2
-    cache.adopt(Cluster(nodes=[cordoned], slices=slices))
-    assert cache.capacity_epoch.epoch == epoch + 3
+
+def test_pods_make_room_when_they_are_gone_or_ask_for_less() -> None:
+    def asking(cpu: str, **status: str) -> Object:
+        resources = {"requests": {"cpu": cpu}}
+        found = pod("p", [], nodeName="n0", containers=[{"name": "main", "resources": resources}])
+        return {**found, "status": {"phase": "Running", **status}}
+
+    placer, cache = Placer(), ClusterCache.of(Cluster(nodes=[node("n0")]))
+    placer.sync(cache)
+    pods, found = placer.engine.index.pods, []
+    for now in (
+        [asking("8")],
+        [asking("8", message="runs")],
+        [asking("4")],
+        [asking("4", phase="Failed")],
+        [],
+    ):
+        cache.adopt(Cluster(nodes=[*cache.nodes.values()], pods=now))
+        with placer.overlay(frozenset({"default/p"})):
+            assert not pods.on("n0")
+        found.append(pods.room_version)
+    assert found == [0, 0, 1, 2, 2]
 
 
 def test_a_claim_that_moved_has_made_room() -> None:

@@ -17,10 +17,11 @@ from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.devices import device_rows
 from koordra.cli.main import cli
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node
 from tests.machines.catalogue import machine
+from tests.machines.placements import with_every_placement
 
 
 def slices(name: str, of: str, mode: Any = names.MODE_JOINT) -> list[dict[str, Any]]:
@@ -32,13 +33,12 @@ def uncut(name: str) -> list[dict[str, Any]]:
     made = machine("mig-a100")
     card = replace(made.gpus[0], mig_instances=())
     return build_slices(
-        replace(made, gpus=(card,), nics=()),
+        with_every_placement(replace(made, gpus=(card,), nics=())),
         node_name=name,
         node_uid=None,
         mode=names.MODE_JOINT,
         generation=1,
-        mig=True,
-        mig_placements=True,
+        offering=replace(WITHOUT_POLICY, mig=True),
     )
 
 

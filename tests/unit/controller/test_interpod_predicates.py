@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from koordra.allocator.features import Features
 from koordra.api import names, objects
+from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
-from koordra.controller.allocation.interpod_predicates import InterPodPredicates
-from koordra.controller.allocation.pod_terms import host_ports, label_selector_matches, reads_other_pods
-from koordra.controller.cache.changes import Cluster
+from koordra.controller.allocation.interpod_predicates import (
+    InterPodPredicates,
+    host_ports,
+    label_selector_matches,
+    reads_other_pods,
+)
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.placement.index import ClusterIndex
-from tests.fakes.joint_cluster import claim, node, pod
+from tests.fakes.cluster import Cluster
+from tests.fakes.joint_cluster import JointCluster, claim, node, pod
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -51,7 +57,7 @@ def predicates(nodes: list[Object], running: dict[str, list[Object]], **more: An
     index = ClusterIndex(Features.of(None))
     of_node = {objects.name(one): one for one in nodes}
     index.sync({"Node": of_node, "Pod": {objects.key(one): one for one in pods}})
-    return InterPodPredicates(ClusterCache.of(Cluster(nodes=nodes, pods=pods, **more)), index.nodes)
+    return InterPodPredicates(ClusterCache.of(Cluster(nodes=nodes, pods=pods, **more)), index)
 
 
 def with_port(name: str, **port: Any) -> Object:
@@ -239,3 +245,92 @@ def test_only_volumes_of_persistent_volume_claims_look_at_other_pods() -> None:
     assert reads_other_pods(
         {"spec": {"volumes": [{"name": "cache", "ephemeral": {"volumeClaimTemplate": {}}}]}}
     )
+
+
+def test_only_pods_on_nodes_repel_others_and_their_end_makes_room() -> None:
+    """Those that wait are not looked through for each other, nor is everything considered anew when one more comes."""
+    cluster = JointCluster(nodes=1)
+    apart = affinity("podAntiAffinity", "kubernetes.io/hostname", {"app": "w"})
+    step = cluster.reconciler.allocation
+    for number in range(3):
+        cluster.claim(f"much-{number}", count=99)
+        cluster.pod(f"p{number}", f"much-{number}", affinity=apart)
+    cluster.settle()
+    pods = step.placer.engine.index.pods
+    assert (pods.repelling, pods.repelling_version) == ({}, 0)
+    cluster.pod("runs", affinity=apart, nodeName="n0")
+    cluster.claim("one")
+    waits = pod("waits", ["one"])
+    waits["metadata"]["labels"] = {"app": "w"}
+    cluster.api.create(PODS, waits)
+    cluster.settle()
+    assert [*pods.repelling] == ["default/runs"]
+    assert cluster.node_of("one") is None
+    cluster.pod_ends("runs")
+    cluster.settle()
+    assert cluster.node_of("one") == "n0"
+    assert (pods.repelling, pods.repelling_version) == ({}, 2)
+
+
+def test_preferred_anti_affinity_keeps_nobody_away_and_has_nobody_considered_anew() -> None:
+    cluster = JointCluster(nodes=1)
+    term = affinity("podAntiAffinity", HOST, {"app": "w"})["podAntiAffinity"][REQUIRED][0]
+    weighted = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
+    cluster.pod("runs", affinity={"podAntiAffinity": weighted}, nodeName="n0")
+    cluster.settle()
+    pods = cluster.reconciler.allocation.placer.engine.index.pods
+    assert (pods.on("n0"), pods.repelling, pods.repelling_version) == ((ANY,), {}, 0)
+    assert not reads_other_pods({"spec": {"affinity": {"podAntiAffinity": weighted}}})
+    for kind in ("podAffinity", "podAntiAffinity"):
+        assert reads_other_pods({"spec": {"affinity": affinity(kind, HOST, {})}})
+
+
+def test_of_several_pods_that_repel_it_a_pod_is_told_of_the_same_one() -> None:
+    """Whatever was tried in between: else it were planned again, and told another text, for nothing."""
+    cluster = JointCluster(nodes=1)
+    for name in ("a", "b"):
+        cluster.pod(name, affinity=affinity("podAntiAffinity", HOST, {"app": "w"}), nodeName="n0")
+    cluster.claim("one")
+    waits = pod("waits", ["one"])
+    waits["metadata"]["labels"] = {"app": "w"}
+    cluster.api.create(PODS, waits)
+    cluster.settle()
+    queue, placer = cluster.reconciler.allocation.queue, cluster.reconciler.allocation.placer
+    before = dict(queue.waiting)
+    with placer.overlay(frozenset({objects.uid(cluster.api.get(PODS, "a"))})):
+        assert [*placer.engine.index.pods.repelling] == ["default/b"]
+    cluster.pod("another", affinity=affinity("podAntiAffinity", HOST, {"app": "x"}), nodeName="n0")
+    cluster.settle()
+    assert queue.waiting == before
+
+
+def test_a_namespace_of_other_labels_is_repelled_no_longer() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.api.create(NAMESPACES, {"metadata": {"name": "default", "labels": {"team": "a"}}})
+    apart = affinity("podAntiAffinity", HOST, {})
+    apart["podAntiAffinity"][REQUIRED][0]["namespaceSelector"] = {"matchLabels": {"team": "a"}}
+    cluster.pod("runs", affinity=apart, nodeName="n0")
+    cluster.claim("one")
+    cluster.pod("waits", "one")
+    cluster.settle()
+    assert cluster.node_of("one") is None
+    cluster.api.edit(NAMESPACES, "default", lambda found: found["metadata"].update(labels={"team": "b"}))
+    cluster.settle()
+    assert cluster.node_of("one") == "n0"
+
+
+def test_who_waits_is_told_of_a_pod_that_repels_it_since() -> None:
+    cluster = JointCluster(nodes=1)
+    apart = affinity("podAntiAffinity", "kubernetes.io/hostname", {"app": "w"})
+    cluster.claim("much", count=99)
+    waits = pod("waits", ["much"])
+    waits["metadata"]["labels"] = {"app": "w"}
+    cluster.api.create(PODS, waits)
+    cluster.settle()
+    cluster.claim("one")
+    cluster.pod("p", "one", affinity=apart)
+    cluster.settle()
+    assert cluster.node_of("one") == "n0"
+    cluster.pass_time(600)
+    cluster.settle()
+    assert any("pod default/p there has anti-affinity" in told.message for told in cluster.told)

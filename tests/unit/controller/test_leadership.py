@@ -230,11 +230,10 @@ def test_whether_the_last_look_was_answered() -> None:
 
 def test_the_times_are_the_ones_that_are_given() -> None:
     times = LeaseTimes(lease=60.0, retry=4.0, timeout=8.0)
-    for given, expected in ((times, times), (None, LeaseTimes())):
-        lease = LeaderLease(
-            FakeKubeApi(), namespace="n", name="l", identity="one", clock=float, now=str, times=given
-        )
-        assert lease.times == expected
+    lease = LeaderLease(
+        FakeKubeApi(), namespace="n", name="l", identity="one", clock=float, now=str, times=times
+    )
+    assert lease.times == times
 
 
 @pytest.mark.parametrize(("lease", "retry"), [(8.0, 2.0), (9.0, 2.0), (10.5, 3.0)])

@@ -280,27 +280,18 @@ DAMAGED = [
 @pytest.mark.parametrize(
     "counts",
     [
-        "[[Infinity,1,1,1,500,[],0,0,-1]]",
-        "[[10,1,1,1,5000,[],0,0,-1]]",
-        "[[10,-1,-1,1,-5000,[],0,0,-1]]",
-        "[[10,1,1,1000000000,1000,[],0,0,-1]]",
-        "[[10,1e30,1,1,1000,[],0,0,-1]]",
+        "[[Infinity,1,1,1,500,[],0,0,[]]]",
+        "[[10,1,1,1,5000,[],0,0,[]]]",
+        "[[10,-1,-1,1,-5000,[],0,0,[]]]",
+        "[[10,1,1,1000000000,1000,[],0,0,[]]]",
+        "[[10,1e30,1,1,1000,[],0,0,[]]]",
+        "[[10,1,1,1,1000,[],0,0]]",
         "[" * 100_000,
     ],
 )
 def test_damaged_counts_are_learned_anew(counts: str) -> None:
     with pytest.raises(InvalidManifest):
         learned_of({**data_of(Learned(hole_of(190))), "workload.json": counts})
-
-
-def test_a_table_of_an_earlier_version_is_read() -> None:
-    """Before slices were counted."""
-    document = hole_of(190).to_document()
-    del document["slices"]
-    found = learned_of({"table.json": json.dumps(document), "workload.json": "[[60,100,0,1,600,[],0,0,-1]]"})
-    assert found == Learned(hole_of(190), found.workload if found else Workload())
-    assert found is not None
-    assert found.workload.counts == {Request(100, 0, 1, 600): 60}
 
 
 @pytest.mark.parametrize("amount", ["9223372036854775807", "1e40"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.leftover_store import data_of, learned_of
 from koordra.controller.placer import Placer
 from koordra.placement.policy.learned_order import Learned
+from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups_of
 from tests.unit.placement import mixed
 

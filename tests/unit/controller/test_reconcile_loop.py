@@ -30,8 +30,8 @@ class Synced:
     def __init__(self, client: Client, kind: object, *, on_change: Any) -> None:
         self.changed = on_change
 
-    def run(self, stop: threading.Event) -> None:
-        stop.wait()
+    def start(self, stop: threading.Event) -> None:
+        """Everything is listed already."""
 
     def wait_synced(self, seconds: float) -> bool:
         return True
@@ -67,7 +67,7 @@ def test_failed_passes_are_repeated_and_a_change_is_a_pass() -> None:
         if outcome is not None:
             raise outcome
 
-    reconcile_loop.run_reconcile_loop(
+    reconcile_loop.ReconcileLoop(
         client,  # type: ignore[arg-type]
         reconcile,
         name="test",
@@ -76,7 +76,7 @@ def test_failed_passes_are_repeated_and_a_change_is_a_pass() -> None:
         gather=0,
         changed=changed,
         stop=stop,
-    )
+    ).run()
     assert (client.lists, passes) == (2, 4)
 
 
@@ -88,7 +88,7 @@ def test_a_term_that_ends_before_the_crds_are_there_makes_no_pass() -> None:
         pytest.fail("a pass without its kinds")
 
     stop.set()
-    reconcile_loop.run_reconcile_loop(
+    reconcile_loop.ReconcileLoop(
         client,  # type: ignore[arg-type]
         never,
         name="test",
@@ -97,4 +97,4 @@ def test_a_term_that_ends_before_the_crds_are_there_makes_no_pass() -> None:
         gather=0,
         changed=threading.Event(),
         stop=stop,
-    )
+    ).run()

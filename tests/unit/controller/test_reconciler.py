@@ -6,6 +6,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
 from koordra.controller.reporting.claim_events import ALLOCATED
 from tests.fakes.joint_cluster import JointCluster, claim, gpu_slice
 
@@ -201,6 +202,38 @@ def test_waiting_claims_are_planned_again_when_slices_appear() -> None:
     cluster.api.edit(RESOURCE_SLICES, "n0-koordra", lambda entry: entry.update(spec=bigger["spec"]))
     cluster.settle()
     assert cluster.allocation("a") is not None
+
+
+def asking(cpu: int) -> list[Object]:
+    return [{"name": "main", "resources": {"requests": {"cpu": str(cpu)}}}]
+
+
+def test_a_pod_that_is_resized_to_less_makes_room() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.pod("big", nodeName="n0", containers=asking(60))
+    cluster.claim("a")
+    cluster.pod("p", "a", containers=asking(10))
+    cluster.settle()
+    assert cluster.node_of("a") is None
+    cluster.api.edit(PODS, "big", lambda big: big["spec"].update(containers=asking(50)))
+    cluster.settle()
+    assert cluster.node_of("a") == "n0"
+
+
+def test_a_pod_that_never_came_makes_room_although_others_keep_its_claim() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.claim("shared")
+    cluster.pod("runs", "shared")
+    cluster.pod("comes", "shared", containers=asking(60))
+    cluster.settle()
+    cluster.scheduler_binds("runs", "shared")
+    cluster.claim("a")
+    cluster.pod("p", "a", containers=asking(10))
+    cluster.settle()
+    assert cluster.node_of("a") is None
+    cluster.api.delete(PODS, "comes")
+    cluster.settle()
+    assert cluster.node_of("a") == "n0"
 
 
 def test_room_that_comes_and_goes_between_two_passes_is_noticed() -> None:

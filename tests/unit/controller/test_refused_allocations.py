@@ -105,3 +105,22 @@ def test_a_claim_freed_by_its_last_pod_is_not_a_refusal_for_the_next_pod() -> No
     cluster.settle()
     assert cluster.allocation("a") is not None
     assert ALLOCATION_REFUSED not in cluster.reasons()
+
+
+def test_a_node_that_comes_back_while_a_pass_runs_is_tried_in_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else may change for a long time."""
+    cluster = JointCluster(nodes=1)
+    cluster.claim("a")
+    cluster.pod("p", "a", gates=[names.JOINT_GATE])
+    cluster.settle()
+    cluster.scheduler_says_no("p")
+    pause = cluster.settle(passes=2)
+    assert pause is not None
+    cluster.pass_time(pause - 0.1)
+    with monkeypatch.context() as slow:
+        slow.setattr(cluster.reconciler, "_ungate", lambda: cluster.pass_time(0.2))
+        assert cluster.settle(passes=1) == 0.0
+    cluster.settle(passes=1)
+    assert cluster.node_of("a") == "n0"

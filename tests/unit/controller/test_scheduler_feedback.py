@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.controller.allocation import scheduler_feedback
-from koordra.controller.allocation.scheduler_feedback import PATIENCE, SETTLE, Reading
-from tests.fakes.joint_cluster import claim, pod
+from koordra.controller.allocation.scheduler_feedback import (
+    LONGEST_PATIENCE,
+    PATIENCE,
+    SETTLE,
+    Answer,
+    FeedbackTracker,
+    Grant,
+    Reading,
+)
+from koordra.controller.cache.cluster_cache import ClusterCache
+from tests.fakes.cluster import Cluster
+from tests.fakes.joint_cluster import claim, device_class, pod
 
 WRITTEN_AT = 1000.0
 ALLOCATED_AT = "2026-11-21T10:00:00Z"
@@ -22,7 +31,9 @@ def allocated(*, node: str = "n0", at: str = ALLOCATED_AT, reserved: tuple[str, 
         "allocation": {
             "allocationTimestamp": at,
             "nodeSelector": {"nodeSelectorTerms": [term]},
-            "devices": {"results": []},
+            "devices": {
+                "results": [{"driver": names.DRIVER, "pool": node, "device": "gpu-0", "request": "gpu"}]
+            },
         },
         "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in reserved],
     }
@@ -57,20 +68,35 @@ def reading(
     claim_between: dict[str, Any] | None = None,
     all_allocated: bool = True,
     refusals: int = 0,
-) -> scheduler_feedback.Answer:
+) -> Answer:
     """Write at WRITTEN_AT while the pod is `then`; the pod is seen as `now` after `seen_after` seconds."""
-    grant = scheduler_feedback.granted(allocated(), then, now=WRITTEN_AT)
-    assert grant is not None
-    if claim_between is not None:
-        grant = scheduler_feedback.updated(grant, pod=then, claim=claim_between, now=WRITTEN_AT)
-    if now is not None:
-        grant = scheduler_feedback.updated(grant, pod=now, claim=claim_now, now=WRITTEN_AT + seen_after)
-    at = WRITTEN_AT + (seen_after if read_after is None else read_after)
-    return scheduler_feedback.read(
-        grant, pod=now, claim=claim_now, all_allocated=all_allocated, refusals=refusals, now=at
-    )
+    cache = ClusterCache()
+    tracker = FeedbackTracker(cache.pod_index, refusals=lambda _uid: refusals)
+
+    def show(pod: dict[str, Any] | None, claim_now: dict[str, Any] | None) -> None:
+        pods = [] if pod is None else [pod if all_allocated else with_another_claim(pod)]
+        claims = [] if claim_now is None else [claim_now]
+        others = [] if all_allocated else [claim("b", uid="claim-2")]
+        cache.adopt(Cluster(classes=CLASSES, claims=[*claims, *others], pods=pods))
+
+    show(then, allocated())
+    tracker.remember(claim_between or allocated(), [then], now=WRITTEN_AT)
+    show(now, claim_now)
+    found, again = tracker.read(now=WRITTEN_AT + seen_after)
+    if read_after is not None:
+        show(now and {**now}, claim_now)
+        found, again = tracker.read(now=WRITTEN_AT + read_after)
+    if found:
+        return found[0].answer
+    return Answer(Reading.NOT_YET if tracker._grants else Reading.SETTLED, look_again=again)
 
 
+def with_another_claim(pod: dict[str, Any]) -> dict[str, Any]:
+    more = {"name": "b", "resourceClaimName": "b"}
+    return {**pod, "spec": {**pod["spec"], "resourceClaims": [*pod["spec"]["resourceClaims"], more]}}
+
+
+CLASSES = [device_class(names.CLASS_GPU, "gpu")]
 OLD = a_pod(reason="Unschedulable", message="cannot allocate all claims")
 ERASED = {**allocated(), "status": {}}
 
@@ -162,7 +188,7 @@ def test_a_transition_well_after_the_allocation_is_proof(transition: str, want: 
 def test_an_answer_of_a_cycle_that_ran_across_our_write_is_old_and_a_later_change_is_new() -> None:
     crossed = a_pod(reason="Unschedulable", message="cannot allocate all claims")
     early = reading(then=a_pod(), now=crossed, claim_now=allocated(), seen_after=SETTLE / 2)
-    assert early == scheduler_feedback.Answer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
+    assert early == Answer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
     late = a_pod(reason="Unschedulable", message="Insufficient cpu")
     assert (
         reading(then=crossed, now=late, claim_now=allocated(), seen_after=SETTLE).reading is Reading.REFUSED
@@ -179,10 +205,10 @@ def test_patience_ends_and_doubles_with_every_refusal() -> None:
     assert after(PATIENCE, 0) is Reading.REFUSED
     assert after(PATIENCE * 4 - 0.1, 2) is Reading.NOT_YET
     assert after(PATIENCE * 4, 2) is Reading.REFUSED
-    assert after(scheduler_feedback.LONGEST_PATIENCE, 50) is Reading.REFUSED
+    assert after(LONGEST_PATIENCE, 50) is Reading.REFUSED
 
 
 def test_an_allocation_that_pins_no_node_gives_nothing_to_refuse() -> None:
     anywhere = allocated()
     del anywhere["status"]["allocation"]["nodeSelector"]
-    assert scheduler_feedback.granted(anywhere, OLD, now=0.0) is None
+    assert Grant.of(anywhere, OLD, 0.0) is None

@@ -164,3 +164,32 @@ def test_a_give_back_that_crosses_a_reservation_loses() -> None:
     cluster.settle()
     assert cluster.node_of("a") == held
     assert GIVEN_BACK not in cluster.reasons()
+
+
+def test_a_pod_that_names_one_claim_twice_disturbs_nobody() -> None:
+    cluster = JointCluster(nodes=1, gpus=2)
+    for name in ("twice", "other"):
+        cluster.claim(name)
+    entries = [{"name": entry, "resourceClaimName": "twice"} for entry in ("first", "second")]
+    cluster.pod("p", resourceClaims=entries)
+    cluster.settle()
+    cluster.scheduler_binds("p", "twice")
+    cluster.pod("q", "other")
+    cluster.settle()
+    assert cluster.node_of("twice") == cluster.node_of("other") == "n0"
+    cluster.pod_ends("p", "twice")
+    cluster.settle()
+    assert not cluster.reconciler.audit.differences
+
+
+def test_a_claim_that_names_one_owner_twice_disturbs_nobody() -> None:
+    cluster = JointCluster(nodes=1, gpus=2)
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u"} for name in ("a", "b")]
+    cluster.claim("twice")
+    cluster.api.edit(RESOURCE_CLAIMS, "twice", lambda one: one["metadata"].update(ownerReferences=owners))
+    cluster.settle()
+    cluster.api.delete(RESOURCE_CLAIMS, "twice")
+    cluster.claim("other")
+    cluster.pod("q", "other")
+    cluster.settle()
+    assert cluster.node_of("other") == "n0"

@@ -84,6 +84,36 @@ def test_a_pod_is_annotated_in_the_version_that_was_planned_on(write: str) -> No
     assert api.get(PODS, "p", namespace="default")["metadata"]["annotations"] == {"k": "1"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"allocation": {"devices": {}}}},
+        {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}},
+    ],
+    ids=["allocated", "being deleted"],
+)
+def test_a_claim_that_is_allocated_or_being_deleted_is_not_written(change: Object) -> None:
+    api = FakeKubeApi()
+    asked = claim(api)
+    asked = {**asked, **change, "metadata": {**asked["metadata"], **change.get("metadata", {})}}
+    before = len(api.writes)
+    assert writer(api).allocate(asked, {"devices": {}}).outcome is Outcome.TAKEN
+    assert len(api.writes) == before
+
+
+def test_an_allocation_that_somebody_else_wrote_between_the_two_writes_is_left_alone() -> None:
+    api = FakeKubeApi()
+    protected = claim(api, finalizers=[names.DELETE_PROTECTION])
+    other = {"devices": {"results": [{"device": "gpu-9"}]}}
+    api.edit(RESOURCE_CLAIMS, "a", lambda found: found.update(status={"allocation": other}))
+    answer = writer(api).allocate_protected(
+        protected, {"devices": {"results": [{"device": "gpu-0", "shareID": "1"}]}}
+    )
+    found = api.get(RESOURCE_CLAIMS, "a", namespace="default")
+    assert (answer.outcome, answer.obj) == (Outcome.CONFLICT, found)
+    assert found["status"]["allocation"] == other
+
+
 @pytest.mark.parametrize("finalizer", [names.DELETE_PROTECTION, names.RETAIN_FINALIZER])
 def test_a_claim_with_either_finalizer_is_protected_already(finalizer: str) -> None:
     api = FakeKubeApi()
@@ -132,3 +162,4 @@ def test_dropped_fields_are_named_and_added_ones_are_not() -> None:
     assert dropped_fields(sent, {"a": {"b": [{"c": 1}]}}) == ["allocation.a.b"]
     assert dropped_fields(sent, {"a": 1}) == ["allocation.a"]
     assert dropped_fields(sent, {}) == ["allocation.a"]
+    assert dropped_fields({"a": [1]}, {"a": [1, 2]}) == [], "an entry that the server added"

@@ -83,7 +83,7 @@ def test_webhooks_call_paths_that_are_served_on_the_service_that_is_shipped() ->
         called = entry["clientConfig"]["service"]
         assert called["name"] == SERVICE_NAME
         paths.add(called["path"])
-    assert paths == set(handlers.PATHS)
+    assert paths == {prefix + path for prefix in ("", "/native") for path in handlers.HANDLERS}
 
 
 def test_only_claims_with_parameters_can_be_held_up_by_a_missing_webhook() -> None:

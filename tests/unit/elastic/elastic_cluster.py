@@ -9,9 +9,9 @@ from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.elastic.reconcile import KINDS, ElasticReconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
+from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, gpu_slice, node
 
 PROVISIONER = "gpushare.provisioner.elasticgpu.io"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELA
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.elastic import claims as elastic_claims
-from koordra.errors import Forbidden
+from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.elastic.elastic_cluster import ElasticCluster
 
@@ -466,6 +467,33 @@ def test_koordras_finalizer_on_a_claim_of_another_driver_is_taken_off_and_nothin
     cluster.one_pass()
     assert not cluster.has_claim("theirs")
     assert [write.verb for write in cluster.api.writes if write.kind == "resourceclaims"] == ["patch"]
+
+
+@pytest.mark.parametrize("error", [Forbidden("not now", code=403), ApiUnreachable("not now", code=503)])
+def test_devices_that_cannot_be_given_back_keep_their_claim(cluster: ElasticCluster, error: ApiError) -> None:
+    cluster.elastic_class(**RETAINED)
+    cluster.elastic_claim()
+    cluster.settle()
+    (binding,) = cluster.bindings()
+    cluster.delete_claim()
+    cluster.settle()
+    cluster.api.delete(ELASTIC_GPUS, objects.name(binding))
+
+    def refused(write: Write) -> None:
+        if write.kind == "resourceclaims" and write.subresource == "status":
+            raise error
+
+    cluster.api.before = refused
+    cluster.one_pass()  # deletes the claim, which its finalizer keeps
+    for _ in range(2):  # an interrupted pass is repeated soon, one that ends well much later
+        is_interrupted = isinstance(error, ApiUnreachable)
+        with pytest.raises(ApiUnreachable) if is_interrupted else nullcontext():
+            cluster.one_pass()
+    assert cluster.claim()["metadata"]["finalizers"] == [names.RETAIN_FINALIZER]
+    assert cluster.claim()["status"]["allocation"]
+    cluster.api.before = nothing
+    cluster.settle()
+    assert not cluster.has_claim()
 
 
 def test_an_elastic_gpu_that_is_not_there_is_waited_for(cluster: ElasticCluster) -> None:

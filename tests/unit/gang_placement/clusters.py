@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.placement.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
-from koordra.topology.network_topology import NetworkLevels
 from tests.fakes.gang_engine import gang_engine, member
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 
@@ -50,14 +49,14 @@ def launcher() -> Member:
     return member("default/launcher", [pod("launcher", requests={"cpu": "1"})])
 
 
-def placed(objects: Sequence[Dict], gang: Gang, **options: Any) -> GangPlaced:
-    answer = answered(objects, gang, **options)
+def placed(objects: Sequence[Dict], gang: Gang) -> GangPlaced:
+    answer = answered(objects, gang)
     assert isinstance(answer, GangPlaced), answer
     return answer
 
 
-def answered(objects: Sequence[Dict], gang: Gang, *, fabric: NetworkLevels | None = None) -> GangAnswer:
-    return place_gang(gang, gang_engine([*device_classes(), *objects]), fabric=fabric)
+def answered(objects: Sequence[Dict], gang: Gang) -> GangAnswer:
+    return place_gang(gang, gang_engine([*device_classes(), *objects]))
 
 
 def written(answer: GangPlaced, members: Sequence[Member], *, gang: str = "job") -> list[Dict]:

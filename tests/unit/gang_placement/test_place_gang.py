@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from koordra.allocator.reasons import Cause, Reason
-from koordra.errors import InvalidManifest
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable, Member
 from koordra.placement.gang import node_search as searching
-from koordra.topology.network_topology import NetworkLevels
 from koordra.topology.pictures.job import jobs_of, svg, text_tree
 from tests.fakes.gang_engine import member
 from tests.unit.allocator.machines import allocated, claim, request
@@ -214,21 +212,6 @@ def test_a_claim_that_is_wrong_is_everybodys_reason() -> None:
     answer = answered(cluster(a=2), Gang("job", members, 2))
     assert isinstance(answer, GangUnsatisfiable)
     assert "nothing" in answer.text
-
-
-def test_levels_can_be_named_like_kueues() -> None:
-    levels = NetworkLevels.of(
-        [{"nodeLabel": "dc/hall"}, {"nodeLabel": "dc/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
-    )
-    objects = [
-        *node_in("n0", {"dc/hall": "h", "dc/rack": "r0"}),
-        *node_in("n1", {"dc/hall": "h", "dc/rack": "r1"}),
-        *node_in("n2", {"dc/hall": "h", "dc/rack": "r1"}),
-    ]
-    answer = placed(objects, Gang("job", workers(2, 8), 2, required="dc/rack"), fabric=levels)
-    assert set(nodes_of(answer)) == {"n1", "n2"}
-    with pytest.raises(InvalidManifest, match="names no label"):
-        NetworkLevels.of([{"name": "rack"}])
 
 
 def test_the_picture_of_a_job(golden: Callable[[str, str], None]) -> None:

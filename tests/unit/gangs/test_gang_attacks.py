@@ -9,12 +9,12 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs import events
 from koordra.controller.gangs.annotations import GANG, GANG_MIN, GANG_TIMEOUT, gang_of, terms_of
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
+from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import JointCluster, explode_at, gpu_slice, node
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.gangs.test_gang_course import allocated, bind, let_go, member, told

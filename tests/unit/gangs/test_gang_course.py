@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from tests.fakes.kube_api import Killed, Write
 def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything holds for members that are placed together, and for those that are in each other's way."""
     if request.param == "one by one":
-        monkeypatch.setattr(member_placement, "is_obstructed", lambda *_: True)
+        monkeypatch.setattr(member_placement.PlacementRequest, "_is_obstructed", lambda *_: True)
 
 
 def member(
@@ -364,6 +365,27 @@ def test_an_elastic_gang_makes_room_where_that_is_its_policy() -> None:
     assert [name for name in allocated(cluster) if name.startswith("b")] == ["b0", "b1"]
 
 
+def test_an_elastic_gang_makes_room_for_one_that_waited_before_its_members_ran() -> None:
+    cluster = JointCluster(nodes=2, gpus=2)
+    for number in range(4):
+        member(cluster, f"e{number}", gang="e", least=2, terms={GANG_SHRINK: "ForOthers"})
+    cluster.settle()
+    for number in range(2):
+        member(cluster, f"w{number}", gang="w")
+    cluster.settle()
+    evictions: list[str] = []
+    cluster.api.before = lambda write: (
+        evictions.append(write.name) if write.subresource == "eviction" else None
+    )
+    bind(cluster, "e0", "e1", "e2", "e3")
+    pause = cluster.settle()
+    assert sorted(evictions) == ["e2", "e3"]
+    assert pause is not None
+    cluster.pass_time(pause)
+    cluster.settle()
+    assert sorted(evictions) == ["e2", "e2", "e3", "e3"]
+
+
 def test_a_lost_node_before_the_commit_undoes_the_gang() -> None:
     """Killed between the last allocation and the first gate; then a node goes away."""
     cluster = JointCluster(nodes=2, gpus=1)
@@ -411,6 +433,32 @@ def test_a_topology_that_nobody_knows_is_told_with_its_annotation() -> None:
     assert allocated(cluster) == []
     (text,) = set(told(cluster, events.WAITING))
     assert "annotation koordra.io/gang-topology: rack is no level of the fabric; levels are zone, " in text
+
+
+@pytest.mark.parametrize(
+    ("terms", "mended"),
+    [
+        ({GANG_TOPOLOGY: "rack"}, lambda pod: pod["metadata"]["annotations"].pop(GANG_TOPOLOGY)),
+        ({}, lambda pod: pod["spec"].update(tolerations=[{"operator": "Exists"}])),
+    ],
+    ids=["topology", "tolerations"],
+)
+def test_a_gang_that_asks_for_less_than_before_is_planned_again(
+    terms: dict[str, str], mended: Callable[[Object], None]
+) -> None:
+    cluster = JointCluster(nodes=2, gpus=2)
+    if not terms:
+        taint = {"key": "batch", "effect": "NoSchedule"}
+        for name in ("n0", "n1"):
+            cluster.api.edit(NODES, name, lambda found: found["spec"].update(taints=[taint]))
+    for number in range(2):
+        member(cluster, f"w{number}", terms=terms)
+    cluster.settle()
+    assert allocated(cluster) == []
+    for number in range(2):
+        cluster.api.edit(PODS, f"w{number}", mended)
+    cluster.settle()
+    assert allocated(cluster) == ["w0", "w1"]
 
 
 def test_members_in_each_others_way_are_placed_apart() -> None:

@@ -17,7 +17,7 @@ from koordra import errors
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.kube import KubeClient
-from koordra.watch import WatchCache
+from koordra.watch import WatchCache, retried
 
 
 class ScriptedServer:
@@ -275,6 +275,19 @@ def test_a_cache_that_gets_no_answer_waits_twice_as_long_each_time_up_to_ten_sec
     expected = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
     # The list was answered, its watch was not: that is a first failure again.
     assert stop.seconds == pytest.approx([0.75 * seconds for seconds in (*expected, 0.2, 0.4)])
+
+
+def test_what_is_retried_waits_twice_as_long_each_time_and_reports_the_first_error_alone() -> None:
+    stop, reported = Waits(), list[errors.ApiError]()
+    failures = [errors.ApiUnreachable(f"failure {number}") for number in range(10)]
+
+    def ask() -> str:
+        raise failures[len(stop.seconds)]
+
+    assert retried(ask, stop=stop, report=reported.append) is None
+    assert stop.seconds == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+    assert reported == failures[:1]
+    assert retried(lambda: "served", stop=threading.Event(), report=reported.append) == "served"
 
 
 def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(

@@ -11,16 +11,17 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
+from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.locks import StateLock
 from koordra.topology.presets import write_machine
+from koordra.topology.problems import Discovery
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, FakeClaims
 

@@ -13,7 +13,7 @@ from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.publish.inventory import Offering
+from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
 

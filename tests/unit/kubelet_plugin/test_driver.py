@@ -15,11 +15,11 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.inventory import Offering
 from koordra.kubelet_plugin.publish.node_slices import mode_of
+from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.topology.presets.tree import MachineWriter
+from koordra.topology.problems import Discovery
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, NODE, claim, result, uid
 from tests.machines import catalogue
@@ -130,13 +130,13 @@ def test_lost_files_of_a_prepared_claim_are_written_again(
 def test_a_failed_check_does_not_stop_the_others(
     running: RunningPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record of a pod's network that cannot be read: the claims' files come back all the same."""
+    """guarded.json cannot be written: the claims' files come back all the same."""
     assert running.prepare().error == ""
 
-    def unreadable() -> None:
-        raise CheckpointError("network/attached cannot be read")
+    def unwritable() -> None:
+        raise CheckpointError("guarded.json cannot be written")
 
-    monkeypatch.setattr(running.driver, "_sync_networks", unreadable)
+    monkeypatch.setattr(running.driver._guarded, "ensure", unwritable)
     file = running.paths.cdi_file(uid(1))
     file.unlink()
     assert wait_for(file.exists)

@@ -15,8 +15,7 @@ from koordra.kubelet_plugin import isolation
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.inventory import Offering
-from koordra.kubelet_plugin.publish.resource_slices import build_devices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, NODE, claim, gpu, nic, parameters, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
@@ -197,7 +196,7 @@ def test_slices_say_what_the_node_allows(node: PluginNode) -> None:
         (IsolationPolicy(("none",)), {"isolationNone": True}),
         (IsolationPolicy(()), {"isolationNone": False}),
     ):
-        for device in build_devices(machine, mode="joint", **Offering(isolation=policy).options):
+        for device in build_devices(machine, mode="joint", offering=Offering(isolation=policy)):
             found = {
                 name.partition("/")[2]: entry["bool"]
                 for name, entry in device["attributes"].items()

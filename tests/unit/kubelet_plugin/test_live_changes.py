@@ -8,14 +8,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koordra.api.objects import Object
-from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.events import Event, XidReported
 from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
@@ -113,7 +111,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], LiveNode]]:
-    monkeypatch.setattr(driver, "Publisher", partial(Publisher, settle=0.05))
+    monkeypatch.setattr(Publisher, "settle", 0.05)
     with ExitStack() as stack:
 
         def started(root: Path) -> LiveNode:
@@ -121,7 +119,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], LiveNode
 
             def watcher(below: Path) -> MachineWatcher:
                 return MachineWatcher(
-                    read=lambda: discover(below), probe=lambda: probe(below), sources=[xids], rhythm=QUICK
+                    read=lambda: discover(below), probe=lambda: probe(below), sources=[xids], timing=QUICK
                 )
 
             # Short, for the sockets.

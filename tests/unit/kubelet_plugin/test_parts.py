@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.machine_root import Discovery, Problem
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.node_state import prepared_claim
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.presets.tree import MachineWriter
+from koordra.topology.problems import Discovery, Problem
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, gpu, nic, parameters, result, uid
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
@@ -276,7 +276,7 @@ def test_slices_and_prepare_go_by_the_same_offering(mig_machine: Discovery, vf_m
                 node_uid=None,
                 mode="native",
                 generation=1,
-                **offering.options,
+                offering=offering,
             )
             in_slices = [device["name"] for one in slices for device in one["spec"].get("devices", ())]
             assert in_slices == list(inventory_of(found, offering=offering).published)

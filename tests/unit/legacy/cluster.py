@@ -64,7 +64,7 @@ class Cluster:
         self.quotas: list[Object] = []
         self.settings = in_a_cluster(settings or Settings())
         self.usage = Usage(self.settings, clock=lambda: self.now)
-        self.templates = Templates(self, known=self.template, now=lambda: self.now, grace=grace)
+        self.templates = Templates(self, known=self.known_template, now=lambda: self.now, grace=grace)
         self.counted: list[tuple[str, str]] = []
         self.admission = Admission(
             self.settings,
@@ -79,6 +79,9 @@ class Cluster:
     # look-ups
     def claim(self, namespace: str, name: str) -> Object | None:
         return self.known.get(("ResourceClaim", f"{namespace}/{name}"))
+
+    def known_template(self, key: str) -> Object | None:
+        return self.template(*key.split("/"))
 
     def template(self, namespace: str, name: str) -> Object | None:
         return self.known.get(("ResourceClaimTemplate", f"{namespace}/{name}"))

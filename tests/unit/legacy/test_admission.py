@@ -8,10 +8,11 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.compat import original_request
-from koordra.compat.rewrite import DIALECT_LABEL
+from koordra.compat.dialect.allocation import DIALECT_LABEL
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.templates import LAST_USED, MADE_BY
+from koordra.controller.webhook import native
 from tests.unit.legacy.cluster import Cluster, Object, container, of_kind, pod
 
 GPU = {"nvidia.com/gpu": 1}
@@ -211,7 +212,7 @@ def test_planted_before_the_watch_shows_it() -> None:
     seen.admitted(pod(GPU))
     (template,) = of_kind(seen)
     cluster = Cluster(template)
-    cluster.templates.known = lambda namespace, name: None  # type: ignore[method-assign]
+    cluster.templates.known = lambda _key: None
     cluster.admitted(pod(GPU))
     template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 8
     cluster.now += 60
@@ -247,7 +248,7 @@ def test_a_template_deleted_behind_the_watch_is_made_again_when_it_is_marked() -
     cluster.admitted(pod(GPU))
     (template,) = of_kind(cluster)
     cluster.now += 1000
-    cluster.templates.known = lambda namespace, name: template  # type: ignore[method-assign]
+    cluster.templates.known = lambda _key: template
     del cluster.known["ResourceClaimTemplate", objects.key(template)]
     cluster.admitted(pod(GPU))
     assert of_kind(cluster)
@@ -332,49 +333,18 @@ def test_native_claims_are_in_standard_terms_and_not_gated() -> None:
 
 
 def test_a_native_request_that_was_split_is_used_whole() -> None:
-    from koordra.compat.rewrite import Rewritten
-    from koordra.controller.legacy.translation import in_native_form
-
+    """Each of two GPUs with a NIC of its own."""
     joint = {
-        "requests": ["gpu", "rdma"],
-        "opaque": {
-            "driver": "koordra.io",
-            "parameters": {
-                "apiVersion": "koordra.io/v1alpha1",
-                "kind": "JointAllocation",
-                "scope": "PCIeRoot",
-                "enforcement": "Required",
-                "pairing": "PerDevice",
-            },
-        },
+        "scheduling.koordinator.sh/device-joint-allocate": '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}'
     }
-    requests = [
-        {"name": "gpu", "exactly": {"deviceClassName": "gpu.koordra.io", "count": 2}},
-        {"name": "rdma", "exactly": {"deviceClassName": "nic.koordra.io", "count": 2}},
-    ]
-    template = {
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "koordra-koordinator-00000000000000000000000000000000", "namespace": "team"},
-        "spec": {"spec": {"devices": {"requests": requests, "config": [joint]}}},
-    }
-    main = container("main", {})
-    main["resources"]["claims"] = [{"name": "koordra-devices", "request": name} for name in ("gpu", "rdma")]
-    entry = {"name": "koordra-devices", "resourceClaimTemplateName": objects.name(template)}
-    obj = pod(containers=[main], resourceClaims=[entry])
     cluster = Cluster()
-    found, problems = in_native_form(
-        Rewritten(obj, template, "koordinator", (), "koordra-devices"), cluster.classes()
-    )
-    assert not problems
-    (used,) = found.pod["spec"]["containers"]
-    assert [claim["request"] for claim in used["resources"]["claims"]] == [
-        "gpu-0",
-        "gpu-1",
-        "rdma-0",
-        "rdma-1",
-    ]
-    assert found.template is not None
-    assert found.pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == objects.name(found.template)
-    again, problems = in_native_form(found, cluster.classes())
-    assert not problems
-    assert again.template == found.template, "translated again it is the same, so that its name holds"
+    limits = {"koordinator.sh/gpu": 200, "koordinator.sh/rdma": 200}
+    found = cluster.admitted(pod(limits, annotations=joint), native=True)
+    (used,) = found["spec"]["containers"]
+    requests = ["gpu-0", "gpu-1", "rdma-0", "rdma-1"]
+    assert [claim["request"] for claim in used["resources"]["claims"]] == requests
+    (template,) = of_kind(cluster)
+    assert [request["name"] for request in template["spec"]["spec"]["devices"]["requests"]] == requests
+    assert found["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == objects.name(template)
+    again = native.translate(template, cluster.classes()).object
+    assert again == template, "translated again it is the same, so that its name holds"

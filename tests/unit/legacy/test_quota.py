@@ -16,7 +16,7 @@ from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.quota import in_scope, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.legacy.usage import ADMITTED, legacy_templates
+from koordra.controller.legacy.usage import ADMITTED, RESERVED_FOR, legacy_entries
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest
 from koordra.metrics import Metrics
@@ -126,6 +126,18 @@ def test_a_pod_that_was_never_stored_counts_for_a_minute() -> None:
     cluster.admitted(pod(GPU), uid="u1")
     cluster.now += 61
     cluster.admitted(pod(GPU), uid="u2")
+
+
+def test_reviews_that_are_over_are_forgotten_where_no_quota_counts_them() -> None:
+    """The quota is about other pods, so that nobody asks what the namespace adds up to."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"}, scopes=["Terminating"])]
+    for number in range(3):
+        cluster.now += 61
+        cluster.admitted(pod(GPU), uid=f"u{number}")
+    place = cluster.usage._places["team"]
+    assert list(place.charged) == ["review u2"]
+    assert place.over.next == cluster.now + RESERVED_FOR
 
 
 def test_a_dry_run_is_told_and_counts_nothing() -> None:
@@ -246,7 +258,7 @@ def test_a_claim_that_says_something_else_teaches_nothing() -> None:
     later = replica_that_starts_now(cluster)
     later.usage.on_pod("ADDED", stored)
     assert later.ask(pod({"aliyun.com/gpu-mem": 1}, name="q"), uid="u2").problems == ()
-    later.usage.recall("team", template=later.template, claim=later.claim)
+    later.usage.recall("team", template=later.known_template, claim=later.claim)
     assert not later.usage._amounts.keys() & {objects.name(template)}
 
 
@@ -275,11 +287,11 @@ def test_a_template_is_learned_without_a_look_at_pods_that_wait_for_others(
         )
     cluster.store(referring_to(there), uid="strange")
 
-    def looked_at(pod: Object) -> list[str]:
+    def looked_at(pod: Object) -> dict[str, str]:
         looks.append(objects.name(pod))
-        return list(legacy_templates(pod))
+        return legacy_entries(pod)
 
-    monkeypatch.setattr("koordra.controller.legacy.usage.legacy_templates", looked_at)
+    monkeypatch.setattr("koordra.controller.legacy.usage.legacy_entries", looked_at)
     cluster.usage.on_template("ADDED", there)
     assert set(looks) == {"strange"}
     assert cluster.usage.counted(quota, "koordra.io/gpu-memory") == 1 << 30
@@ -299,7 +311,8 @@ def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.
     """The list is in before its last pod is counted."""
     stored = [{"metadata": {"name": f"p{number}", "namespace": "team"}} for number in range(2)]
     client: Any = SimpleNamespace(list=lambda kind, **_options: (stored if kind is PODS else [], "1"))
-    webhook = LegacyWebhook(client, LegacySettings(), Lookups(client), metrics=Metrics(), patience=0.0)
+    monkeypatch.setattr("koordra.controller.legacy.admission.PATIENCE", 0.0)
+    webhook = LegacyWebhook(client, LegacySettings(), Lookups(client), metrics=Metrics())
     webhook._quotas._cache._relist()
     answers = []
 
@@ -472,3 +485,16 @@ def test_what_went_beyond_is_counted_by_what_is_there() -> None:
     found = overdrawn(a_quota({"requests.nvidia.com/gpu": "1"}), cluster.usage.counted)
     assert found == "requests.nvidia.com/gpu: 2 used, 1 allowed"
     assert not overdrawn(a_quota({"requests.nvidia.com/gpu": "2"}), cluster.usage.counted)
+
+
+def test_a_pod_with_two_claims_of_one_template_is_counted_twice_once_it_is_known() -> None:
+    cluster = Cluster()
+    template = named_as_ours(capacity={"requests": {"memory": "1Gi"}})
+    stored = referring_to(template)
+    (entry,) = stored["spec"]["resourceClaims"]
+    stored["spec"]["resourceClaims"].append({**entry, "name": "second"})
+    cluster.store(stored)
+    assert cluster.usage.counted(a_quota({}), "koordra.io/gpu-memory") == 0
+    cluster.usage.on_template("ADDED", template)
+    assert cluster.usage.counted(a_quota({}), "koordra.io/gpu-memory") == 2 << 30
+    assert not cluster.usage._waiting_for

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,11 +14,12 @@ from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.compat.settings import Settings
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.annotations import GANG, GANG_MIN
-from koordra.controller.legacy import controller
+from koordra.controller.legacy import controller, quota
 from koordra.controller.legacy.controller import LegacyController
-from koordra.controller.legacy.quota import Charge, PodCharge, beyond
+from koordra.controller.legacy.quota import Charge
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
+from koordra.watch import WatchCache
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
 
@@ -28,9 +28,29 @@ ONE_CARD = a_quota({"requests.nvidia.com/gpu": "1"})
 TWO_CARDS = a_quota({"requests.nvidia.com/gpu": "2"})
 
 
+class PodCharge(NamedTuple):
+    charge: Charge
+    has_devices: bool
+    gang: str = ""
+    spare: int = 0
+
+    @property
+    def name(self) -> str:
+        return objects.name(self.charge.pod)
+
+
 def counted(name: str, cards: int, *, has_devices: bool = False, age: str = "1", **spec: Any) -> PodCharge:
-    stored = {"metadata": {"name": name, "namespace": "team"}, "spec": spec}
-    return PodCharge(name, Charge(stored, {"nvidia.com/gpu": cards}), has_devices, (age, name))
+    stored = {"metadata": {"name": name, "namespace": "team", "creationTimestamp": age}, "spec": spec}
+    return PodCharge(Charge(stored, {"nvidia.com/gpu": cards}), has_devices)
+
+
+def beyond(quotas: Sequence[Object], pods: Sequence[PodCharge]) -> dict[str, str]:
+    return quota.beyond(
+        quotas,
+        {pod.name: pod.charge for pod in pods},
+        served={pod.name for pod in pods if pod.has_devices},
+        gangs={pod.name: (pod.gang, pod.spare) for pod in pods if pod.gang},
+    )
 
 
 def test_the_older_comes_first() -> None:
@@ -56,7 +76,7 @@ def test_a_quota_counts_what_is_in_its_scope_only() -> None:
 
 
 def in_gang(name: str, gang: str, *, age: str, spare: int = 0) -> PodCharge:
-    return replace(counted(name, 1, age=age), gang=gang, spare=spare)
+    return counted(name, 1, age=age)._replace(gang=gang, spare=spare)
 
 
 def test_of_two_gangs_that_came_in_turns_one_is_whole() -> None:
@@ -105,6 +125,16 @@ class Api:
         return iter(())
 
 
+class Listed(Api):
+    """Pods to list."""
+
+    def list(self, kind: Kind, **_: object) -> tuple[list[Object], str]:
+        return list(self.quotas), "1"
+
+    def watch(self, kind: Kind, **_: object) -> Iterator[tuple[str, Object]]:
+        return iter(())
+
+
 class Leader(JointCluster):
     """The controller's passes with the quota's count; its watch of pods is `hear`."""
 
@@ -127,7 +157,11 @@ class Leader(JointCluster):
             quota=self.keeper.held,
         )
 
-    def find(self, kind: Kind, key: str) -> Object | None:
+    def objects(self, kind: Kind) -> list[Object]:
+        """Nothing for the upkeep of templates."""
+        return []
+
+    def get(self, kind: Kind, key: str) -> Object | None:
         namespace, _, name = key.partition("/")
         return self.api.objects.get((kind.plural, namespace, name))
 
@@ -170,7 +204,7 @@ def leader() -> Iterator[Callable[..., Leader]]:
         api = Api(*here)
         apis.append(api)
         made = Leader(api)
-        made.keeper.start(lambda kind: [], stop, find=made.find)
+        made.keeper.start(made, stop)  # type: ignore[arg-type]
         ends = time.monotonic() + 20
         while not made.keeper._is_read():
             assert time.monotonic() < ends
@@ -332,19 +366,29 @@ def test_what_cannot_be_read_is_told_after_a_while(monkeypatch: pytest.MonkeyPat
     assert [one.message for one in cluster.told if "could not be read" in one.message]
 
 
-def test_what_runs_is_counted_before_anybody_gets_a_card(leader: Callable[..., Leader]) -> None:
-    """A new leader hears of the pods that it has listed one after the other."""
-    (first, _), template = from_two_replicas()
-    cluster = leader(ONE_CARD)
-    cluster.keeper._is_counted = False
-    cluster.keeper._observe = cluster.api.all
-    cluster.api.create(PODS, {"metadata": {"name": "unheard"}, "spec": {}})
-    cluster.admitted(first, template)
-    cluster.settle()
-    assert cluster.served() == []
-    cluster.hear("ADDED", cluster.api.get(PODS, "unheard"))
-    cluster.settle()
-    assert cluster.served() == ["p0"]
+def test_what_runs_is_counted_before_anybody_gets_a_card() -> None:
+    """A term begins when its caches are synced, which the watch of pods is once the count was told of all that were listed."""
+    admitted, template = from_two_replicas()
+    keeper = LegacyController(
+        Api(),  # type: ignore[arg-type]
+        LegacySettings(in_a_cluster(Settings())),
+        report=lambda happening: None,
+        may_write=lambda: True,
+    )
+    keeper._usage.on_template("ADDED", template)
+    synced: list[bool] = []
+
+    def on_change(event: str, stored: Object, /) -> None:
+        synced.append(cache.wait_synced(0))
+        keeper.on_pod(event, stored)
+        stop.set()
+
+    stop = threading.Event()
+    cache = WatchCache(Listed(*admitted), PODS, on_change=on_change)  # type: ignore[arg-type]
+    cache.run(stop)
+    assert synced == [False, False]
+    assert cache.wait_synced(0)
+    assert sorted(keeper._usage.charges("team")) == ["p0", "p1"]
 
 
 def test_a_pod_that_is_not_counted_yet_waits_without_a_word(leader: Callable[..., Leader]) -> None:
@@ -379,4 +423,4 @@ def test_quotas_that_are_not_read_hold_everybody() -> None:
     (first, _), _ = from_two_replicas()
     claim = {"metadata": {"name": "p0", "namespace": "team"}, "spec": {}}
     members: Sequence[PodClaims] = [PodClaims(first, (claim,))]
-    assert list(keeper.held(members).values()) == [""]
+    assert list(keeper.held(members, {}).values()) == [""]

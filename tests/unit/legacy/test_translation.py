@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pytest
 
 from koordra.api import objects
 from koordra.api.classic.notes import Notes
+from koordra.compat.rewrite import has_dialect
 from koordra.compat.settings import Settings
 from koordra.controller.legacy import translation
 from koordra.controller.legacy.settings import in_a_cluster
@@ -48,6 +52,15 @@ def test_a_workload_is_translated_once_and_each_pod_keeps_its_own(worked_out: li
         assert one["spec"]["containers"][0]["volumeMounts"][0]["name"] == f"token-{number}"
 
 
+def test_what_the_rewriting_leaves_is_not_copied() -> None:
+    """Such parts are not looked into for the patch (webhook/review.patch)."""
+    main = container("main", HAMI)
+    main["env"] = [{"name": "A", "value": "b"}]
+    made = pod(containers=[main])
+    (after,) = Translations(SETTINGS).of(made, Notes("a")).pod["spec"]["containers"]
+    assert after["env"] is made["spec"]["containers"][0]["env"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -64,7 +77,7 @@ def test_what_the_rewriting_reads_is_never_mixed_up(change: Object, worked_out: 
         translations.of(pod(HAMI), Notes("a"))
         translations.of(pod(HAMI, **change), Notes("b"))
     assert len(worked_out) >= 2
-    other, plain = (translations.of(one, Notes("a"))[0].pod for one in (pod(HAMI, **change), pod(HAMI)))
+    other, plain = (translations.of(one, Notes("a")).pod for one in (pod(HAMI, **change), pod(HAMI)))
     assert other != plain
 
 
@@ -73,7 +86,7 @@ def test_another_namespace_has_a_template_of_its_own() -> None:
     made = pod(HAMI)
     elsewhere = {**made, "metadata": {**made["metadata"], "namespace": "other"}}
     for one, namespace in ((made, "team"), (elsewhere, "other"), (made, "team")):
-        template = translations.of(one, Notes("a"))[0].template
+        template = translations.of(one, Notes("a")).template
         assert template is not None
         assert objects.namespace(template) == namespace
 
@@ -86,8 +99,11 @@ def test_a_warning_names_the_pod_that_hears_it() -> None:
         assert [note.object for note in notes.found] == [name]
 
 
-def test_the_memory_is_bounded_and_refusals_are_not_kept(worked_out: list[str]) -> None:
-    translations = Translations(SETTINGS, most=2)
+def test_the_memory_is_bounded_and_refusals_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch, worked_out: list[str]
+) -> None:
+    monkeypatch.setattr(translation, "REMEMBERED", 2)
+    translations = Translations(SETTINGS)
     for gigabytes in (1, 2, 3, 1):
         translations.of(pod({"aliyun.com/gpu-mem": gigabytes}), Notes("a"))
     assert len(worked_out) == 4
@@ -97,27 +113,38 @@ def test_the_memory_is_bounded_and_refusals_are_not_kept(worked_out: list[str]) 
 
 def test_one_user_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch, worked_out: list[str]) -> None:
     """Users write what is in the keys; a dry run is asked for at no cost."""
-    monkeypatch.setattr(translation, "MOST_TEXT", 8000)
     monkeypatch.setattr(translation, "LONGEST", 2000)
+    monkeypatch.setattr(translation, "REMEMBERED", 4)
     translations = Translations(SETTINGS)
     for number in range(40):
         made = container("main", HAMI)
         made["env"] = [{"name": "A", "value": f"{number}" + "x" * 1000}]
         translations.of(pod(containers=[made]), Notes("a"))
-    assert sum(map(len, translations._made)) == translations._text <= 8000
     huge = container("main", HAMI)
     huge["env"] = [{"name": "A", "value": "x" * 3000}]
     for _ in range(2):
         translations.of(pod(containers=[huge]), Notes("a"))
     assert len(worked_out) == 42
-    assert len(translations._made) >= 4
+    assert translations._remembered.cache_info().currsize == 4
+    translations.of(pod(containers=[made]), Notes("a"))
+    assert len(worked_out) == 42, "the last one of the small ones is still known"
 
 
-def test_native_classes_that_changed_are_heeded() -> None:
-    cluster = Cluster()
-    translations = Translations(SETTINGS)
-    first, second = cluster.classes(), cluster.classes()
-    plain = pod(containers=[container("main", HAMI)])
-    one = translations.of(plain, Notes("a"), classes=first)[0]
-    assert translations.of(plain, Notes("a"), classes=first)[0].template is one.template
-    assert translations.of(plain, Notes("a"), classes=second)[0].template is not one.template
+def test_names_that_are_too_long_for_kubernetes_are_not_kept() -> None:
+    """The API server refuses them, but asks the webhook first: a few thousand such pods would fill the replica's memory."""
+    names = [f"example.com/{place}" + "x" * 400 for place in ("annotation", "label", "resource")]
+    annotation, label, resource = names
+    before = [sys.getrefcount(name) for name in names]
+    asking = pod({**HAMI, resource: 1}, annotations={annotation: ""}, labels={label: ""})
+    assert has_dialect(asking, SETTINGS)
+    Translations(SETTINGS).of(asking, Notes("a"))
+    del asking
+    gc.collect()
+    assert [sys.getrefcount(name) for name in names] == before
+
+
+def test_in_native_mode_the_classes_of_now_are_heeded(worked_out: list[str]) -> None:
+    cluster, translations = Cluster(), Translations(SETTINGS)
+    for _ in range(2):
+        translations.of(pod(containers=[container("main", HAMI)]), Notes("a"), classes=cluster.classes())
+    assert len(worked_out) == 2

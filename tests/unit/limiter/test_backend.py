@@ -16,8 +16,9 @@ from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share
-from koordra.kubelet_plugin.isolation.limiter import layout
+from koordra.kubelet_plugin.isolation.limiter import region as layout
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
+from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from koordra.kubelet_plugin.isolation.limiter.backend import (
     DRIVER_FOLDER,
     LimiterIsolation,
@@ -82,7 +83,7 @@ def test_start_and_stop_can_be_repeated(tmp_path: Path, installed: Path) -> None
     backend.stop(claim_uid=CLAIM, device=SHARE.device)
     for _ in range(2):
         backend.start(SHARE, GpuConfig())
-    assert limiter_region.read(backend.claims / CLAIM).devices[0].limit == GIB
+    assert limiter_usage.read(backend.claims / CLAIM).devices[0].limit == GIB
     for _ in range(2):
         backend.stop(claim_uid=CLAIM, device=SHARE.device)
     assert list(backend.claims.iterdir()) == []
@@ -133,7 +134,7 @@ def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:
         assert json.loads(process.stdout.readline())["past"] == 2
         end = time.monotonic() + 30
         while time.monotonic() < end:
-            (seen,) = limiter_region.read(backend.claims / CLAIM).processes
+            (seen,) = limiter_usage.read(backend.claims / CLAIM).processes
             if seen.host_pid:
                 break
             time.sleep(0.01)
@@ -152,7 +153,7 @@ def test_strictness_and_the_context_reserve_are_in_the_policy(
     backend.start(SHARE, GpuConfig())
     flags = struct.unpack_from("=I", (backend.claims / CLAIM / "policy").read_bytes(), 16)[0]
     assert flags == (layout.STRICT if strict else 0)
-    assert limiter_region.read(backend.claims / CLAIM).devices[0].context_bytes == len(UUID) << 20
+    assert limiter_usage.read(backend.claims / CLAIM).devices[0].context_bytes == len(UUID) << 20
 
 
 def test_claims_of_an_earlier_plugin_are_served_again(tmp_path: Path, installed: Path) -> None:

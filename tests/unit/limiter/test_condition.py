@@ -14,9 +14,12 @@ import pytest
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
+from koordra.kubelet_plugin.isolation.limiter import usage
 from koordra.kubelet_plugin.isolation.limiter.report import Verdict, verdict
+from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.status.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
 from koordra.node_state.claim_ref import ClaimRef
 from tests.unit.limiter.test_report import ENFORCING_AT, REFUSED_AT, counted, refused
@@ -106,6 +109,26 @@ def test_the_condition_follows_the_handshake(tmp_path: Path) -> None:
             status,
             reason,
         )
+
+
+@pytest.mark.parametrize("when", ["made", "taken away"])
+def test_a_region_that_comes_or_goes_meanwhile_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Prepare and Unprepare run beside whoever reads, in threads of their own."""
+    policy = tmp_path / UID / "policy"
+    if when == "taken away":
+        limiter_region.allow(tmp_path / UID, claim=UID, uuid=UUID, limit=1 << 30)
+
+    def meanwhile(folder: Path) -> ClaimUse:
+        if when == "made":
+            limiter_region.allow(folder, claim=UID, uuid=UUID, limit=1 << 30)
+        else:
+            policy.unlink()
+        raise NodeError(f"{folder}: no region of a claim")
+
+    monkeypatch.setattr(usage, "read", meanwhile)
+    assert verdict(tmp_path, UID) is None
 
 
 @pytest.mark.parametrize("isolation", [None, "none", "mps"])

@@ -13,7 +13,7 @@ import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import backend
 from koordra.kubelet_plugin.isolation.limiter.backend import SIZE
-from koordra.kubelet_plugin.isolation.limiter.layout import USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter.region import USAGE_BYTES
 
 NAMES = ("policy", "usage")
 
@@ -21,7 +21,7 @@ CODE = """
 import json, os, sys
 from pathlib import Path
 from koordra.kubelet_plugin.isolation.limiter import backend
-from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter import region, usage
 folder = Path(sys.argv[1]) / "claims" / "c"
 uuid = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 for _ in range(2):
@@ -42,7 +42,7 @@ try:
         files += 1
 except OSError:
     pass
-read = len(region.read(folder).devices)
+read = len(usage.read(folder).devices)
 for number in range(files):
     (folder / f"f{number}").unlink()
 for _ in range(2):

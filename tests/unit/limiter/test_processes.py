@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, start_time
+from koordra.kubelet_plugin.isolation.limiter.region import REGIONS_FOLDER
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml

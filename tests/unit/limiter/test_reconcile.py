@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter import layout, region
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter import region as layout
+from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses, start_time
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import enforces
@@ -58,8 +60,8 @@ class Node:
     reconciler: Reconciler
 
     @property
-    def share(self) -> region.DeviceUse:
-        return region.read(self.claims / UID).devices[0]
+    def share(self) -> limiter_usage.DeviceUse:
+        return limiter_usage.read(self.claims / UID).devices[0]
 
 
 @pytest.fixture

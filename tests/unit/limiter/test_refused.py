@@ -1,4 +1,4 @@
-"""A process that could not be limited is told of for as long as it lives, and a moment longer; regions of an earlier version."""
+"""A process that could not be limited is told of for as long as it lives, and a moment longer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import broker as limiter_broker
-from koordra.kubelet_plugin.isolation.limiter import layout, region
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter import region as layout
+from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
-from koordra.kubelet_plugin.isolation.limiter.layout import SLOTS_MAX
 from koordra.kubelet_plugin.isolation.limiter.processes import start_time
-from koordra.kubelet_plugin.isolation.limiter.region import REFUSED_SHOWN
+from koordra.kubelet_plugin.isolation.limiter.region import SLOTS_MAX
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
+from koordra.kubelet_plugin.isolation.limiter.usage import REFUSED_SHOWN
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -69,7 +71,7 @@ def all_slots_owned(claim: Path) -> Iterator[None]:
 def test_a_refused_process_is_told_until_it_is_gone(
     built: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(region, "REFUSED_SHOWN", 0.0)
+    monkeypatch.setattr(limiter_usage, "REFUSED_SHOWN", 0.0)
     with all_slots_owned(claim), running(built, claim) as said:
         assert said["init"] == NOT_PERMITTED
         found = verdict(claim.parent, "c")
@@ -87,16 +89,16 @@ def test_one_that_ends_at_once_is_told_for_a_minute(built: Path, claim: Path) ->
     with all_slots_owned(claim), running(built, claim):
         pass
     now = time.monotonic()
-    assert region.read(claim, now=now).handshake == "refused"
-    assert region.read(claim, now=now + REFUSED_SHOWN + 1).handshake == "waiting"
-    assert region.read(claim, now=now + REFUSED_SHOWN + 1).turned_away == 1
+    assert limiter_usage.read(claim, now=now).handshake == "refused"
+    assert limiter_usage.read(claim, now=now + REFUSED_SHOWN + 1).handshake == "waiting"
+    assert limiter_usage.read(claim, now=now + REFUSED_SHOWN + 1).turned_away == 1
 
 
 def test_a_time_that_was_made_up_is_not_believed(claim: Path) -> None:
     with (claim / "usage").open("r+b") as usage:
         usage.seek(56)
         usage.write(b"\xff" * 8)
-    assert region.read(claim).handshake == "waiting"
+    assert limiter_usage.read(claim).handshake == "waiting"
 
 
 def test_a_process_without_a_slot_calls_too(built: Path, claim: Path) -> None:
@@ -108,36 +110,6 @@ def test_a_process_without_a_slot_calls_too(built: Path, claim: Path) -> None:
         assert said["init"] == NOT_PERMITTED
         assert called.wait(30.0)
     broker.forget("c")
-
-
-def as_version_1(claim: Path) -> None:
-    """As an earlier plugin has left it."""
-    for name in ("policy", "usage"):
-        with (claim / name).open("r+b") as file:
-            file.seek(8)
-            file.write(struct.pack("=I", 1))
-    for name in (*layout.ALIVE, layout.REFUSED):
-        (claim / name).unlink()
-
-
-def test_a_region_of_version_1_goes_on(built: Path, claim: Path) -> None:
-    as_version_1(claim)
-    region.allow(claim, claim="c", uuid=UUID, limit=GIB)
-    assert not (claim / layout.REFUSED).exists()
-    with running(built, claim) as said:
-        assert (said["init"], said["within"], said["total"]) == (0, 0, GIB)
-        use = region.read(claim)
-        assert (use.handshake, [each.name for each in use.processes], use.ended) == (
-            "enforcing",
-            ["tenant"],
-            (),
-        )
-    use = region.read(claim)
-    assert (use.processes, [each.name for each in use.ended]) == ((), ["tenant"])
-    with (claim / "usage").open("r+b") as usage:
-        usage.seek(32)
-        usage.write(struct.pack("=Q", 1))
-    assert region.read(claim).handshake == "refused", "who was refused cannot be asked for"
 
 
 def call(claim: Path, message: bytes) -> socket.socket:

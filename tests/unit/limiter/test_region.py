@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.isolation.limiter import layout as limiter_layout
 from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter import region as limiter_layout
+from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from tests.unit.limiter.native_build import environment
 from tests.unit.limiter.test_report import REFUSED_AT
 
@@ -27,7 +28,6 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["policy_magic"] == limiter_layout.POLICY_MAGIC
     assert layout["usage_magic"] == limiter_layout.USAGE_MAGIC
     assert layout["devices_max"] == limiter_layout.DEVICES_MAX
-    assert layout["oldest_version"] == limiter_layout.OLDEST
     assert layout["slots_max"] == limiter_layout.SLOTS_MAX
     assert layout["alive_files"] == limiter_layout.ALIVE_FILES
     assert layout["usage.refused_at"] == REFUSED_AT
@@ -59,7 +59,7 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
     region.allow(claim, claim="claim", uuid=UUID, limit=GIB)
     tenant = str(built / "test" / "tenant")
     subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
-    assert region.read(claim).handshake == "waiting"
+    assert limiter_usage.read(claim).handshake == "waiting"
     with subprocess.Popen(
         [tenant, str(GIB), "stay"],
         env=environment(built, regions=tmp_path / "regions", world=tmp_path),
@@ -69,7 +69,7 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         assert said == {"opened": True, "init": 0, "past": 2, "within": 0, "free": 0, "total": GIB}
-        use = region.read(claim)
+        use = limiter_usage.read(claim)
         assert use.handshake == "enforcing"
         assert [(device.uuid, device.used, device.limit, device.denied) for device in use.devices] == [
             (UUID, GIB, GIB, 1)
@@ -78,10 +78,10 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
         assert (seen.pid, seen.name, seen.enforcing) == (process.pid, "tenant", True)
         assert dict(seen.kinds[0])["plain"] == GIB
         process.kill()
-    assert region.read(claim).processes == ()
-    (left,) = region.read(claim).ended
+    assert limiter_usage.read(claim).processes == ()
+    (left,) = limiter_usage.read(claim).ended
     assert (left.pid, left.held) == (seen.pid, (GIB,)), "nobody has given its slot back yet"
-    assert region.read(claim).devices[0].used == 0
+    assert limiter_usage.read(claim).devices[0].used == 0
 
 
 def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
         region.allow(claim, claim="c", uuid=UUID, limit=limit)
     region.allow(claim, claim="c", uuid=other, limit=GIB)
     region.write_unaccounted(claim, other, 5)
-    use = region.read(claim)
+    use = limiter_usage.read(claim)
     assert [(device.uuid, device.limit, device.used) for device in use.devices] == [
         (UUID, None, 0),
         (other, GIB, 5),
@@ -107,10 +107,10 @@ def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
         usage.write(b"\x01")  # slot 0 is taken
         usage.seek(4416 + 8)
         usage.write((2**64 - GIB).to_bytes(8, "little"))
-    (liar,) = region.read(claim).ended
+    (liar,) = limiter_usage.read(claim).ended
     assert liar.held == (0,)
     region.write_unaccounted(claim, UUID, 2**64)
-    assert region.read(claim).devices[0].unseen == limiter_layout.PLAUSIBLE
+    assert limiter_usage.read(claim).devices[0].unseen == limiter_layout.PLAUSIBLE
 
 
 def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str
     else:
         usage.unlink()
     with pytest.raises(NodeError):
-        region.read(claim)
+        limiter_usage.read(claim)
 
 
 def test_the_host_pid_is_written_for_the_right_owner_only(tmp_path: Path) -> None:
@@ -163,6 +163,6 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_no_region(
         return os.stat_result((*found[:6], limiter_layout.USAGE_BYTES, *found[7:]))
 
     os.truncate(claim / "usage", left)
-    monkeypatch.setattr(region.os, "fstat", asked_before)
+    monkeypatch.setattr(limiter_usage.os, "fstat", asked_before)
     with pytest.raises(NodeError, match="usage: not a region"):
-        region.read(claim)
+        limiter_usage.read(claim)

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter.layout import KINDS
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Process
-from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse, DeviceUse, ProcessUse
+from koordra.kubelet_plugin.isolation.limiter.region import KINDS
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
     Interval,
     changes,
@@ -16,13 +15,14 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
     reading,
     settled,
 )
+from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse, DeviceUse, ProcessUse
 
 GPU = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 MIB = 1 << 20
 
 
 def slot(number: int, *, pid: int, held: int, context: int = 0, host_pid: int | None = None) -> ProcessUse:
-    kinds = tuple((kind, context if kind == "context" else 0) for kind in KINDS)
+    kinds = {kind: context if kind == "context" else 0 for kind in KINDS}
     return ProcessUse(
         slot=number,
         generation=1,

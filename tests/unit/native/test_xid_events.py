@@ -34,7 +34,7 @@ def hear(found):
     told.append([[*gpu.faults] if gpu.publishable else None for gpu in found.machine.gpus])
 
 watcher = MachineWatcher(read=read, probe=lambda: probe(root), sources=[xids],
-                         rhythm=WatchTiming(settle=0.05, settle_limit=0.5, probe=0.2, recheck=0.2, stop_within=0.05))
+                         timing=WatchTiming(settle=0.05, settle_limit=0.5, probe=0.2, recheck=0.2, stop_within=0.05))
 thread = threading.Thread(target=lambda: watcher.run(stop, hear))
 thread.start()
 reached = []

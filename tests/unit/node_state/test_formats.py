@@ -14,6 +14,7 @@ from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.node_state import claim_network, layout, prepared_claim
 from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.disk import Disk
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -42,10 +43,10 @@ def test_bytes_of_the_version_before_are_read_and_written_again(
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     for file, path in (
-        ("prepared.json", layout.prepared_file(tmp_path, UID)),
-        ("guarded.json", layout.guarded_file(tmp_path)),
-        ("network.json", layout.network_file(tmp_path, UID)),
-        ("attached.json", layout.attached_file(tmp_path, UID)),
+        ("prepared.json", StateFolder(tmp_path).prepared_file(UID)),
+        ("guarded.json", StateFolder(tmp_path).guarded),
+        ("network.json", StateFolder(tmp_path).network_file(UID)),
+        ("attached.json", StateFolder(tmp_path).attached_file(UID)),
     ):
         Disk().replace(path, (WRITTEN / file).read_bytes(), mode=layout.MODE)
     return tmp_path
@@ -74,7 +75,7 @@ def test_the_hook_finds_what_an_earlier_plugin_wrote(state: Path) -> None:
 
 
 def test_the_plugin_finds_what_an_earlier_hook_and_plugin_wrote(state: Path) -> None:
-    (network,) = claim_network.read_networks(state, Disk())
+    (network,) = claim_network.read_networks(StateFolder(state), Disk())
     ((device, plan),) = network.plans
     assert (device, plan.kind, plan.vlan, plan.routes) == (
         "nic-0000-0c-00-0",
@@ -82,9 +83,11 @@ def test_the_plugin_finds_what_an_earlier_hook_and_plugin_wrote(state: Path) -> 
         7,
         (("10.1.0.0/16", "10.0.0.1"),),
     )
-    (attached,) = claim_network.read_attached(state, Disk(), uid=UID)
+    (attached,) = claim_network.read_attached(StateFolder(state), Disk(), uid=UID)
     assert dict(attached.devices[0].before)["present"] == "ens1"
-    record = recover_record(UID, layout.prepared_file(state, UID).read_bytes(), pool="node-a", boot_id="b")
+    record = recover_record(
+        UID, StateFolder(state).prepared_file(UID).read_bytes(), pool="node-a", boot_id="b"
+    )
     assert record is not None
     assert (record.state, record.nonce, len(record.devices)) == (
         State.RECOVERED,

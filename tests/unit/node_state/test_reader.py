@@ -102,7 +102,7 @@ def changed(*path: str | int, to: Any) -> Callable[[dict[str, Any]], object]:
         (changed("extra", to=1), r"record\.extra: not a field"),
         (changed("schema", to="koordra.io/prepared/v2"), "schema: 'koordra.io/prepared/v2', expected"),
         (changed("nonce", to="granted"), "nonce: not 32 hexadecimal digits"),
-        (changed("nonce", to=""), "nonce: empty"),
+        (changed("nonce", to=""), "nonce: not 32 hexadecimal digits"),
         (changed("marker", to="KOORDRA_CLAIM_X"), "marker: "),
         (changed("claim", to=[]), "claim: expected dict, found list"),
         (changed("claim", "uid", to=OTHER_UID), "marker: "),

@@ -10,10 +10,10 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
-from koordra.compat.rewrite import DIALECT_LABEL, UNIT
-from koordra.controller.cache.changes import Cluster
+from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
 from koordra.controller.legacy.annotations import PeerAnnotations, allocated, devices_of, wanted
 from koordra.errors import Forbidden
+from tests.fakes.cluster import Cluster
 from tests.fakes.kube_api import FakeKubeApi, Write
 from tests.fakes.listing import Listing
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement import read_inventory
-from koordra.placement.free_amounts.node_devices import node_devices
+from koordra.placement.free_amounts.node_devices import devices_of_pools
 from koordra.placement.free_amounts.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.fleet import Fleet
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
+from tests.machines.placements import with_every_placement
 
 
 def drifted(fleet: Fleet) -> list[Request]:
@@ -31,15 +31,14 @@ def mig_layout(card: str) -> Layout:
     machine = presets.load("dgx-a100").machine(serial="a")
     gpu = replace(machine.gpus[0], mig_enabled=True, mig_profiles=mig_profiles({"mig_profiles": card}))
     slices = build_slices(
-        replace(machine, gpus=(gpu,), nics=()),
+        with_every_placement(replace(machine, gpus=(gpu,), nics=())),
         node_name="n",
         node_uid="n",
         mode="joint",
         generation=1,
-        mig=True,
-        mig_placements=True,
+        offering=replace(WITHOUT_POLICY, mig=True),
     )
-    (found,) = node_devices("n", {"metadata": {"name": "n"}}, read_inventory(slices)).kind.layouts
+    (found,) = devices_of_pools(read_inventory(slices).pools({"metadata": {"name": "n"}})).kind.layouts
     assert found is not None
     return found
 

@@ -14,8 +14,7 @@ from koordra.errors import InvalidManifest
 from koordra.placement.free_amounts.state import Request, Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
 from koordra.placement.mig.mig_placement import MigCardValues
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable, SliceDemand
 from tests.unit.placement.fleets import mig_layout
 
@@ -160,18 +159,14 @@ def test_a_table_keeps_the_mix_of_slices() -> None:
     assert Workload.from_document(workload.to_document()).counts == workload.counts
 
 
-def test_documents_of_earlier_versions_are_read() -> None:
-    table = expected(Workload([(Request(1000, 1024, 1, 500), 20)]), {"H100": 8})
-    document = table.to_document()
-    del document["slices"]
-    assert LearnedTable.from_document(document) == table
-    rows = [[20, 1000, 1024, 1, 500, ["H100"], 0, 0, -1]]
-    assert Workload.from_document(rows).counts == {Request(1000, 1024, 1, 500, ("H100",)): 20}
-    for broken in ([[*rows[0], 7]], [[*rows[0], [], []]], [[*rows[0], [["1g"]]]]):
+def test_documents_that_are_none_are_refused() -> None:
+    row = [20, 1000, 1024, 1, 500, ["H100"], 0, 0]
+    assert Workload.from_document([[*row, []]]).counts == {Request(1000, 1024, 1, 500, ("H100",)): 20}
+    for broken in (row, [*row, 7], [*row, [], []], [*row, [["1g"]]]):
         with pytest.raises(InvalidManifest):
-            Workload.from_document(broken)
+            Workload.from_document([broken])
     with pytest.raises(InvalidManifest):
-        LearnedTable.from_document({**document, "slices": [["1g", 3]]})
+        LearnedTable.from_document({**LearnedTable().to_document(), "slices": [["1g", 3]]})
 
 
 def test_the_mix_of_slices_is_shown(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from koordra.placement.defragment import moves
 from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
 from koordra.placement.free_amounts.state import Choice, Kind, Request, State, after
@@ -114,7 +115,7 @@ def test_other_pods_are_moved_to_make_room() -> None:
     found = defragment(KINDS, nodes, pods, Shape(gpus=2))
     assert found is not None
     assert sorted(move.pod.name for move in found.moves) == ["big", "small"]
-    assert (found.node, found.at_least, found.proven) == (0, 2, True)
+    assert (found.site.node, found.at_least, found.proven) == (0, 2, True)
 
 
 def test_nothing_to_move_where_the_shape_is_free() -> None:
@@ -165,9 +166,22 @@ def test_the_answer_says_what_is_gained() -> None:
     assert shapes_free(KINDS, nodes, Shape(gpus=1)) == 4
 
 
+def test_where_nics_are_lacking_no_sets_of_gpus_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 16 GPUs has 12,870 sets of eight."""
+
+    def counted(positions: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+        for number, chosen in enumerate(combinations(positions, size)):
+            assert number < 100
+            yield chosen
+
+    monkeypatch.setattr(moves, "combinations", counted)
+    state = State(0, 8000, 8000, (1000,) * 16, (100,) * 7 + (50,))
+    assert list(moves.ways(state, Request(0, 0, 8, 1000, nics=8, percent=100))) == []
+
+
 def _check(nodes: Sequence[State], found: Freed, shape: Shape) -> None:
     """The moves as carried out: the shape is free, nobody has more than there is."""
-    assert (len(found.gpus), len(found.nics)) == (shape.gpus, shape.nics)
+    assert (len(found.site.gpus), len(found.site.nics)) == (shape.gpus, shape.nics)
     now = list(nodes)
     for move in found.moves:
         taken = move.pod.request
@@ -175,6 +189,6 @@ def _check(nodes: Sequence[State], found: Freed, shape: Shape) -> None:
             cpu=-taken.cpu, memory=-taken.memory, milli=-taken.milli, percent=-taken.percent
         )
         now[move.pod.node] = after(now[move.pod.node], back, Choice(move.pod.gpus, move.pod.nics))
-    site = now[found.node]
-    assert all(site.gpus[at] == 1000 for at in found.gpus)
-    assert all(site.nics[at] == 100 for at in found.nics)
+    site = now[found.site.node]
+    assert all(site.gpus[at] == 1000 for at in found.site.gpus)
+    assert all(site.nics[at] == 100 for at in found.site.nics)

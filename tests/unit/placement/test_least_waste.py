@@ -10,7 +10,7 @@ from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan
-from koordra.placement.candidates.result_cache import Result, ResultCache
+from koordra.placement.candidates.candidate_list import Result, ResultCache
 from koordra.placement.node_class import DeviceState
 from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned
@@ -69,7 +69,7 @@ def test_what_is_known_of_requests_is_forgotten_when_nodes_publish_anew() -> Non
         node, pool = _node("a", "80Gi")
         node["metadata"]["labels"]["turn"] = str(turn)
         plan([*machines.device_classes(), node, pool, _share("c", f"{1 + turn}Gi")], engine=engine)
-    assert len(engine.order._described) == 1
+    assert len({of for of, _ in engine.order._requests}) == 1
 
 
 def test_costs_and_bounds_of_an_older_table_are_not_used() -> None:
@@ -78,12 +78,12 @@ def test_costs_and_bounds_of_an_older_table_are_not_used() -> None:
         Result(cost=CostPair(1, (5, 0, 0, 0, 2)), epoch=1),
         Result(bound=CostPair(1, (5,)), epoch=1),
     ):
-        known.keep(state, result)
-        assert known.get(state, 0, 1, CostPair(0, (9,))) is result
-        assert known.get(state, 0, 2, CostPair(0, (9,))) is None
+        known[state] = result
+        assert known.saying(state, 1, CostPair(0, (9,))) is result
+        assert known.saying(state, 2, CostPair(0, (9,))) is None
     nowhere = Result(epoch=1)
-    known.keep(state, nowhere)
-    assert known.get(state, 0, 2, None) is nowhere
+    known[state] = nowhere
+    assert known.saying(state, 2, None) is nowhere
 
 
 def test_nodes_are_ordered_anew_when_cards_are_cut_otherwise() -> None:

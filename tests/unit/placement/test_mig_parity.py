@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement.free_amounts.state import Request, Slice
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.topology.machine import Machine
 from koordra.topology.presets.mig import mig_profiles
 from tests.long import mostly_long
 from tests.machines import catalogue
+from tests.machines.placements import with_every_placement
 from tests.unit.placement.test_parity import Clusters
 
 Object = dict[str, Any]
@@ -93,13 +93,12 @@ CASES = {
 class MigClusters(Clusters):
     def slices_of(self, number: int, machine: str) -> list[Object]:
         return build_slices(
-            MACHINES[machine](),
+            with_every_placement(MACHINES[machine]()),
             node_name=f"node-{number}",
             node_uid=f"node-{number}",
             mode="joint",
             generation=1,
-            mig=True,
-            mig_placements=True,
+            offering=replace(WITHOUT_POLICY, mig=True),
         )
 
     def add_slices(self, name: str, asked: Asked) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.dry_run import dry_run_claims
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.gang import Gang, GangPlaced, place_gang
+from tests.fakes.cluster import Cluster
 from tests.fakes.gang_engine import gang_engine, member
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.controller.test_dry_run import NOW

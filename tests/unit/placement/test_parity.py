@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from koordra.allocator.request.classes import shipped_classes
-from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.placer import Placer
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
@@ -21,9 +20,9 @@ from koordra.placement import engine_for, plan
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.learned_order import Learned as Known
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
+from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups_of
 from tests.long import mostly_long
 from tests.machines import catalogue

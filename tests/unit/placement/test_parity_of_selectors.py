@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from koordra.placement.free_amounts.state import Request
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.openb import read_pods
 from tests.long import mostly_long

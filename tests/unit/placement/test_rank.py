@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from koordra.api.claims import ResourceClaim
 from koordra.errors import PlanError
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
+from koordra.placement.candidates.candidate_list import ResultCache
 from koordra.placement.candidates.cost_bound import CostBound
-from koordra.placement.candidates.result_cache import ResultCache
+from koordra.placement.index import CLASS, NODE, Change
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import Demand, LearnedTable
 from koordra.placement.request.groups import Group
@@ -100,7 +103,7 @@ def test_remembering_changes_nothing(cluster: list[Object], monkeypatch: pytest.
         for entry in _claim(number, gpus=1 + number % 3, nics=number % 2, selector="true" * (number % 4 == 0))
     ]
     remembered = plan([*cluster, *asked]).to_dict()
-    monkeypatch.setattr(ResultCache, "get", lambda *_: None)
+    monkeypatch.setattr(ResultCache, "saying", lambda *_: None)
     assert plan([*cluster, *asked]).to_dict() == remembered
 
 
@@ -216,3 +219,28 @@ def _held(pending: list[Object], found: Any) -> list[Object]:
 def test_a_kept_engine_is_of_one_policy(cluster: list[Object]) -> None:
     with pytest.raises(PlanError, match="another policy"):
         plan([*cluster, *_claim(0)], engine=engine_for(), policy="Spread")
+
+
+def test_nodes_that_are_gone_are_not_kept_by_lists_of_candidates(cluster: list[Object]) -> None:
+    """Pods that choose nodes have a list of nodes each; clusters that grow and shrink give every node another name."""
+
+    class Node(dict[str, Any]):
+        """A dict that can be referred to weakly."""
+
+    engine, (claim, pod) = engine_for(), _claim(0)
+    pod["spec"]["nodeSelector"] = {"zone": "a"}
+    group = Group((ResourceClaim.from_dict(claim),), (pod,))
+    for one in cluster:
+        if one["kind"] == "DeviceClass":
+            engine.index.apply(Change(CLASS, one["metadata"]["name"], one))
+    seen = []
+    for number in range(9):
+        node = Node(metadata={"name": f"n-{number}", "labels": {"zone": "a"}})
+        seen.append(weakref.ref(node))
+        engine.index.apply(Change(NODE, f"n-{number}", node))
+        del node
+        if number:
+            engine.index.apply(Change(NODE, f"n-{number - 1}", None))
+        engine.decide(group)
+    gc.collect()
+    assert [number for number, node in enumerate(seen) if node() is not None] == [8]

@@ -11,8 +11,7 @@ import pytest
 
 from benchmarks._plain_fgd import PlainFgd
 from koordra.placement.free_amounts.state import Request, State
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.fleet import INFEASIBLE, Fleet
 from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import read_nodes, read_pods

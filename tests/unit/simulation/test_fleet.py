@@ -1,4 +1,4 @@
-"""The fleet keeps keys that are never stale, breaks ties as written, and gives back what was released."""
+"""The fleet keeps keys that are never stale, and breaks ties as written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from koordra.errors import PlanError
 from koordra.placement.free_amounts.state import Request, State
 from koordra.placement.policy.workload import Workload
 from koordra.simulation import fleet as fleet_module
-from koordra.simulation.fleet import INFEASIBLE, Fleet, Placement
-from koordra.simulation.fleet_expected_waste import FleetExpectedWaste
+from koordra.simulation.fleet import INFEASIBLE, Fleet
+from koordra.simulation.learning import FleetExpectedWaste
 from koordra.simulation.replay import NAMES, policy_named
 from tests.unit.placement import fleets
 
@@ -23,13 +23,8 @@ def _fleet(name: str, requests: list[Request], count: int = 12) -> Fleet:
 def test_kept_keys_are_what_is_computed_afresh(name: str) -> None:
     requests = fleets.stream(150)
     fleet = _fleet(name, requests)
-    held: list[Placement] = []
-    for number, request in enumerate(requests):
-        placement = fleet.place(request)
-        if placement is not None:
-            held.append(placement)
-        if number % 3 == 2 and held:
-            fleet.release(held.pop(number % len(held)))
+    for request in requests:
+        fleet.place(request)
     assert fleets.drifted(fleet) == []
 
 
@@ -53,16 +48,6 @@ def test_nothing_is_given_twice_and_whatever_fits_is_placed(name: str) -> None:
         assert min(state.cpu, state.memory, *state.gpus) >= 0
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_releasing_everything_gives_the_empty_cluster(name: str) -> None:
-    requests = fleets.stream(60)
-    fleet = _fleet(name, requests)
-    held = [placement for request in requests if (placement := fleet.place(request)) is not None]
-    for placement in held[::-1]:
-        fleet.release(placement)
-    assert fleet.nodes == fleets.nodes()
-
-
 def test_ties_go_to_the_first_node_in_order() -> None:
     request = Request(1000, 1024, 1, 1000)
     state = State(1, 96_000, 512_000, (1000,) * 8)
@@ -76,17 +61,15 @@ def test_the_best_node_has_the_least_key() -> None:
     requests = fleets.stream(60)
     fleet = _fleet("koordra", requests)
     for request in requests:
-        fleet.place(request)
-    for request in set(requests):
-        keys = fleet.keys(request)
+        keys = fleet.keys(request).copy()
         fitting = [node for node in range(len(fleet.nodes)) if keys[node] < INFEASIBLE]
-        best = fleet.find(request)
+        best = fleet.place(request)
         first = min(fitting, key=lambda node: (keys[node], node), default=None)
         assert (best.node if best else None) == first
 
 
 def test_rows_that_are_forgotten_change_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those of too many classes, nor those that are behind by too many moves."""
+    """Those of too many classes."""
     requests = [request for seed in range(4) for request in fleets.stream(100, seed=seed)]
     table = fleets.table(requests)
     plain = Fleet(fleets.KINDS, fleets.nodes(), FleetExpectedWaste(fleets.KINDS, table))
@@ -95,11 +78,6 @@ def test_rows_that_are_forgotten_change_no_decision(monkeypatch: pytest.MonkeyPa
     tight = Fleet(fleets.KINDS, fleets.nodes(), FleetExpectedWaste(fleets.KINDS, table))
     assert [tight.place(request) for request in requests] == placed
     assert len(tight._rows) <= 16
-    for placement in placed * 60:
-        if placement is not None:
-            tight.release(placement)
-            tight.take(placement)
-    assert len(tight._moved) <= 16 * 12 + 4096
     assert fleets.drifted(tight) == []
 
 

@@ -9,19 +9,8 @@ from typing import Any
 import pytest
 
 from koordra.api.opaque.parameters import Scope
-from koordra.topology import (
-    SCOPES,
-    Level,
-    level_between,
-    level_label,
-    level_on_paths,
-    parse_level,
-    parse_scope,
-    scope_key,
-    scopes_from,
-    together,
-    worst_level,
-)
+from koordra.topology import Level, level_between, scope_key, together
+from tests.unit.topology.graph_levels import WORST, level_on_paths
 
 ROOT_A, ROOT_B = "pci0000:10", "pci0000:20"
 PORT = "0000:10:01.0"
@@ -97,20 +86,15 @@ def test_nothing_published_is_far() -> None:
     assert level_between({"koordra.io/numaNode": 0}, {"numaNode": 0}) is Level.NODE
 
 
-def test_levels_are_ordered_near_to_far_and_parse_back() -> None:
+def test_levels_are_ordered_near_to_far() -> None:
     assert [str(level) for level in sorted(Level)] == ["X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS"]
-    for level in Level:
-        assert parse_level(level_label(level, nvlinks=18)) is level
-    assert level_label(Level.NV, nvlinks=18) == "NV18"
-    with pytest.raises(ValueError, match="the levels are"):
-        parse_level("NVX")
 
 
 def test_scope_keys() -> None:
     device = attributes(NESTED, numa=1, socket=0)
-    assert [scope_key(device, scope) for scope in SCOPES] == [UP, ROOT_A, "1", "0", "node"]
-    assert [scope_key({}, scope) for scope in SCOPES] == [None, None, None, None, "node"]
-    assert scope_key(device, "NUMANode") == "1"
+    assert [scope_key(device, scope) for scope in Scope] == [UP, ROOT_A, "1", "0", "node"]
+    assert [scope_key({}, scope) for scope in Scope] == [None, None, None, None, "node"]
+    assert scope_key(device, Scope.NUMA_NODE) == "1"
 
 
 def test_a_device_without_the_answer_is_together_with_nobody() -> None:
@@ -127,18 +111,11 @@ def test_devices_together_in_a_scope_are_never_beyond_its_worst_level() -> None:
     checked = 0
     for a in devices:
         for b in devices:
-            for scope in SCOPES:
+            for scope in Scope:
                 if together([a, b], scope):
-                    assert level_between(a, b) <= worst_level(scope)
+                    assert level_between(a, b) <= WORST[scope]
                     checked += 1
-    assert checked > len(devices) * len(SCOPES)
-
-
-def test_preferred_climbs_from_its_scope_to_the_node() -> None:
-    assert scopes_from("NUMANode") == (Scope.NUMA_NODE, Scope.SOCKET, Scope.NODE)
-    assert [str(worst_level(scope)) for scope in SCOPES] == ["PXB", "PHB", "NODE", "SYS", "SYS"]
-    with pytest.raises(ValueError, match="PCIeSwitch, PCIeRoot"):
-        parse_scope("SamePCIe")
+    assert checked > len(devices) * len(Scope)
 
 
 def test_networkx_is_imported_only_for_a_graph() -> None:

@@ -13,14 +13,15 @@ import pytest
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level, level_between
+from koordra.topology.cpu_lists import number_ranges
 from koordra.topology.fabrics import inferred_parts, nvlink_domains, rails
 from koordra.topology.graph import build, nvlink_cliques, tree
-from koordra.topology.machine import NumaNode, inferred_attribute, pcie_level
+from koordra.topology.machine import NumaNode, pcie_level
 from koordra.topology.machine import level as level_of_machine
 from koordra.topology.pictures.document import document
 from koordra.topology.pictures.dot import dot
 from koordra.topology.pictures.svg import svg
-from koordra.topology.pictures.text import matrix, number_ranges, text_tree
+from koordra.topology.pictures.text import matrix, text_tree
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue
 from tests.unit.topology.graph_levels import hops, level
@@ -95,7 +96,9 @@ def test_outline_says_what_its_marks_mean() -> None:
 def test_dot_names_inferred_fields_as_the_other_pictures_do(name: str) -> None:
     found = machine(name)
     shown = {word for line in dot(found).splitlines() for word in re.findall(r"\* ([a-zA-Z, ]+)", line)}
-    assert shown == {inferred_attribute(device) for device in found.devices()} - {None}
+    assert shown == {device.location.attributes()["koordra.io/inferred"] for device in found.devices()} - {
+        None
+    }
 
 
 @pytest.mark.parametrize("name", catalogue.NAMES)

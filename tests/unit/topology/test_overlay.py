@@ -8,9 +8,10 @@ import pytest
 
 from koordra.errors import InvalidManifest
 from koordra.topology import Level, level_between
-from koordra.topology.machine import Device, Machine, inferred_attribute, pcie_level
-from koordra.topology.overlay import Contradiction, Place, apply, load
+from koordra.topology.machine import Device, Machine, pcie_level
+from koordra.topology.overlay import Overlay, Place, load
 from koordra.topology.pictures.text import matrix
+from koordra.topology.problems import Discovery
 from tests.machines import catalogue
 
 XML = """<?xml version="1.0"?>
@@ -50,7 +51,7 @@ def by_bus(machine: Machine) -> dict[str, Device]:
 
 
 def test_an_nccl_dump(tmp_path: Path) -> None:
-    assert load(write(tmp_path, XML)) == {
+    assert load(write(tmp_path, XML)).places == {
         "0000:0f:00.0": Place(1, ("0000:01:00.0", "0000:02:00.0")),
         "0000:0c:00.0": Place(1, ("0000:01:00.0",)),
         "0000:e1:00.0": Place(None, ()),
@@ -58,7 +59,7 @@ def test_an_nccl_dump(tmp_path: Path) -> None:
 
 
 def test_the_same_in_yaml(tmp_path: Path) -> None:
-    assert load(write(tmp_path, YAML)) == {
+    assert load(write(tmp_path, YAML)).places == {
         "0000:00:05.0": Place(0, ("ffff:ff:01.0",)),
         "0000:00:09.0": Place(0, ("ffff:ff:01.0",)),
         "0000:00:07.0": Place(1, ()),
@@ -75,7 +76,10 @@ def test_the_same_in_yaml(tmp_path: Path) -> None:
         ("schema: koordra.io/overlay/v2", "koordra.io/overlay/v1"),
         ("schema: koordra.io/overlay/v1", "groups"),
         ("schema: koordra.io/overlay/v1\ngroups: [{numa: 0}]", "groups"),
-        ("schema: koordra.io/overlay/v1\ngroups: [{numa: yes, devices: []}]", "NUMA node"),
+        (
+            "schema: koordra.io/overlay/v1\ngroups: [{numa: yes, devices: ['0000:00:05.0']}]",
+            "groups[0].numa: True is not",
+        ),
         ("x" * (1 << 20 | 1), "1 MiB"),
     ],
 )
@@ -97,7 +101,7 @@ def test_a_flat_machine_gets_switches_numa_nodes_and_host_bridges() -> None:
     assert near == [["PIX", "SYS"]] * 2 + [["SYS", "PIX"]] * 2
     assert [gpu.location.numa for gpu in laid_over.gpus] == [0, 0, 1, 1]
     assert {gpu.location.root for gpu in laid_over.gpus} == {"pciffff:00", "pciffff:01"}
-    assert inferred_attribute(laid_over.gpus[0]) == "numaNode,pcieRoot,pcieSwitch"
+    assert inferred(laid_over.gpus[0]) == "numaNode,pcieRoot,pcieSwitch"
     text = matrix(laid_over)
     assert "PIX*" in text
     assert "0*" in text
@@ -107,7 +111,7 @@ def test_a_flat_machine_gets_switches_numa_nodes_and_host_bridges() -> None:
 def test_switches_are_added_below_the_host_bridges_that_sysfs_shows() -> None:
     flat, laid_over = bare("aws-p4d-24xlarge"), catalogue.machine("aws-p4d-24xlarge")
     assert [gpu.location.root for gpu in laid_over.gpus] == [gpu.location.root for gpu in flat.gpus]
-    assert {inferred_attribute(device) for device in laid_over.devices()} == {"pcieSwitch"}
+    assert {inferred(device) for device in laid_over.devices()} == {"pcieSwitch"}
     assert pcie_level(flat.gpus[0], flat.nics[0]) is Level.PHB
     assert pcie_level(laid_over.gpus[0], laid_over.nics[0]) is Level.PIX
 
@@ -116,9 +120,13 @@ def test_devices_below_one_switch_share_one_host_bridge() -> None:
     laid_over = catalogue.machine("azure-ndv5")
     for gpu, nic in zip(laid_over.gpus, laid_over.nics, strict=True):
         assert gpu.location.root == nic.location.root
-        assert inferred_attribute(gpu) == "pcieSwitch"
-        assert inferred_attribute(nic) == "pcieRoot,pcieSwitch"
+        assert inferred(gpu) == "pcieSwitch"
+        assert inferred(nic) == "pcieRoot,pcieSwitch"
         assert level_between(published(gpu), published(nic)) is Level.PIX
+
+
+def inferred(device: Device) -> object:
+    return device.location.attributes()["koordra.io/inferred"]
 
 
 def published(device: Device) -> dict[str, object]:
@@ -135,24 +143,31 @@ def test_what_sysfs_shows_is_never_overruled(tmp_path: Path) -> None:
     machine = bare("dgx-a100")
     text = YAML.replace("0000:00:05.0", "0000:07:00.0").replace("0000:00:09.0", "0000:0c:00.0")
     text = text.replace("ffff:ff:01.0", "0000:41:00.0").replace("0000:00:07.0", "0000:61:00.0")
-    unchanged, contradictions = apply(machine, load(write(tmp_path, text)))
-    assert unchanged == machine
-    assert Contradiction("gpu-0000-07-00-0", "numaNode", "3", "0") in contradictions
-    assert Contradiction("gpu-0000-07-00-0", "pcieSwitch", "0000:01:00.0", "0000:41:00.0") in contradictions
-    assert Contradiction("nic-0000-61-00-0", "numaNode", "0", "1") in contradictions
-    assert "the machine says 3, the overlay 0" in str(contradictions[0])
+    file = write(tmp_path, text)
+    found = load(file).apply(Discovery(machine))
+    assert found.machine == machine
+    told = {(one.object, one.field, one.problem) for one in found.problems}
+    assert told >= {
+        ("gpu-0000-07-00-0", "numaNode", "the machine says 3, the overlay 0"),
+        ("gpu-0000-07-00-0", "pcieSwitch", "the machine says 0000:01:00.0, the overlay 0000:41:00.0"),
+        ("nic-0000-61-00-0", "numaNode", "the machine says 0, the overlay 1"),
+    }
+    assert {one.remedy for one in found.problems} == {f"correct {file.name}; the machine is believed"}
 
 
 def test_a_numa_node_that_does_not_exist_is_not_believed() -> None:
     machine = bare("vm-flat")
-    laid_over, contradictions = apply(machine, {"0000:00:05.0": Place(7, ())})
-    assert by_bus(laid_over)["0000:00:05.0"].location.numa is None
-    assert [one.overlay for one in contradictions] == ["7"]
+    found = Overlay("file", {"0000:00:05.0": Place(7, ())}).apply(Discovery(machine))
+    assert by_bus(found.machine)["0000:00:05.0"].location.numa is None
+    assert [one.problem for one in found.problems] == [
+        "the machine says there is no such node, the overlay 7"
+    ]
 
 
 def test_devices_that_the_file_does_not_know_stay() -> None:
     machine = bare("vm-flat")
-    laid_over, _ = apply(machine, {"0000:00:05.0": Place(0, ("ffff:ff:01.0",)), "0000:99:00.0": Place(1, ())})
+    places = {"0000:00:05.0": Place(0, ("ffff:ff:01.0",)), "0000:99:00.0": Place(1, ())}
+    laid_over = Overlay("file", places).apply(Discovery(machine)).machine
     assert [a == b for a, b in zip(laid_over.devices(), machine.devices(), strict=True)] == [False] + [
         True
     ] * 5

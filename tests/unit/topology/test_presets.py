@@ -76,18 +76,21 @@ NUMA = [{"id": 0, "socket": 0, "cpus": "0-3"}]
         ({"schema": "koordra.io/machine/v0"}, "schema"),
         ({"schema": "koordra.io/machine/v1"}, "numa"),
         ({"schema": "koordra.io/machine/v1", "numa": [{"id": 0}]}, "numa"),
-        ({"schema": "koordra.io/machine/v1", "numa": NUMA, "gpus": [{}]}, "gpus"),
+        ({"schema": "koordra.io/machine/v1", "numa": NUMA, "gpus": [{}]}, "gpus[0].path"),
         ({"schema": "koordra.io/machine/v1", "numa": NUMA, "gpus": [{"path": "0000:01:00.0"}]}, "path"),
         ({"schema": "koordra.io/machine/v1", "numa": NUMA, "nics": [{"path": "pci0000:00"}]}, "path"),
-        ({"schema": "koordra.io/machine/v1", "numa": [{**NUMA[0], "confidence": "sure"}]}, "confidence"),
-        ({"schema": "koordra.io/machine/v1", "numa": NUMA, "gpu": {"confidence": "sure"}}, "confidence"),
+        (
+            {"schema": "koordra.io/machine/v1", "numa": [{**NUMA[0], "confidence": "sure"}]},
+            "numa[0].confidence",
+        ),
+        ({"schema": "koordra.io/machine/v1", "numa": NUMA, "gpu": {"confidence": "sure"}}, "gpu.confidence"),
         (
             {
                 "schema": "koordra.io/machine/v1",
                 "numa": NUMA,
                 "nics": [{"path": "pci0000:00/00:01.0", "confidence": 1}],
             },
-            "confidence",
+            "nics[0].confidence",
         ),
     ],
 )
@@ -95,6 +98,15 @@ def test_a_wrong_description_names_machine_and_field(document: Any, field: str) 
     with pytest.raises(InvalidManifest, match="machine box") as caught:
         preset(document, name="box")
     assert caught.value.field == field
+
+
+def test_an_empty_field_is_an_absent_one() -> None:
+    """``gpus:`` with nothing behind it, in YAML."""
+    whole = {"schema": "koordra.io/machine/v1", "numa": NUMA}
+    empty = dict.fromkeys(("title", "driver", "gpu", "nic", "gpus", "nics", "nvlinks", "nvswitches"))
+    assert preset({**whole, **empty}, name="box").machine(serial="1") == preset(whole, name="box").machine(
+        serial="1"
+    )
 
 
 def test_an_unreadable_description_is_named(tmp_path: Path) -> None:

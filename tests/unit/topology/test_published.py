@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.topology.fabrics import links_between_published, published_links
-from koordra.topology.machine import Machine, NvLink, PublishedFabrics, level, pcie_level
+from koordra.topology.machine import Machine, NvLink, level, pcie_level
+from koordra.topology.partitions import PublishedFabrics
 from koordra.topology.pictures.document import document
 from koordra.topology.pictures.svg import svg
 from koordra.topology.pictures.text import matrix
@@ -19,17 +20,18 @@ from koordra.topology.published import machine_of_slices
 from tests.machines import catalogue
 
 
-def slices(machine: Machine, *, links: bool = True, **changes: Any) -> list[dict[str, Any]]:
-    """As the node publishes them, with the widths of NVLink."""
-    arguments: dict[str, Any] = {"node_name": "node-a", "node_uid": None, "mode": "joint", "generation": 1}
-    made = build_slices(machine, **{**arguments, **changes})
-    widths = published_links(machine.gpus) if links else {}
-    for one in made:
-        for device in one["spec"].get("devices", ()):
-            bus_id = device["attributes"][names.STANDARD_PCI_BUS_ID]["string"]
-            for name, value in widths.get(bus_id, {}).items():
-                device["attributes"][name] = {"int" if isinstance(value, int) else "string": value}
-    return made
+def slices(
+    machine: Machine, *, generation: int = 1, mig: bool = False, vfs: bool = False
+) -> list[dict[str, Any]]:
+    """As the node publishes them."""
+    return build_slices(
+        machine,
+        node_name="node-a",
+        node_uid=None,
+        mode="joint",
+        generation=generation,
+        offering=Offering(mig=mig, vfs=vfs),
+    )
 
 
 @pytest.mark.parametrize("name", catalogue.NAMES)
@@ -47,28 +49,6 @@ def test_levels_are_those_of_the_node(name: str) -> None:
                 on_node[a.name].location.numa,
                 on_node[a.name].location.socket,
             )
-
-
-@pytest.mark.parametrize("name", ["dgx-a100", "v100x8-sxm2", "broadcom-nic"])
-def test_without_widths_nvlink_is_shown_without_a_number(name: str) -> None:
-    there = catalogue.machine(name)
-    bare = [{**one, "spec": _without_widths(one["spec"])} for one in slices(there, links=False)]
-    seen, _ = machine_of_slices(bare)
-    text = matrix(seen).partition("Legend")[0]
-    assert " NV " in text
-    assert "NV1" not in text
-
-
-def _without_widths(spec: dict[str, Any]) -> dict[str, Any]:
-    hidden = {names.ATTR_NVLINKS, names.ATTR_NVLINK_PEERS}
-    devices = [
-        {
-            **device,
-            "attributes": {key: value for key, value in device["attributes"].items() if key not in hidden},
-        }
-        for device in spec["devices"]
-    ]
-    return {**spec, "devices": devices}
 
 
 def test_published_widths() -> None:
@@ -90,7 +70,7 @@ def test_inferred_places_stay_marked() -> None:
         for device in one["spec"]["devices"]:
             device["attributes"][names.ATTR_INFERRED] = {"string": "numaNode,pcieRoot,pcieSwitch"}
     seen, _ = machine_of_slices(made)
-    assert seen.gpus[0].inferred == there.gpus[0].inferred
+    assert seen.gpus[0].location.inferred == there.gpus[0].location.inferred
     assert "PIX*" in matrix(seen)
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from koordra.api.devices import ResourceSlice
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.topology import SCOPES, level_between, scope_key, worst_level
+from koordra.topology import Scope, level_between, scope_key
 from koordra.topology.graph import build
 from koordra.topology.machine import Machine, pcie_level
 from koordra.topology.machine import level as level_of_machine
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.long import examples
-from tests.unit.topology.graph_levels import level
+from tests.unit.topology.graph_levels import WORST, level
 
 NUMA_NODES = 4
 
@@ -91,7 +91,7 @@ def test_tree_graph_and_attributes_agree(machine: Machine) -> None:
             near = level_between(published[a.name], published[b.name])
             assert near is pcie_level(a, b)
             assert level(graph, a.location.bus_id, b.location.bus_id) == level_of_machine(a, b)
-            for scope in SCOPES:
+            for scope in Scope:
                 key = scope_key(published[a.name], scope)
                 if key is not None and key == scope_key(published[b.name], scope):
-                    assert near <= worst_level(scope)
+                    assert near <= WORST[scope]

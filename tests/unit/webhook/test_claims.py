@@ -10,8 +10,10 @@ import pytest
 
 from koordra.api.devices import Attribute
 from koordra.cel.selectors import DeviceFacts, matches
-from koordra.controller.webhook import claims, handlers, native
+from koordra.controller.webhook import handlers, native
+from koordra.controller.webhook.claims import AskedDevices
 from koordra.controller.webhook.review import AdmissionRequest
+from koordra.errors import InvalidInput
 from tests.unit.webhook.cluster import Known, claim, parameters, request, template
 
 CLASSES = Known().classes()
@@ -23,6 +25,14 @@ def pair(gpus: int = 1, nics: int = 1, **joint: Any) -> dict[str, Any]:
         [request("gpu", count=gpus), request("nic", "nic.koordra.io", count=nics)],
         [parameters("JointAllocation", ["gpu", "nic"], **fields)],
     )
+
+
+def problems(obj: dict[str, Any]) -> list[InvalidInput]:
+    return AskedDevices.of(obj).problems()
+
+
+def warnings(obj: dict[str, Any]) -> list[str]:
+    return AskedDevices.of(obj).warnings()
 
 
 WRONG = {
@@ -52,10 +62,10 @@ def test_messages_name_object_field_and_remedy(golden: Callable[[str, str], None
     lines = []
     for name, config in WRONG.items():
         obj = claim([request("gpu")], config, name=name)
-        found = claims.problems(obj)
+        found = problems(obj)
         assert found, name
         lines += [str(problem) for problem in found]
-        inside = claims.problems(template(obj, name))
+        inside = problems(template(obj, name))
         assert [str(problem) for problem in inside] == [
             str(problem).replace("ResourceClaim ", "ResourceClaimTemplate ").replace(" spec.", " spec.spec.")
             for problem in found
@@ -64,18 +74,18 @@ def test_messages_name_object_field_and_remedy(golden: Callable[[str, str], None
 
 
 def test_a_misspelt_field_is_told_with_the_right_spelling() -> None:
-    (problem,) = claims.problems(claim([request("gpu")], [parameters("GpuConfig", memoryPercnt=5)]))
+    (problem,) = problems(claim([request("gpu")], [parameters("GpuConfig", memoryPercnt=5)]))
     assert "GpuConfig has no field 'memoryPercnt' (did you mean memoryPercent?)" in str(problem)
 
 
 def test_good_parameters_and_other_drivers_pass() -> None:
     other = {"opaque": {"driver": "other.example.com", "parameters": {"anything": 1}}}
-    assert not claims.problems(pair())
-    assert not claims.problems(claim([request("gpu")], [other]))
+    assert not problems(pair())
+    assert not problems(claim([request("gpu")], [other]))
     two = [parameters("GpuConfig", ["gpu"], priority=1), parameters("GpuConfig", priority=2)]
     several = [parameters("JointAllocation", scope=scope) for scope in ("PCIeRoot", "Socket")]
-    assert not claims.problems(claim([request("gpu")], several))
-    assert not claims.problems(claim([request("gpu"), request("more")], two))
+    assert not problems(claim([request("gpu")], several))
+    assert not problems(claim([request("gpu"), request("more")], two))
 
 
 def test_fields_without_effect_are_told_where_they_stand() -> None:
@@ -83,7 +93,7 @@ def test_fields_without_effect_are_told_where_they_stand() -> None:
         parameters("GpuConfig", ["gpu"], priority=1, coresPolicy="Hard"),
         parameters("GpuConfig", isolation="none"),
     ]
-    first, second = claims.warnings(claim([request("gpu")], config))
+    first, second = warnings(claim([request("gpu")], config))
     assert first.startswith("spec.devices.config[0].opaque.parameters.coresPolicy has no effect")
     assert second.startswith("spec.devices.config[0].opaque.parameters.priority has no effect")
     template = {"kind": "ResourceClaimTemplate", "spec": {"spec": claim([request("gpu")], config)["spec"]}}
@@ -165,32 +175,45 @@ def test_in_native_mode_a_selector_leaves_out_nodes_that_do_not_allow_the_isolat
 
 def test_the_policy_of_isolation_is_a_class_s_to_say() -> None:
     config = [parameters("GpuConfig", allowedIsolation=["none"], defaultIsolation="none")]
-    (problem,) = claims.problems(claim([request("gpu")], config))
+    (problem,) = problems(claim([request("gpu")], config))
     assert "allowedIsolation: is for the operator to say" in str(problem)
-    assert not claims.problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": {"config": config}})
+    assert not problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": {"config": config}})
 
 
 def test_device_classes_are_checked_too() -> None:
     spec = {"config": [parameters("GpuConfig", isolaton="mps")]}
-    (problem,) = claims.problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": spec})
+    (problem,) = problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": spec})
     assert "isolaton" in str(problem)
     assert problem.field == "spec.config[0].opaque.parameters.isolaton"
 
 
 @pytest.mark.parametrize(
-    "devices", [None, 1, {"config": 3}, {"config": [None, {"opaque": 1}], "requests": [1]}]
+    ("devices", "field"),
+    [
+        (1, "spec.devices: is not an object"),
+        ({"config": 3}, "spec.devices.config: is not a list"),
+        ({"config": [None, {"opaque": 1}]}, "spec.devices.config[1].opaque: is not an object"),
+        ({"requests": [1]}, "spec.devices.requests[0]: is not an object"),
+        (
+            {
+                "requests": [{"name": "gpu", "exactly": {"capacity": 3, "deviceClassName": []}}],
+                "config": [parameters("GpuConfig", isolation="none")],
+            },
+            "spec.devices.requests[0].exactly.deviceClassName: [] is not text",
+        ),
+    ],
 )
-def test_malformed_claims_are_left_to_the_api_server(devices: Any) -> None:
+def test_malformed_claims_are_refused_by_name_and_field(devices: Any, field: str) -> None:
     obj = {"kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": {"devices": devices}}
-    assert claims.problems(obj) == []
+    with pytest.raises(InvalidInput) as refused:
+        asks(obj, Known())
+    assert str(refused.value).startswith(f"ResourceClaim x: {field}")
+
+
+def test_a_claim_without_devices_is_left_to_the_api_server() -> None:
+    obj = {"kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": {"devices": None}}
+    assert problems(obj) == []
     assert native.translate(obj, CLASSES).object is obj
-    assert claims.isolation_answers(obj, CLASSES) == ([], [])
-    config = [parameters("GpuConfig", isolation="none")]
-    broken = {
-        "requests": [1, {"name": "gpu", "exactly": {"capacity": 3, "deviceClassName": []}}],
-        "config": config,
-    }
-    assert claims.isolation_answers({**obj, "spec": {"devices": broken}}, CLASSES) == ([], [])
 
 
 def test_a_claim_without_requests_is_left_to_the_api_server() -> None:
@@ -245,6 +268,37 @@ def test_pairs_are_split_into_requests_of_one_device(golden: Callable[[str, str]
     assert devices(again) == devices(made)
 
 
+def test_a_count_that_the_api_server_refuses_is_left_to_it() -> None:
+    assert not native.translate(pair(-1, -1), CLASSES).problems
+
+
+def test_a_count_below_one_does_not_make_up_for_too_large_a_one() -> None:
+    """Validation comes after mutating webhooks: 10,000 devices and -9,990 are ten only by their sum."""
+    kinds = {"gpu": "gpu.koordra.io", "nic": "nic.koordra.io"}
+    asked = [
+        request(f"{name}-{number}", kind, count=count)
+        for name, kind in kinds.items()
+        for number, count in (("many", 10_000), ("less", -9_990))
+    ]
+    made = native.translate(claim(asked, [parameters("JointAllocation", scope="PCIeRoot")]), CLASSES)
+    (problem,) = made.problems
+    assert "20002 requests after pairs were split; 32 fit" in str(problem)
+
+
+@pytest.mark.parametrize("long", ["requests", "config", "names", "alternatives"])
+def test_lists_that_the_api_server_refuses_for_their_length_are_left_to_it(long: str) -> None:
+    """Everything here is looked at for each of everything else."""
+    many = {name: 33 if name == long else 2 for name in ("requests", "config", "names", "alternatives")}
+    body = {"deviceClassName": "gpu.koordra.io"}
+    alternatives = [{"name": str(number), **body} for number in range(many["alternatives"])]
+    asked = [request(str(number)) for number in range(many["requests"] - 1)]
+    asked.append({"name": "last", "firstAvailable": alternatives})
+    named = ["last"] * many["names"]
+    config = [parameters("GpuConfig", isolation="limiter") | {"requests": named}] * many["config"]
+    obj = claim(asked, config)
+    assert native.translate(obj, CLASSES).object is obj
+
+
 def test_together_is_one_constraint_over_all() -> None:
     made = native.translate(pair(2, 2, pairing="Together"), CLASSES)
     assert devices(made)["constraints"] == [
@@ -281,6 +335,7 @@ def test_templates_are_translated_one_level_deeper() -> None:
             "not known which",
         ),
         (pair(20, 20), "32 fit"),
+        (pair(10**18, 10**18), "2000000000000000000 requests after pairs were split; 32 fit"),
     ],
 )
 def test_what_native_mode_cannot_say_is_refused(obj: dict[str, Any], words: str) -> None:
@@ -304,15 +359,15 @@ def test_selectors_beyond_the_api_servers_limits_are_refused_early() -> None:
         ("lists.range(2000).all(a, lists.range(2000).all(b, true))", "too complex, exceeds cost limit"),
         ("device.serial", "undeclared reference to 'device"),
     ):
-        (problem,) = claims.problems(with_selector(expression))
+        (problem,) = problems(with_selector(expression))
         assert why in str(problem)
         assert "spec.devices.requests[0].exactly.selectors[1].cel.expression" in str(problem)
-    assert not claims.problems(with_selector("(" * 249 + "true" + ")" * 249))
+    assert not problems(with_selector("(" * 249 + "true" + ")" * 249))
 
     alternatives = claim(
         [{"name": "gpu", "firstAvailable": [{"name": "a", "selectors": [{"cel": {"expression": "1"}}]}]}]
     )
-    (problem,) = claims.problems(alternatives)
+    (problem,) = problems(alternatives)
     assert "requests[0].firstAvailable[0].selectors[0].cel.expression: must evaluate to bool" in str(problem)
 
     device_class = {
@@ -320,6 +375,6 @@ def test_selectors_beyond_the_api_servers_limits_are_refused_early() -> None:
         "metadata": {"name": "c"},
         "spec": {"selectors": [{"cel": {"expression": "("}}]},
     }
-    (problem,) = claims.problems(device_class)
+    (problem,) = problems(device_class)
     assert "DeviceClass c" in str(problem)
     assert "spec.selectors[0].cel.expression" in str(problem)

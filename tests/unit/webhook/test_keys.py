@@ -10,7 +10,7 @@ import pytest
 
 from koordra.controller.webhook import keys, run
 from koordra.controller.webhook.run import SECRETS, Served, refresh_files, refresh_secret
-from koordra.errors import Conflict, InvalidInput, NodeError, NotFound
+from koordra.errors import Conflict, NodeError, NotFound
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAMES = ("koordra-webhook.koordra-system.svc", "127.0.0.1")
@@ -19,9 +19,10 @@ NAMES = ("koordra-webhook.koordra-system.svc", "127.0.0.1")
 def test_the_first_keys_serve_every_name_and_are_signed_by_the_bundle() -> None:
     made = keys.wanted(None, NAMES, now=NOW, trusted=False)
     assert keys.names_of(made.serving.certificate) == set(NAMES)
-    assert keys.is_signed_by(made.serving.certificate, made.authority.certificate)
-    assert keys.fits(made.serving)
-    assert made.bundle == made.authority.certificate
+    (authority,) = made.authorities
+    assert keys.is_signed_by(made.serving.certificate, authority.certificate)
+    assert keys.Pair.of_pem(*made.serving.to_pem()) == made.serving
+    assert made.bundle == authority.to_pem()[0]
     assert keys.wanted(made, NAMES, now=NOW + timedelta(days=1), trusted=True) is made
 
 
@@ -30,14 +31,30 @@ def test_keys_survive_the_secret() -> None:
     assert keys.from_secret_data(keys.to_secret_data(made)) == made
 
 
-@pytest.mark.parametrize("broken", ["tls.crt", "authority.key", "ca.crt"])
+@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "authority-0.crt", "authority-0.key", "ca.crt"])
 def test_a_damaged_secret_is_made_anew(broken: str) -> None:
     data = keys.to_secret_data(keys.wanted(None, NAMES, now=NOW, trusted=False))
     data[broken] = base64.b64encode(b"not a certificate").decode()
     found = keys.from_secret_data(data)
     made = keys.wanted(found, NAMES, now=NOW, trusted=False)
-    assert keys.fits(made.authority)
-    assert keys.is_signed_by(made.serving.certificate, made.authority.certificate)
+    assert (found is None) == (broken != "ca.crt")
+    assert keys.is_signed_by(made.serving.certificate, made.authorities[0].certificate)
+
+
+@pytest.mark.parametrize("part", ["tls.crt", "authority-0.key"])
+def test_a_key_on_a_curve_that_is_not_known_is_made_anew(part: str) -> None:
+    """What escaped here would end the thread that keeps the keys."""
+    data = keys.to_secret_data(keys.wanted(None, NAMES, now=NOW, trusted=False))
+    first, *lines, last, _ = base64.b64decode(data[part]).split(b"\n")
+    curve, unknown = (bytes.fromhex(f"06082a8648ce3d0301{number}") for number in ("07", "06"))
+    der = base64.b64decode(b"".join(lines)).replace(curve, unknown)
+    foreign = b"\n".join([first, base64.b64encode(der), last, b""])
+    assert keys.from_secret_data(data | {part: base64.b64encode(foreign).decode()}) is None
+
+
+def test_a_key_of_another_certificate_is_made_anew() -> None:
+    one, other = (keys.to_secret_data(keys.wanted(None, NAMES, now=NOW, trusted=False)) for _ in range(2))
+    assert keys.from_secret_data(one | {"authority-0.key": other["authority-0.key"]}) is None
 
 
 def test_a_serving_certificate_is_renewed_after_two_thirds() -> None:
@@ -45,7 +62,7 @@ def test_a_serving_certificate_is_renewed_after_two_thirds() -> None:
     assert keys.wanted(first, NAMES, now=NOW + timedelta(days=59), trusted=True) is first
     second = keys.wanted(first, NAMES, now=NOW + timedelta(days=61), trusted=True)
     assert second.serving != first.serving
-    assert second.authority == first.authority
+    assert second.authorities == first.authorities
 
 
 def test_other_names_need_another_certificate() -> None:
@@ -59,24 +76,39 @@ def test_a_new_authority_signs_only_when_it_is_trusted() -> None:
     old = keys.wanted(None, NAMES, now=NOW, trusted=False)
     late = NOW + keys.AUTHORITY_LIFETIME * 0.7
     announced = keys.wanted(old, NAMES, now=late, trusted=True)
-    assert announced.successor is not None
-    assert announced.authority == old.authority
-    assert announced.successor.certificate in announced.bundle
-    waiting = keys.wanted(announced, NAMES, now=late + timedelta(hours=1), trusted=False)
-    assert waiting.authority == old.authority
-    early = keys.wanted(announced, NAMES, now=late + timedelta(minutes=1), trusted=True)
-    assert early.authority == old.authority
+    predecessor, successor = announced.authorities
+    assert (predecessor,) == old.authorities
+    assert announced.bundle == predecessor.to_pem()[0] + successor.to_pem()[0]
+    for found in (
+        announced,
+        keys.wanted(announced, NAMES, now=late + timedelta(hours=1), trusted=False),
+        keys.wanted(announced, NAMES, now=late + timedelta(minutes=1), trusted=True),
+    ):
+        assert keys.is_signed_by(found.serving.certificate, predecessor.certificate)
     changed = keys.wanted(announced, NAMES, now=late + timedelta(hours=1), trusted=True)
-    assert changed.authority == announced.successor
-    assert keys.is_signed_by(changed.serving.certificate, announced.successor.certificate)
-    assert old.authority.certificate in changed.bundle
+    assert keys.is_signed_by(changed.serving.certificate, successor.certificate)
+    assert changed.authorities == announced.authorities
     assert keys.from_secret_data(keys.to_secret_data(announced)) == announced
     assert keys.from_secret_data(keys.to_secret_data(changed)) == changed
+    restarted = keys.wanted(changed, NAMES, now=late + timedelta(hours=1, minutes=1), trusted=False)
+    assert restarted is changed
+    ended = keys.wanted(announced, NAMES, now=NOW + keys.AUTHORITY_LIFETIME, trusted=False)
+    assert ended.authorities == (successor,)
 
 
-def test_what_is_no_certificate_is_told() -> None:
-    with pytest.raises(InvalidInput, match="not a PEM certificate"):
-        keys.ends(b"x")
+def test_nothing_is_kept_of_an_authority_that_has_been_replaced() -> None:
+    old = keys.wanted(None, NAMES, now=NOW, trusted=False)
+    late = NOW + keys.AUTHORITY_LIFETIME * 0.7
+    announced = keys.wanted(old, NAMES, now=late, trusted=True)
+    waiting = keys.wanted(announced, NAMES, now=late + timedelta(days=1), trusted=False)
+    assert waiting.authorities == announced.authorities
+    changed = keys.wanted(waiting, NAMES, now=late + timedelta(days=2), trusted=True)
+    left = keys.wanted(changed, NAMES, now=late + timedelta(days=2) + keys.SETTLE, trusted=True)
+    assert left.serving == changed.serving
+    assert left.authorities == announced.authorities[1:]
+    assert keys.to_secret_data(left).keys() == keys.to_secret_data(old).keys()
+    assert keys.from_secret_data(keys.to_secret_data(left)) == left
+    assert keys.wanted(left, NAMES, now=late + timedelta(days=3), trusted=False) is left
 
 
 class Secrets:
@@ -172,7 +204,7 @@ def test_files_of_cert_manager_are_read_each_time(tmp_path: Any) -> None:
     with pytest.raises(NodeError, match=r"tls\.crt"):
         refresh_files(tmp_path)
     made = keys.wanted(None, NAMES, now=NOW, trusted=False)
-    (tmp_path / "tls.crt").write_bytes(made.serving.certificate)
-    (tmp_path / "tls.key").write_bytes(made.serving.key)
-    found = refresh_files(tmp_path)
-    assert (found.pair, found.bundle) == (made.serving, b"")
+    certificate, key = made.serving.to_pem()
+    (tmp_path / "tls.crt").write_bytes(certificate)
+    (tmp_path / "tls.key").write_bytes(key)
+    assert refresh_files(tmp_path) == Served((certificate, key), b"")

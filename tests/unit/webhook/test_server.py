@@ -18,7 +18,6 @@ import pytest
 from koordra.api import names
 from koordra.controller.webhook import handlers, keys, review
 from koordra.controller.webhook.connections import Connections, Phase
-from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
@@ -52,7 +51,7 @@ def metrics() -> Metrics:
 @pytest.fixture
 def server(metrics: Metrics) -> Iterator[WebhookServer]:
     server = WebhookServer(("127.0.0.1", 0), handlers.paths(KNOWN), metrics=metrics)
-    server.use(KEYS.serving)
+    server.use(*KEYS.serving.to_pem())
     server.start()
     yield server
     for caller in Caller.opened:
@@ -188,7 +187,7 @@ def test_a_peer_that_trickles_is_cut_off(metrics: Metrics) -> None:
         metrics=metrics,
         connections=Connections(metrics, limits=limits),
     )
-    server.use(KEYS.serving)
+    server.use(*KEYS.serving.to_pem())
     server.start()
     head = Caller(server.port).connection
     head.connect()
@@ -222,7 +221,7 @@ def test_at_the_cap_those_go_that_never_asked(metrics: Metrics) -> None:
     server = WebhookServer(
         ("127.0.0.1", 0), handlers.paths(KNOWN), metrics=metrics, connections=Connections(metrics, most=5)
     )
-    server.use(KEYS.serving)
+    server.use(*KEYS.serving.to_pem())
     server.start()
     kept = Caller(server.port)
     assert kept.ask("/validate", GPU)["allowed"] is True
@@ -278,11 +277,17 @@ def test_connections_by_the_clock() -> None:
             end.close()
 
 
+def test_a_claim_of_another_shape_is_refused_in_words(server: WebhookServer) -> None:
+    found = Caller(server.port).ask("/validate", {**GPU, "spec": {"devices": 3}})
+    assert found["allowed"] is False
+    assert "ResourceClaim team/gpu: spec.devices: is not an object" in found["status"]["message"]
+
+
 def test_a_new_certificate_is_used_by_the_next_connection(server: WebhookServer) -> None:
     old = Caller(server.port)
     assert old.ask("/validate", GPU)["allowed"] is True
     fresh = keys.wanted(None, ("127.0.0.1",), now=datetime.now(UTC), trusted=False)
-    server.use(fresh.serving)
+    server.use(*fresh.serving.to_pem())
     assert old.ask("/validate", GPU)["allowed"] is True
     assert Caller(server.port, fresh.bundle).ask("/validate", GPU)["allowed"] is True
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -296,7 +301,7 @@ def test_no_handshake_fails_while_certificates_are_replaced(server: WebhookServe
     def replace() -> None:
         while not done.is_set():
             for pair in (fresh.serving, KEYS.serving):
-                server.use(pair)
+                server.use(*pair.to_pem())
 
     replacing = threading.Thread(target=replace)
     replacing.start()
@@ -312,7 +317,7 @@ def test_a_certificate_that_does_not_fit_its_key_leaves_the_old_one_serving(serv
     """Files are read one after the other; a renewal in between gives a pair of two halves."""
     other = keys.wanted(None, ("127.0.0.1",), now=datetime.now(UTC), trusted=False).serving
     with pytest.raises(InvalidInput, match="cannot be used"):
-        server.use(Pair(KEYS.serving.certificate, other.key))
+        server.use(KEYS.serving.to_pem()[0], other.to_pem()[1])
     assert Caller(server.port).post("/validate", b"{")[0] == 400
 
 

@@ -35,7 +35,9 @@ from koordra.compat.dialect import (
     percent_of,
 )
 from koordra.compat.dialects.koordinator import requests as arithmetic
+from koordra.compat.dialects.koordinator.allocation import device_allocated, environment
 from koordra.compat.dialects.koordinator.hints import (
+    HINT,
     JOINT,
     PARENT,
     PARTITION,
@@ -56,14 +58,9 @@ from koordra.compat.dialects.koordinator.requests import (
     SHARED,
     Split,
 )
-from koordra.compat.dialects.koordinator.vocabulary import (
-    KOORDINATOR,
-    NAMES,
-    PROVIDER,
-    device_allocated,
-    environment,
-)
 
+KOORDINATOR: Final = "koordinator"
+PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
 GPU_REQUEST: Final = "gpu"
 MOST_ALTERNATIVES: Final = 8
 """Entries that `firstAvailable` may have."""
@@ -98,8 +95,8 @@ def parse(view: PodView) -> NormalizedRequest:
 
 
 def _totals(view: PodView) -> dict[str, int]:
-    """What the pod asks for under the tables' names, after the webhook."""
-    names = (NVIDIA, GPU, CORE, MEMORY, RATIO, SHARED, RDMA, FPGA)
+    """What the pod asks for under the tables' names, after the webhook; FPGAs are refused before, as another vendor's."""
+    names = (NVIDIA, GPU, CORE, MEMORY, RATIO, SHARED, RDMA)
     found: dict[Phase, list[tuple[int, arithmetic.Amounts]]] = {phase: [] for phase in Phase}
     for position, request in enumerate(view.requests(REQUESTS_FIRST)):
         asked = {name: value for name in names if (value := request.amount(name)) is not None}
@@ -115,7 +112,7 @@ def _totals(view: PodView) -> dict[str, int]:
 
 def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
     """The pod's cards as one share. Raises Refused for what Koordinator turns down."""
-    request = {name: totals[name] for name in arithmetic.TYPES["gpu"] if name in totals}
+    request = {name: amount for name, amount in totals.items() if name != RDMA}
     if not request:
         return None
     if problem := arithmetic.problem_of(request):
@@ -217,14 +214,11 @@ def _labels(hint: Hint, view: PodView) -> tuple[str, ...]:
     """CEL of the selectors; those of a virtual function's NIC are looked for under `parent_`."""
     of_nic = PARENT if hint.vf_selector is not None else ""
     found = [
-        labels(selector, field=f"{hint.where}.{name}", notes=view.notes, prefix=prefix)
-        for name, selector, prefix in (
-            ("selector", hint.selector, of_nic),
-            ("vfSelector", hint.vf_selector, ""),
-        )
+        labels(selector, view.notes, prefix=prefix)
+        for selector, prefix in ((hint.selector, of_nic), (hint.vf_selector, ""))
         if selector is not None
     ]
-    return tuple(expression for expression in found if expression)
+    return tuple(filter(None, found))
 
 
 def _beside(nics: Nics, cards: Share, *, required: bool) -> tuple[Nics, Joint]:
@@ -286,9 +280,8 @@ def _refuse(view: PodView, name: str, problem: str, remedy: str) -> Refused:
 DIALECT: Final = Dialect(
     KOORDINATOR,
     "Koordinator",
-    NAMES,
     parse,
-    charges={
+    {
         NVIDIA: charges.count,
         GPU: charges.compute,
         CORE: charges.compute,
@@ -296,10 +289,20 @@ DIALECT: Final = Dialect(
         RATIO: charges.percent,
         SHARED: charges.count,
         RDMA: charges.nics,
+        FPGA: None,
     },
     bytes=frozenset({MEMORY}),
+    annotations=(JOINT, HINT, PARTITION),
+    labels=(PROVIDER,),
+    soft_annotations=("*koordinator.sh/*",),
+    soft_labels=("koordinator.sh/*",),
+    written=(
+        "scheduling.koordinator.sh/device-allocated",
+        "scheduling.koordinator.sh/bind-timestamp",
+        "scheduling.koordinator.sh/gpu-minors",
+    ),
     environment=environment,
-    annotations=device_allocated,
+    allocation_annotations=device_allocated,
     publishers=((GPU, "Koordinator's koord-manager and koordlet"),),
     node_labels={
         "node.koordinator.sh/gpu-vendor": lambda cards: "nvidia" if cards.count else "",

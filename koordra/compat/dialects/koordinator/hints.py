@@ -10,9 +10,9 @@ In place of a device's label `<label>` koordra reads its attribute `koordinator.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.reader import Reader
@@ -39,8 +39,8 @@ class Hint:
     """About one type of device. Selectors are None where they are absent; an empty one matches everything."""
 
     where: str = ""
-    selector: Any = None
-    vf_selector: Any = None
+    selector: Reader | None = None
+    vf_selector: Reader | None = None
     strategy: str = ""
     scope: str = ""
     exclusive: str = ""
@@ -59,8 +59,8 @@ def hints_of(view: PodView) -> dict[str, Hint]:
         hint.only(*_HINT_FIELDS, problem=_UNKNOWN)
         found[kind] = Hint(
             hint.field,
-            selector=hint.data.get("selector"),
-            vf_selector=hint.data.get("vfSelector"),
+            selector=hint.optional("selector"),
+            vf_selector=hint.optional("vfSelector"),
             strategy=_word(hint, "allocateStrategy", "ApplyForAll", "RequestsAsCount"),
             scope=_word(hint, "requiredTopologyScope", "Device", "PCIe", "NUMANode", "Node"),
             exclusive=_word(hint, "exclusivePolicy", "DeviceLevel", "PCIeLevel"),
@@ -116,39 +116,31 @@ PARENT: Final = "parent_"
 """Before the name of a label that the physical function of a virtual one carries."""
 
 
-def labels(selector: object, *, field: str, notes: Notes, prefix: str = "") -> str:
-    """A LabelSelector over devices. Empty for one that matches everything. Raises Refused."""
-    known = "write matchLabels or matchExpressions"
-    if not isinstance(selector, Mapping):
-        raise notes.refuse(field, "is not a label selector", known)
-    if unknown := sorted(set(map(str, selector)) - {"matchLabels", "matchExpressions"}):
-        raise notes.refuse(f"{field}.{unknown[0]}", "is no field of a label selector", known)
-    exact, terms = selector.get("matchLabels") or {}, selector.get("matchExpressions") or []
-    if not isinstance(exact, Mapping) or not isinstance(terms, list):
-        raise notes.refuse(field, "is not a label selector", known)
-    wanted = [(str(key), "In", [str(value)]) for key, value in exact.items()]
-    for index, term in enumerate(terms):
-        wanted.append(_term(term, f"{field}.matchExpressions[{index}]", notes))
+def labels(selector: Reader, notes: Notes, *, prefix: str = "") -> str:
+    """CEL of a LabelSelector over devices. Empty for one that matches everything. Raises InvalidManifest."""
+    selector.only("matchLabels", "matchExpressions", problem="is no field of a label selector")
+    exact = selector.inner("matchLabels").data.items()
+    wanted = [(str(key), "In", [str(value)]) for key, value in exact]
+    wanted += map(_requirement, selector.each("matchExpressions"))
     if wanted:
         attributes = dict.fromkeys(f"{LABELS_DOMAIN}/{prefix}{key}" for key, _, _ in wanted)
         notes.warn(
-            field,
+            selector.field,
             f"labels are looked for as attributes {', '.join(attributes)}",
             "have the nodes publish them, or the claim waits",
         )
     return " && ".join(_label(prefix + key, operator, values) for key, operator, values in wanted)
 
 
-def _term(term: Any, field: str, notes: Notes) -> tuple[str, str, list[str]]:
-    data = term if isinstance(term, Mapping) else {}
-    operator, values = str(data.get("operator") or ""), data.get("values") or []
-    if not data.get("key") or operator not in _OPERATORS or not isinstance(values, list):
-        raise notes.refuse(
-            field, "is no requirement of a label selector", f"operators are {', '.join(_OPERATORS)}"
-        )
+def _requirement(read: Reader) -> tuple[str, str, list[str]]:
+    operator = read.text("operator")
+    values = list(map(str, read.sequence("values")))
+    if operator not in _OPERATORS:
+        known = f"operators are {', '.join(_OPERATORS)}"
+        raise read.wrong(f"{operator!r} is no operator of a label selector", known, at="operator")
     if bool(values) != (operator in ("In", "NotIn")):
-        raise notes.refuse(f"{field}.values", f"{operator} wants {'values' if not values else 'no values'}")
-    return str(data["key"]), operator, list(map(str, values))
+        raise read.wrong(f"{operator} wants {'no values' if values else 'values'}", at="values")
+    return read.required("key"), operator, values
 
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")

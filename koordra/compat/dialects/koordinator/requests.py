@@ -35,34 +35,31 @@ NPU_CORE: Final = "huawei.com/npu-core"
 NPU_CPU: Final = "huawei.com/npu-cpu"
 NPU_DVPP: Final = "huawei.com/npu-dvpp"
 
-TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "gpu": (NVIDIA, AMD, DCU, GPU, SHARED, CORE, MEMORY, RATIO, NPU_CORE, NPU_CPU, NPU_DVPP),
-    "rdma": (RDMA,),
-    "fpga": (FPGA,),
-}
-"""Device type -> the names that ask for it."""
-
-_PERCENT, _SPLIT, _NPU = "percent", "split", "npu"
-COMBINATIONS: Final[Mapping[frozenset[str], str]] = {
-    frozenset({NVIDIA}): _PERCENT,
-    frozenset({AMD}): _PERCENT,
-    frozenset({DCU}): _PERCENT,
-    frozenset({GPU}): _PERCENT,
-    frozenset({MEMORY}): _PERCENT,
-    frozenset({RATIO}): _PERCENT,
-    frozenset({CORE, MEMORY}): _PERCENT,
-    frozenset({CORE, RATIO}): _PERCENT,
-    frozenset({NPU_CORE, RATIO}): _PERCENT,
-    frozenset({SHARED, MEMORY}): _SPLIT,
-    frozenset({SHARED, RATIO}): _SPLIT,
-    frozenset({SHARED, CORE, MEMORY}): _SPLIT,
-    frozenset({SHARED, CORE, RATIO}): _SPLIT,
-    frozenset({SHARED, NPU_CORE, NPU_CPU, MEMORY}): _NPU,
-    frozenset({SHARED, NPU_CORE, NPU_CPU, NPU_DVPP, MEMORY}): _NPU,
-    frozenset({RDMA}): _PERCENT,
-    frozenset({FPGA}): _PERCENT,
-}
-"""Names that may stand together, and the rule for their amounts."""
+COMBINATIONS: Final = frozenset(
+    map(
+        frozenset,
+        (
+            (NVIDIA,),
+            (AMD,),
+            (DCU,),
+            (GPU,),
+            (MEMORY,),
+            (RATIO,),
+            (CORE, MEMORY),
+            (CORE, RATIO),
+            (NPU_CORE, RATIO),
+            (SHARED, MEMORY),
+            (SHARED, RATIO),
+            (SHARED, CORE, MEMORY),
+            (SHARED, CORE, RATIO),
+            (SHARED, NPU_CORE, NPU_CPU, MEMORY),
+            (SHARED, NPU_CORE, NPU_CPU, NPU_DVPP, MEMORY),
+            (RDMA,),
+            (FPGA,),
+        ),
+    )
+)
+"""Names that may stand together."""
 
 _PERCENTAGES: Final = (GPU, CORE, RATIO, RDMA, FPGA)
 
@@ -117,17 +114,16 @@ def problem_of(request: Amounts) -> tuple[str, str] | None:
     """(name, what is wrong) where Koordinator would turn the request for one type of device down."""
     if not request:
         return "", "asks for nothing"
-    rule = COMBINATIONS.get(frozenset(request))
-    if rule is None:
+    if frozenset(request) not in COMBINATIONS:
         together = ", ".join(sorted(request))
         return min(request), f"{together} do not stand together in Koordinator"
-    if rule == _PERCENT:
+    if SHARED not in request:
         for name in _PERCENTAGES:
             if request.get(name, 0) > 100 and request[name] % 100:
                 return name, f"{request[name]} is above 100 and no multiple of it"
         return None
     shared = request[SHARED]
-    if rule == _NPU:
+    if NPU_CORE in request:
         if shared > 1:
             return SHARED, f"{shared}: a virtual NPU is of one card"
         return (NPU_DVPP, f"{request[NPU_DVPP]} is above 100") if request.get(NPU_DVPP, 0) > 100 else None

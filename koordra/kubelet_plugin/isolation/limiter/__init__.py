@@ -1,7 +1,8 @@
 """Backend `limiter`: the node's side of native/limiter.
 
 backend             what a container gets, what is made on the node for it (a small file system), and the end of both
-layout, region      what the node and the processes of a claim share: bytes and locks, and their meaning
+region              what the node and the processes of a claim share: its layout, and what the node writes
+usage               what the processes of a claim use, and who of them lives
 broker              the socket where processes say who they are
 processes           the processes of a card, as the driver and the kernel see them
 unaccounted_memory  what a claim uses beyond its ledger; what a CUDA context takes

@@ -4,7 +4,7 @@
     <state>/limiter/claims/<uid>/            a small file system of its own, where that can be
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
-    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (layout.py)
+    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (usage.py)
     <state>/limiter/contexts.json            what a context takes on such cards                  (unaccounted_memory.py)
     <state>/limiter/claims/<uid>/broker.sock where its processes identify themselves (broker.py)
 
@@ -41,7 +41,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -50,10 +50,10 @@ from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
 from koordra.kubelet_plugin.discovery.driver_libraries import LIBRARY_FOLDERS
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
-from koordra.kubelet_plugin.isolation.limiter import layout, region
+from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
-from koordra.kubelet_plugin.isolation.limiter.layout import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
 from koordra.kubelet_plugin.isolation.limiter.processes import mount_of, mounts
+from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -64,7 +64,6 @@ _PAGE: Final = 4096
 SIZE: Final = sum(-(-size // _PAGE) * _PAGE for size in (POLICY_BYTES, USAGE_BYTES)) + 16 * _PAGE
 INODES: Final = 64
 _libc = ctypes.CDLL(None, use_errno=True)
-_logged: set[str] = set()
 
 
 def make_folder(folder: Path) -> None:
@@ -106,10 +105,9 @@ def shared(folder: Path) -> bool:
     return found is not None and found.shared
 
 
+@cache
 def _log_once(reason: str) -> None:
-    if reason not in _logged:
-        _logged.add(reason)
-        log.info("regions_on_disk", reason=reason, effect="a tenant can fill it for a second at a time")
+    log.info("regions_on_disk", reason=reason, effect="a tenant can fill it for a second at a time")
 
 
 INSTALLED: Final = (Path("/opt/koordra/lib"), Path(__file__).resolve().parents[4] / "build" / "native")
@@ -138,11 +136,11 @@ class LimiterIsolation:
         self.claims = self._folder / "claims"
         self._installed = tuple(installed)
         self._context_bytes = context_bytes
-        self._flags = layout.STRICT if strict else 0
+        self._flags = region.STRICT if strict else 0
         self.broker = Broker(self.claims)
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        layout.uuid_bytes(share.uuid)
+        region.uuid_bytes(share.uuid)
         library = self._library()
         folder = self.claims / share.claim_uid
         inside = f"{REGIONS_FOLDER}/{share.claim_uid}"

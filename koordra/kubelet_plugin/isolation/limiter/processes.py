@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, session
-from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER, uuid_spellings
+from koordra.kubelet_plugin.isolation.limiter.region import REGIONS_FOLDER, uuid_spellings
 
 _COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 _STARTED, _MEMORY = 19, 20

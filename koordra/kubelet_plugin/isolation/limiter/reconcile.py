@@ -39,12 +39,11 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import KoordraError, NodeError
-from koordra.kubelet_plugin.isolation.limiter import layout, region, unaccounted_memory
-from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter import region, unaccounted_memory
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, ProcessLists, nvml_processes
-from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, Verdict, read_all, verdicts
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, Reading
+from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -116,21 +115,6 @@ class Reconciler(Wakeable):
         self._verdicts: dict[str, Verdict] = {}
         self._blind = False
         self._warned = False
-
-    @classmethod
-    def of(
-        cls, limiter: LimiterIsolation, *, contexts: Contexts, metrics: Metrics, changed: Callable[[], None]
-    ) -> Reconciler:
-        """Of this node's limiter: its broker supplies who called, and each call makes the node poll."""
-        made = cls(
-            limiter.claims,
-            contexts=contexts,
-            metrics=metrics,
-            processes=HostProcesses(limiter.claims, claim_of=limiter.broker.caller),
-            changed=changed,
-        )
-        limiter.broker.on_call = made.wake
-        return made
 
     def step(self) -> Pause:
         began, changed = self._clock(), False
@@ -250,8 +234,8 @@ class Reconciler(Wakeable):
         for folder in self._claims.iterdir() if self._claims.is_dir() else ():
             path = folder / "usage"
             try:
-                if path.stat().st_size > layout.USAGE_BYTES:
-                    os.truncate(path, layout.USAGE_BYTES)
+                if path.stat().st_size > region.USAGE_BYTES:
+                    os.truncate(path, region.USAGE_BYTES)
                     self._cut.inc()
                     log.warning("region_cut_back", claim=folder.name)
             except OSError:

@@ -1,6 +1,6 @@
 """What the limiters of this node's claims report, for metrics, for the claim's status and for the verification of containers.
 
-The figures come from the claims' regions (region.py). A tenant writes `usage`, so they are its own statement: good
+The figures come from the claims' regions (usage.py). A tenant writes `usage`, so they are its own statement: good
 for charts and for finding a limiter that did not start, not as evidence. What the node writes into `policy` (bytes beyond the
 ledger, processes outside of it) is not the tenant's.
 
@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
+from koordra.kubelet_plugin.isolation.limiter import usage
+from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.metrics import Metrics
-
-HANDSHAKES: Final = ("waiting", "enforcing", "refused", "bypassed", "damaged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,15 @@ _VERDICTS: Final = {
 }
 
 
+HANDSHAKES: Final = tuple(_VERDICTS)
+
+
 def read_all(claims: Path) -> dict[str, ClaimUse]:
     """The claims (by uid) whose region can be read now."""
     found = {}
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
         try:
-            found[folder.name] = region.read(folder)
+            found[folder.name] = usage.read(folder)
         except NodeError:
             continue  # being made, taken away, or damaged, which its verdict says
     return found
@@ -76,19 +77,21 @@ def read_all(claims: Path) -> dict[str, ClaimUse]:
 
 def verdict(claims: Path, uid: str) -> Verdict | None:
     folder = claims / uid
-    if not (folder / "policy").exists():  # it is made last, and taken away first
+    # Made last, and taken away first: without it a region is not damaged, but comes or goes.
+    policy = folder / "policy"
+    if not policy.exists():
         return None
     try:
-        return _verdict(region.read(folder))
+        return _verdict(usage.read(folder))
     except NodeError:
-        return _VERDICTS["damaged"] if (folder / "policy").exists() else None
+        return _VERDICTS["damaged"] if policy.exists() else None
 
 
 def _verdict(use: ClaimUse) -> Verdict:
-    said = _VERDICTS[use.handshake]
+    verdict = _VERDICTS[use.handshake]
     if use.handshake != "enforcing" or not use.turned_away:
-        return said
-    return replace(said, message=f"{said.message}; refused before, and gone: {use.turned_away}")
+        return verdict
+    return replace(verdict, message=f"{verdict.message}; refused before, and gone: {use.turned_away}")
 
 
 def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, Verdict]]:

@@ -44,7 +44,7 @@ from statistics import median
 from typing import Final
 
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Process
-from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse, ProcessUse
+from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse, ProcessUse
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 from koordra.topology.machine import Gpu, Machine
@@ -271,5 +271,5 @@ def _overhead(use: ClaimUse, slots: Sequence[tuple[ClaimUse, ProcessUse]], uuid:
     if index is None or len(slots) != 1:
         return None
     slot = slots[0][1]
-    context = dict(slot.kinds[index])["context"]
+    context = slot.kinds[index]["context"]
     return slot.held[index] - context if context and context == use.devices[index].context_bytes else None

@@ -3,8 +3,8 @@
 The annotation `device-allocated` decides what a container may open, and any author of a pod can write
 annotations. So a ValidatingAdmissionPolicy lets only the configured scheduler's ServiceAccount set, change or
 remove it: on pods, on bindings (whose annotations the API server copies to the pod), and on every subresource
-through which metadata can be written. `policy` is what deploy/kustomize/nri/koordinator ships; `unprotected`
-compares the cluster's objects with them, and says what is missing.
+through which metadata can be written. deploy/kustomize/nri/koordinator ships it; `unprotected`
+compares the cluster's objects with the rule, and says what is missing.
 """
 
 from __future__ import annotations
@@ -57,55 +57,24 @@ def _value(thing: str) -> str:
     return f'(has({annotations}) && "{ANNOTATION}" in {annotations} ? {annotations}["{ANNOTATION}"] : "")'
 
 
-def policy(scheduler: str = DEFAULT_SCHEDULER) -> Object:
-    return {
-        "apiVersion": POLICIES.api_version,
-        "kind": POLICIES.kind,
-        "metadata": {"name": NAME},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE", "UPDATE"],
-                        "resources": list(RESOURCES),
-                    }
-                ]
-            },
-            "validations": [
-                {
-                    "expression": expression(scheduler),
-                    "message": f"{ANNOTATION} decides which GPUs a pod may open; only {scheduler} may set, change or "
-                    "remove it",
-                    "reason": "Forbidden",
-                }
-            ],
-        },
-    }
-
-
 def unprotected(found_policy: Object | None, found_binding: Object | None, *, scheduler: str) -> str | None:
     """Why these objects do not protect the annotation; None when they do."""
     if found_policy is None:
         return f"there is no ValidatingAdmissionPolicy {NAME}"
     if found_binding is None:
         return f"there is no ValidatingAdmissionPolicyBinding {NAME}"
-    wanted, there = policy(scheduler)["spec"], found_policy.get("spec") or {}
+    there = found_policy.get("spec") or {}
     if there.get("failurePolicy", "Fail") != "Fail":
         return "its failurePolicy is not Fail"
     for field in ("paramKind", "matchConditions", "variables"):
         if there.get(field):
             return f"it has {field}, which koordra's does not"
-    if [_squeezed(each.get("expression")) for each in there.get("validations") or ()] != [
-        _squeezed(each["expression"]) for each in wanted["validations"]
-    ]:
+    rules = [_squeezed(each.get("expression")) for each in there.get("validations") or ()]
+    if rules != [_squeezed(expression(scheduler))]:
         return f"its expression is not the one that lets only {scheduler} set the annotation"
     constraints = there.get("matchConstraints") or {}
-    if any(
-        _selects(constraints.get(field)) for field in ("namespaceSelector", "objectSelector")
-    ) or constraints.get("excludeResourceRules"):
+    exceptions = ("namespaceSelector", "objectSelector", "excludeResourceRules")
+    if any(_selects(constraints.get(field)) for field in exceptions):
         return "it does not match every pod"
     missing = set(RESOURCES) - _covered(constraints)
     if missing:

@@ -105,7 +105,7 @@ def granted_by_annotation(
 ) -> Annotated | None:
     """What the container holds by its pod's annotation; None where there is none or it names nothing of
     ours. Raises Refusal."""
-    text = (container.pod_annotations or {}).get(ANNOTATION)
+    text = container.pod_annotations.get(ANNOTATION)
     if not text:
         return None
     try:
@@ -203,11 +203,7 @@ def _hami_core(
     container: Container, devices: tuple[PreparedDevice, ...], document: Mapping[str, Any]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Mount, ...]]:
     """Variables and mounts of HAMi-core, for a pod that asks for it and has a part of a card."""
-    if (
-        (container.pod_labels or {}).get(ISOLATION_LABEL) != HAMI_CORE
-        or not devices
-        or not document.get("gpu")
-    ):
+    if container.pod_labels.get(ISOLATION_LABEL) != HAMI_CORE or not devices or not document.get("gpu"):
         return (), ()
     resources = document["gpu"][0].get("resources") or {}
     if parse(str(resources.get(_RATIO, "100"))) >= 100 or devices[0].type != names.TYPE_GPU:

@@ -67,7 +67,7 @@ class Distribution:
         takes: Mapping[Any, NodeCounts],
     ) -> Packed | None:
         scope, operations = self.scope, OPERATIONS * self.budget
-        domains = scope.domains(scope.places)
+        domains = scope.domains(scope.paths)
         return Packing(root, kinds, takes, want, domains, scope.opened, scope.required, operations).best()
 
     def _class_by_class(self, want: Count, takes: Mapping[Any, NodeCounts], rails: Rails | None) -> Found:

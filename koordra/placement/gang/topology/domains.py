@@ -22,8 +22,9 @@ from typing import Final
 from koordra.placement.gang.equivalence import natural
 from koordra.placement.gang.types import Gang
 from koordra.placement.index import ClusterIndex
-from koordra.topology.network_topology import NODE, NVLINK, NetworkLevels, trimmed
+from koordra.topology.network_topology import LEVELS, NODE, NVLINK, domains_of, position, trimmed
 
+_NAMES: Final = tuple(LEVELS)
 _OPENED: Final = frozenset({"block", NVLINK})
 
 Path = tuple[str, ...]
@@ -44,11 +45,11 @@ class Domain:
     untouched: bool = True
 
 
-def tree_of(places: Mapping[str, Path], *, fixed: Mapping[str, int], touched: Collection[str]) -> Domain:
+def tree_of(paths: Mapping[str, Path], *, fixed: Mapping[str, int], touched: Collection[str]) -> Domain:
     """The tree of these nodes. `fixed` counts fixed members by node, `touched` are nodes whose devices somebody holds."""
     root = Domain(-1, ())
     known: dict[Path, Domain] = {(): root}
-    for node, path in places.items():
+    for node, path in paths.items():
         chain = [root]
         for depth in range(1, len(path) + 1):
             domain = known.get(path[:depth])
@@ -65,44 +66,44 @@ def tree_of(places: Mapping[str, Path], *, fixed: Mapping[str, int], touched: Co
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`levels` are those that are left, `places` every node's domain at each, in order of the fabric. `required` is the number of a
+    """`levels` are those that are left, `paths` every node's domain at each, in order of the fabric. `required` is the number of a
     level, and `required_name` its name."""
 
     gang: Gang
     index: ClusterIndex
     levels: tuple[str, ...]
-    places: Mapping[str, Path]
+    paths: Mapping[str, Path]
     required: int | None = None
     required_name: str = ""
 
     @classmethod
-    def of(cls, gang: Gang, index: ClusterIndex, fabric: NetworkLevels) -> Scope:
+    def of(cls, gang: Gang, index: ClusterIndex) -> Scope:
         """Raises ScopeUnmet."""
-        whole = {name: fabric.place(info.labels) for name, info in index.nodes.items()}
+        whole = {name: domains_of(info.labels) for name, info in index.nodes.items()}
         kept = trimmed(whole)
-        places = {name: tuple(place[at] for at in kept) for name, place in whole.items()}
-        required = None if gang.required is None else _required(gang.required, kept, fabric)
+        levels = tuple(_NAMES[at] for at in kept)
+        paths = {name: tuple(path[at] for at in kept) for name, path in whole.items()}
+        required = None if gang.required is None else _required(gang.required, kept)
         named = ""
         if required is not None:
-            named = fabric.names[kept[required]] if required < len(kept) else NODE
+            named = levels[required] if required < len(kept) else NODE
             if named == NODE:
-                places = {name: (*place, name) for name, place in places.items()}
-        ordered = sorted(places, key=lambda name: (tuple(map(natural, places[name])), natural(name)))
-        levels = tuple(fabric.names[at] for at in kept)
+                paths = {name: (*path, name) for name, path in paths.items()}
+        ordered = sorted(paths, key=lambda name: (tuple(map(natural, paths[name])), natural(name)))
         if required is not None:
-            _refuse_separated(gang, places, required)
-        return cls(gang, index, levels, {name: places[name] for name in ordered}, required, named)
+            _refuse_separated(gang, paths, required)
+        return cls(gang, index, levels, {name: paths[name] for name in ordered}, required, named)
 
     def tree(self, beside: Mapping[str, int]) -> Domain:
         """The nodes' domains, with members that stay and those `beside` (by node) as fixed ones."""
         fixed = Counter(beside)
         fixed.update(one.node for one in self.gang.fixed)
         touched = {name for name, info in self.index.nodes.items() if info.holders or name in fixed}
-        return tree_of(self.places, fixed=fixed, touched=touched)
+        return tree_of(self.paths, fixed=fixed, touched=touched)
 
     def domains(self, nodes: Collection[str]) -> list[int]:
         """In how many domains of each level these nodes are."""
-        return [len({self.places[name][: at + 1] for name in nodes}) for at in range(len(self.levels))]
+        return [len({self.paths[name][: at + 1] for name in nodes}) for at in range(len(self.levels))]
 
     @property
     def opened(self) -> frozenset[int]:
@@ -110,26 +111,26 @@ class Scope:
         return frozenset(at for at, name in enumerate(self.levels) if name in _OPENED)
 
 
-def _refuse_separated(gang: Gang, places: Mapping[str, Path], required: int) -> None:
+def _refuse_separated(gang: Gang, paths: Mapping[str, Path], required: int) -> None:
     """Fixed members may break already what is required."""
     held = set()
     for one in gang.fixed:
-        if one.node not in places:
+        if one.node not in paths:
             raise ScopeUnmet(f"member {one.key} is on node {one.node}, which is not there")
-        held.add(places[one.node][: required + 1])
+        held.add(paths[one.node][: required + 1])
     if len(held) > 1:
-        where = " and ".join(place[-1] or "an unnamed one" for place in sorted(held)[:3])
+        where = " and ".join(path[-1] or "an unnamed one" for path in sorted(held)[:3])
         raise ScopeUnmet(f"members that stay are in several domains of level {gang.required}: {where}")
 
 
-def _required(level: str, kept: tuple[int, ...], fabric: NetworkLevels) -> int:
+def _required(level: str, kept: tuple[int, ...]) -> int:
     """The number of the level among those that are kept."""
-    at = fabric.position(level)
+    at = position(level)
     if at is None:
-        raise ScopeUnmet(f"{level} is no level of the fabric; levels are {', '.join((*fabric.names, NODE))}")
-    if at == len(fabric.names):
+        raise ScopeUnmet(f"{level} is no level of the fabric; levels are {', '.join((*_NAMES, NODE))}")
+    if at == len(_NAMES):
         return len(kept)
     if at not in kept:
-        known = ", ".join(fabric.levels[at].labels)
-        raise ScopeUnmet(f"no node says which {fabric.names[at]} it is in (labels {known})")
+        known = ", ".join(LEVELS[_NAMES[at]])
+        raise ScopeUnmet(f"no node says which {_NAMES[at]} it is in (labels {known})")
     return kept.index(at)

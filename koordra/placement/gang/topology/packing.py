@@ -78,13 +78,11 @@ class NodeCounts:
 
 
 @dataclass(slots=True, eq=False)
-class Table:
-    """`costs` by count. Made of two tables (`left`, `right`) that share the count, of one (`left`) with costs of its own on top,
-    or of nothing: a node."""
+class CostTable:
+    """`costs` by count. Made of two tables (`parts`) that share the count, of one with costs of its own on top, or of none: a node."""
 
     costs: Costs
-    left: Table | None = None
-    right: Table | None = None
+    parts: tuple[CostTable, ...] = ()
 
 
 class Packed(NamedTuple):
@@ -110,9 +108,9 @@ class Packing:
     _weights: list[int] = field(default_factory=list)
     _infeasible: int = _INFEASIBLE
     _totals: NDArray[np.int64] = field(init=False)
-    _tables: dict[int, Table] = field(default_factory=dict)
-    _powers: dict[tuple[Table, int], Table] = field(default_factory=dict)
-    _sums: dict[tuple[Table, Table], Table] = field(default_factory=dict)
+    _tables: dict[int, CostTable] = field(default_factory=dict)
+    _powers: dict[tuple[CostTable, int], CostTable] = field(default_factory=dict)
+    _sums: dict[tuple[CostTable, CostTable], CostTable] = field(default_factory=dict)
     _keys: dict[Domain | str, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
 
@@ -197,15 +195,15 @@ class Packing:
             found.setdefault(self._key(part), []).append(part)
         return [found[key] for key in sorted(found)]
 
-    def _table(self, part: Domain | str) -> Table:
+    def _table(self, part: Domain | str) -> CostTable:
         key = self._key(part)
         if key not in self._tables:
             if isinstance(part, str):
-                self._tables[key] = Table(self._of_node(self.takes[self.kinds[part]]))
+                self._tables[key] = CostTable(self._of_node(self.takes[self.kinds[part]]))
             else:
                 powers = [self._power(self._table(group[0]), len(group)) for group in self._groups(part)]
-                inner = reduce(self._share, powers or [Table(self._of_node(NodeCounts({})))])
-                self._tables[key] = Table(self._used(part, inner.costs), inner)
+                inner = reduce(self._share, powers or [CostTable(self._of_node(NodeCounts({})))])
+                self._tables[key] = CostTable(self._used(part, inner.costs), (inner,))
         return self._tables[key]
 
     def _of_node(self, counts: NodeCounts) -> Costs:
@@ -237,7 +235,7 @@ class Packing:
             return self.takes[self.kinds[part]].alone
         return sum(map(self._capacity, part.parts))
 
-    def _power(self, table: Table, times: int) -> Table:
+    def _power(self, table: CostTable, times: int) -> CostTable:
         times = min(times, max(sum(self.want), 1))
         known = self._powers.get((table, times))
         if known is None:
@@ -247,10 +245,12 @@ class Packing:
             self._powers[table, times] = known
         return known
 
-    def _share(self, left: Table, right: Table) -> Table:
+    def _share(self, left: CostTable, right: CostTable) -> CostTable:
         known = self._sums.get((left, right))
         if known is None:
-            known = self._sums[left, right] = Table(self._convolved(left.costs, right.costs), left, right)
+            known = self._sums[left, right] = CostTable(
+                self._convolved(left.costs, right.costs), (left, right)
+            )
         return known
 
     def _convolved(self, left: Costs, right: Costs) -> Costs:
@@ -280,42 +280,38 @@ class Packing:
 
     # --- back to nodes ----------------------------------------------------------------------------------------------
 
-    def _give(self, domain: Domain, table: Table, count: Count, found: dict[str, Count]) -> None:
+    def _give(self, domain: Domain, table: CostTable, count: Count, found: dict[str, Count]) -> None:
         """Share a count that the table has among the domain's nodes."""
         if not any(count):
             return
-        assert table.left is not None
-        whole, groups = table.left, self._groups(domain)
+        (whole,), groups = table.parts, self._groups(domain)
         for at in range(len(groups) - 1, -1, -1):
             one, own = self._table(groups[at][0]), count
             power = self._power(one, len(groups[at]))
             if at:
-                assert whole.left is not None
                 rest = self._split(whole, count)
-                whole, count, own = whole.left, rest, _minus(count, rest)
+                whole, count, own = whole.parts[0], rest, _minus(count, rest)
             for part, number in zip(groups[at], self._each(power, one, own), strict=False):
                 if isinstance(part, Domain):
                     self._give(part, one, number, found)
                 elif any(number):
                     found[part] = number
 
-    def _each(self, table: Table, one: Table, count: Count) -> list[Count]:
+    def _each(self, table: CostTable, one: CostTable, count: Count) -> list[Count]:
         """What each of the alike parts takes, those that take most first."""
         if table is one:
             return [count]
-        assert table.left is not None
-        assert table.right is not None
+        left, right = table.parts
         first = self._split(table, count)
-        shares = self._each(table.left, one, first) + self._each(table.right, one, _minus(count, first))
+        shares = self._each(left, one, first) + self._each(right, one, _minus(count, first))
         return sorted(shares, reverse=True)
 
-    def _split(self, table: Table, count: Count) -> Count:
+    def _split(self, table: CostTable, count: Count) -> Count:
         """What the left side takes: of equal ways the one that gives it most."""
-        assert table.left is not None
-        assert table.right is not None
+        left, right = table.parts
         upto = tuple(slice(None, number + 1) for number in count)
         backwards = tuple(slice(number, None, -1) for number in count)
-        total = table.left.costs[upto] + table.right.costs[backwards]
+        total = left.costs[upto] + right.costs[backwards]
         return tuple(np.argwhere(total == table.costs[count])[-1].tolist())
 
 

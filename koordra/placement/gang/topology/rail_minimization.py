@@ -149,7 +149,7 @@ class FewerRails:
                 rails = {
                     rail_of(nic.plain)
                     for nic in _nics(kind.info)
-                    if nic.id not in taken.dedicated
+                    if not taken.of(nic.id).holder
                     and (nic.device.allow_multiple_allocations or not taken.in_use(nic.id))
                 }
                 free.update(dict.fromkeys(rails, nodes[kind]))
@@ -223,11 +223,11 @@ class RailBound:
     """Per level, and for the nodes themselves: how many may be used, and where each node is."""
 
     def __post_init__(self) -> None:
-        nodes, places = list(self.fitting.kinds.of), self.scope.places
+        nodes, paths = list(self.fitting.kinds.of), self.scope.paths
         used = self.found.counts.keys() | (self.fitting.kinds.fixed & set(nodes))
         for depth, allowed in enumerate(self.scope.domains(used), start=1):
             numbers: dict[tuple[str, ...], int] = {}
-            where = [numbers.setdefault(places[name][:depth], len(numbers)) for name in nodes]
+            where = [numbers.setdefault(paths[name][:depth], len(numbers)) for name in nodes]
             self._domains.append((allowed, np.array(where, dtype=np.int64)))
         self._domains.append((len(used), np.arange(len(nodes), dtype=np.int64)))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
-from koordra.topology.machine import Gpu, nvlinks_between
+from koordra.topology.machine import level
 from koordra.topology.pictures.drawing.pen import NVLINK, NVLINK_DARK, PAPER, Pen
 from koordra.topology.pictures.drawing.plan import GPU_SIZE, Plan, Tile
 
@@ -34,13 +35,7 @@ def draw_nvlinks(pen: Pen, plan: Plan) -> None:
 
 
 def _pairs(tiles: Sequence[Tile]) -> list[tuple[Tile, Tile, int]]:
-    return [
-        (a, b, links)
-        for a, b in combinations(tiles, 2)
-        if isinstance(a.device, Gpu)
-        and isinstance(b.device, Gpu)
-        and (links := nvlinks_between(a.device, b.device))
-    ]
+    return [(a, b, links) for a, b in combinations(tiles, 2) if (links := level(a.device, b.device)[1])]
 
 
 def _is_fabric(tiles: Sequence[Tile], pairs: Sequence[tuple[Tile, Tile, int]]) -> bool:
@@ -55,17 +50,8 @@ def _fabric(pen: Pen, tiles: Sequence[Tile], links: int, top: float, panels_end:
         for offset in (-9, -3, 3, 9):
             pen.line(tile.middle + offset, top, tile.middle + offset, bar, stroke=NVLINK, width=2.6)
     pen.rect(left, bar, right - left, 34, fill=NVLINK_DARK, radius=9)
-    unknown = any("nvlinks" in tile.device.inferred for tile in tiles)
-    width = "NVLink" if unknown else f"NV{links} between every pair, {links} links from each GPU"
-    pen.text(
-        (left + right) / 2,
-        bar + 22.5,
-        f"NVSwitch fabric: {width}",
-        size=16,
-        fill=PAPER,
-        bold=True,
-        anchor="middle",
-    )
+    text = f"NVSwitch fabric: NV{links} between every pair, {links} links from each GPU"
+    pen.text((left + right) / 2, bar + 22.5, text, size=16, fill=PAPER, bold=True, anchor="middle")
 
 
 def _mesh(pen: Pen, pairs: Sequence[tuple[Tile, Tile, int]], top: float, panels_end: float) -> None:
@@ -73,7 +59,7 @@ def _mesh(pen: Pen, pairs: Sequence[tuple[Tile, Tile, int]], top: float, panels_
     y = panels_end + 6
     feet = _feet(pairs)
     for a, b, links in sorted(pairs, key=lambda pair: -_depth(pair[0], pair[1])):
-        x1, x2 = feet[id(a), id(b)], feet[id(b), id(a)]
+        x1, x2 = feet[a, b], feet[b, a]
         depth = _depth(a, b)
         width, colour = (5.0, NVLINK_DARK) if links > 1 else (2.4, NVLINK)
         d = (
@@ -84,24 +70,24 @@ def _mesh(pen: Pen, pairs: Sequence[tuple[Tile, Tile, int]], top: float, panels_
         pen.note(f"NV{links}")
     few = len(pairs) <= len({tile for tile, _ in feet})
     for a, b, links in pairs if few else ():
-        middle = (feet[id(a), id(b)] + feet[id(b), id(a)]) / 2
+        middle = (feet[a, b] + feet[b, a]) / 2
         pen.rect(middle - 22, y + _depth(a, b) - 9, 44, 18, fill=PAPER, stroke=NVLINK_DARK, radius=9)
         pen.text(middle, y + _depth(a, b) + 4, f"NV{links}", size=11, bold=True, anchor="middle")
 
 
-def _feet(pairs: Sequence[tuple[Tile, Tile, int]]) -> dict[tuple[int, int], float]:
+def _feet(pairs: Sequence[tuple[Tile, Tile, int]]) -> dict[tuple[Tile, Tile], float]:
     """Where on a tile's edge the arc to another starts: arcs to the left on the left, longer ones further inside."""
-    joined: dict[int, tuple[Tile, list[Tile]]] = {}
+    joined: defaultdict[Tile, list[Tile]] = defaultdict(list)
     for one, other, _ in pairs:
-        joined.setdefault(id(one), (one, []))[1].append(other)
-        joined.setdefault(id(other), (other, []))[1].append(one)
+        joined[one].append(other)
+        joined[other].append(one)
     feet = {}
-    for tile, others in joined.values():
+    for tile, others in joined.items():
         # Those on the left first; on each side from right to left.
         others.sort(key=lambda other: (other.x > tile.x, -other.x))
         step = (tile.width - 24) / max(1, len(others) - 1)
         for place, other in enumerate(others):
-            feet[id(tile), id(other)] = tile.middle if len(others) == 1 else tile.x + 12 + place * step
+            feet[tile, other] = tile.middle if len(others) == 1 else tile.x + 12 + place * step
     return feet
 
 

@@ -44,15 +44,19 @@ _MONO_WIDTH: Final = 0.602
 _BOLD: Final = 1.07
 # Thousandths of the font size (Helvetica, Adobe core metrics), for characters that are far from the usual 556.
 _WIDTHS: Final = {
-    **dict.fromkeys("iljI.,:;'|!/ ", 278),
-    **dict.fromkeys("ftr-()[]*", 333),
-    **dict.fromkeys("ckszvxyJ", 500),
-    **dict.fromkeys("ABEKPSVXY&", 667),
-    **dict.fromkeys("CDHNRUw", 722),
-    **dict.fromkeys("GOQ", 778),
-    **dict.fromkeys("mM", 833),
-    **dict.fromkeys("W%", 944),
-    **dict.fromkeys("…—", 1000),
+    character: width
+    for width, characters in {
+        278: "iljI.,:;'|!/ ",
+        333: "ftr-()[]*",
+        500: "ckszvxyJ",
+        667: "ABEKPSVXY&",
+        722: "CDHNRUw",
+        778: "GOQ",
+        833: "mM",
+        944: "W%",
+        1000: "…—",
+    }.items()
+    for character in characters
 }
 
 

@@ -15,15 +15,16 @@ near, and NVLink has the free space below all GPUs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
-from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order
-from koordra.topology.pictures.text import number_ranges
+from koordra.topology.cpu_lists import number_ranges
+from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order, in_bus_order
 
 MARGIN: Final = 40.0
-PANEL_TOPS: Final = {"socket": 124.0, "numa": 160.0, "root": 192.0}
 NIC_ROW: Final = 220.0
 GPU_SIZE: Final = (122.0, 104.0)
 NIC_SIZE: Final = (122.0, 90.0)
@@ -36,7 +37,7 @@ _EMPTY: Final = 92.0
 _BETWEEN_SOCKETS: Final = 44.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tile:
     """One device. ``x`` is the left edge; rows give the rest."""
 
@@ -48,6 +49,10 @@ class Tile:
     def middle(self) -> float:
         return self.x + self.width / 2
 
+    @property
+    def half(self) -> bool:
+        return self.width == HALF_NIC
+
 
 @dataclass(slots=True)
 class Bar:
@@ -57,20 +62,54 @@ class Bar:
     nics: list[Tile]
     gpus: list[Tile]
     x: float = 0
-    width: float = 0
+
+    @property
+    def tiles(self) -> list[Tile]:
+        return self.gpus + self.nics
+
+    @property
+    def width(self) -> float:
+        return max(map(_row_width, (self.gpus, self.nics)))
+
+    def bars(self) -> list[Bar]:
+        return [self]
+
+    def place(self, x: float) -> None:
+        self.x = x
+        for tiles in (self.gpus, self.nics):
+            left = x + (self.width - _row_width(tiles)) / 2
+            for tile in tiles:
+                tile.x = left
+                left += tile.width + _GAP
+
+
+def _row_width(tiles: Sequence[Tile]) -> float:
+    return sum(tile.width for tile in tiles) + _GAP * max(0, len(tiles) - 1)
 
 
 @dataclass(slots=True)
 class Panel:
-    """A box around others. ``kind`` is socket, numa or root."""
+    """A box around others. ``kind`` is socket, numa or root; ``inner`` are the panels in it, of a host bridge the bars.
+    ``number`` is a socket's, None where it is not known."""
 
     kind: str
     label: str
-    panels: list[Panel] = field(default_factory=list)
-    bars: list[Bar] = field(default_factory=list)
-    x: float = 0
-    width: float = 0
+    inner: Sequence[Panel | Bar] = ()
     number: int | None = None
+    x: float = 0
+
+    @property
+    def width(self) -> float:
+        return max(sum(one.width for one in self.inner) + _PAD * (len(self.inner) + 1), _EMPTY)
+
+    def bars(self) -> list[Bar]:
+        return [bar for one in self.inner for bar in one.bars()]
+
+    def place(self, x: float) -> None:
+        self.x = x
+        for one in self.inner:
+            one.place(x + _PAD)
+            x += one.width + _PAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +124,21 @@ class Plan:
     bottom: float
 
     def bars(self) -> list[Bar]:
-        return [
-            bar
-            for socket in self.sockets
-            for numa in socket.panels
-            for root in numa.panels
-            for bar in root.bars
-        ]
+        return [bar for socket in self.sockets for bar in socket.bars()]
 
     def gpus(self) -> list[Tile]:
         """GPU tiles in the machine's order."""
-        tiles = [tile for bar in self.bars() for tile in bar.gpus]
-        return sorted(tiles, key=lambda tile: bus_order(tile.device.location.bus_id))
+        tiles = (tile for bar in self.bars() for tile in bar.gpus)
+        return sorted(tiles, key=lambda tile: in_bus_order(tile.device))
 
 
 def plan(machine: Machine, *, least_width: float) -> Plan:
     """Place everything; the page is at least so wide, and the panels grow to fill it."""
     sockets = _sockets(machine)
-    for socket in sockets:
-        _measure(socket)
     needed = sum(socket.width for socket in sockets) + _BETWEEN_SOCKETS * (len(sockets) - 1)
     x = max(MARGIN, (least_width - needed) / 2)
     for socket in sockets:
-        _place(socket, x)
+        socket.place(x)
         x += socket.width + _BETWEEN_SOCKETS
     bar_row = NIC_ROW + (NIC_SIZE[1] + _RISE) * bool(machine.nics)
     gpu_row = bar_row + BAR + _RISE * bool(machine.gpus)
@@ -118,42 +149,43 @@ def plan(machine: Machine, *, least_width: float) -> Plan:
 def _sockets(machine: Machine) -> list[Panel]:
     """Sockets with all their NUMA nodes, also those without a device. All memory-only nodes are one panel; devices of no
     known node come last."""
+    below: defaultdict[int | None, list[Device]] = defaultdict(list)
     devices: list[Device] = [*machine.gpus, *machine.nics]
-    panels: dict[int | None, Panel] = {}
+    for device in sorted(devices, key=in_bus_order):
+        below[device.location.numa].append(device)
+    numa: defaultdict[int | None, list[Panel]] = defaultdict(list)
     memory = machine.memory_only()
     for node in machine.numa_nodes:
-        if node in memory:
-            continue
-        label = "Socket unknown" if node.socket is None else f"Socket {node.socket}"
-        socket = panels.setdefault(node.socket, Panel("socket", label, number=node.socket))
-        here = _roots([device for device in devices if device.location.numa == node.id])
-        cpus = f"   CPUs {node.cpus}" if node.cpus else ""
-        socket.panels.append(Panel("numa", f"NUMA {node.id}{cpus}", here, number=node.id))
+        if node not in memory:
+            label = f"NUMA {node.id}" + (f"   CPUs {node.cpus}" if node.cpus else "")
+            numa[node.socket].append(Panel("numa", label, _roots(below.pop(node.id, []))))
+    sockets = [
+        Panel("socket", "Socket unknown" if number is None else f"Socket {number}", panels, number)
+        for number, panels in numa.items()
+    ]
     if memory:
         label = f"NUMA {number_ranges(node.id for node in memory)}"
-        panels[-2] = Panel("socket", "Memory", panels=[Panel("numa", label)])
-    unplaced = [device for device in devices if machine.numa(device.location.numa) is None]
-    if unplaced:
-        unknown = Panel("numa", "NUMA node unknown", panels=_roots(unplaced))
-        panels[-1] = Panel("socket", "Socket unknown", panels=[unknown])
-    return list(panels.values())
+        sockets.append(Panel("socket", "Memory", [Panel("numa", label)]))
+    if below:
+        unplaced = Panel("numa", "NUMA node unknown", _roots(chain(*below.values())))
+        sockets.append(Panel("socket", "Socket unknown", [unplaced]))
+    return sockets
 
 
 def _roots(devices: Iterable[Device]) -> list[Panel]:
-    roots: dict[str, list[Device]] = {}
+    roots: defaultdict[str, list[Device]] = defaultdict(list)
     for device in devices:
-        roots.setdefault(device.location.root, []).append(device)
+        roots[device.location.root].append(device)
     return [
-        Panel("root", root, bars=_bars(roots[root]))
+        Panel("root", root, _bars(roots[root]))
         for root in sorted(roots, key=lambda root: bus_order(root.removeprefix("pci")))
     ]
 
 
-def _bars(devices: Sequence[Device]) -> list[Bar]:
-    switches: dict[str | None, list[Device]] = {}
+def _bars(devices: Iterable[Device]) -> list[Bar]:
+    switches: defaultdict[str | None, list[Device]] = defaultdict(list)
     for device in devices:
-        above = device.location.switches
-        switches.setdefault(above[0] if above else None, []).append(device)
+        switches[device.location.switch].append(device)
     bars = []
     for switch, below in switches.items():
         gpus = [Tile(device, GPU_SIZE[0]) for device in below if isinstance(device, Gpu)]
@@ -161,35 +193,4 @@ def _bars(devices: Sequence[Device]) -> list[Bar]:
         narrow = bool(gpus) and len(nics) > len(gpus) and len({nic.location.card for nic in nics}) < len(nics)
         width = HALF_NIC if narrow else NIC_SIZE[0]
         bars.append(Bar(switch, [Tile(nic, width) for nic in nics], gpus))
-    return sorted(
-        bars, key=lambda bar: min(bus_order(tile.device.location.bus_id) for tile in bar.gpus + bar.nics)
-    )
-
-
-def _row_width(tiles: Sequence[Tile]) -> float:
-    return sum(tile.width for tile in tiles) + _GAP * max(0, len(tiles) - 1)
-
-
-def _measure(panel: Panel) -> None:
-    for inner in panel.panels:
-        _measure(inner)
-    for bar in panel.bars:
-        bar.width = max(_row_width(bar.gpus), _row_width(bar.nics))
-    widths = [inner.width for inner in panel.panels] + [bar.width for bar in panel.bars]
-    panel.width = max(sum(widths) + _PAD * max(0, len(widths) - 1) + 2 * _PAD, _EMPTY)
-
-
-def _place(panel: Panel, x: float) -> None:
-    panel.x = x
-    inner = x + _PAD
-    for below in panel.panels:
-        _place(below, inner)
-        inner += below.width + _PAD
-    for bar in panel.bars:
-        bar.x = inner
-        for tiles in (bar.gpus, bar.nics):
-            at = bar.x + (bar.width - _row_width(tiles)) / 2
-            for tile in tiles:
-                tile.x = at
-                at += tile.width + _GAP
-        inner += bar.width + _PAD
+    return bars

@@ -1,8 +1,10 @@
-"""The CDI loader's rules: each on a spec that breaks nothing else."""
+"""The CDI loader's rules, each on a spec that breaks nothing else; and that koordra writes what they allow, and refuses the rest."""
 
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.errors import CDIError
-from koordra.kubelet_plugin.cdi.claim_spec import check, minimum_version
+from koordra.kubelet_plugin.cdi import claim_spec
+from koordra.kubelet_plugin.cdi.claim_spec import encode
+from koordra.kubelet_plugin.claims.claim_record import (
+    ClaimRecord,
+    ContainerEdits,
+    DeviceRecord,
+    Hook,
+    Mount,
+    State,
+)
+from koordra.node_state.claim_ref import ClaimRef
+from koordra.topology.machine import DeviceNode
+from tests.fakes.cdi_rules import check, minimum_version
 
 GOOD: dict[str, Any] = {
     "cdiVersion": "0.5.0",
@@ -133,3 +147,80 @@ def test_minimum_version_of_a_host_path() -> None:
 def test_nonsense_is_refused_and_never_crashes(spec: object) -> None:
     with pytest.raises(CDIError):
         check(spec)
+
+
+def record(
+    *edits: ContainerEdits, uid: str = "0c1a", device: str = "gpu", share: str | None = None
+) -> ClaimRecord:
+    return ClaimRecord(
+        ref=ClaimRef("team", "train", uid),
+        pool="node-a",
+        nonce="0" * 32,
+        boot_id="boot",
+        state=State.STARTED,
+        devices=tuple(
+            DeviceRecord(request="r", device=f"{device}{index or ''}", type="gpu", share_id=share, edits=each)
+            for index, each in enumerate(edits)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        (ContainerEdits(env=(("", "b"),)), r"devices\[1\].containerEdits.env: '=b' is not NAME=value"),
+        (ContainerEdits(env=(("A", "b\0"),)), "is not NAME=value"),
+        (ContainerEdits(device_nodes=(DeviceNode("", 1, 2),)), "has no path"),
+        (ContainerEdits(device_nodes=(DeviceNode("/dev/x", 1, 2, "x"),)), "none of b, c, u, p"),
+        (ContainerEdits(mounts=(Mount("", "/b"),)), "both needed"),
+        (ContainerEdits(mounts=(Mount("/a", ""),)), "both needed"),
+        (ContainerEdits(hooks=(Hook("later", "/x"),)), "known hookName"),
+        (ContainerEdits(hooks=(Hook("createRuntime", ""),)), "known hookName"),
+    ],
+)
+def test_edits_that_a_loader_would_drop_are_refused(edits: ContainerEdits, message: str) -> None:
+    """A backend of others may bring them."""
+    with pytest.raises(CDIError, match=message):
+        encode(record(ContainerEdits(), edits), root=Path("/"))
+
+
+def test_names_that_a_loader_would_drop_are_refused() -> None:
+    with pytest.raises(CDIError, match="is not a CDI device name"):
+        encode(record(ContainerEdits(), share="a b"), root=Path("/"))
+
+
+texts = st.sampled_from(["", "A", "=", "A=B", "\0", "/x", "createRuntime", "c", "x", "-", "é"])
+
+
+@given(
+    st.lists(
+        st.builds(
+            ContainerEdits,
+            env=st.lists(st.tuples(texts, texts), max_size=2).map(tuple),
+            device_nodes=st.lists(
+                st.builds(DeviceNode, texts, st.just(1), st.just(2), texts), max_size=1
+            ).map(tuple),
+            mounts=st.lists(st.builds(Mount, texts, texts), max_size=1).map(tuple),
+            hooks=st.lists(
+                st.builds(Hook, texts, texts, st.lists(texts, max_size=2).map(tuple)), max_size=1
+            ).map(tuple),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(["0c1a", "c1a"]),
+    st.none() | texts,
+    st.sampled_from([Path("/"), Path("/host")]),
+)
+def test_koordra_writes_what_a_loader_reads_and_refuses_exactly_the_rest(
+    edits: list[ContainerEdits], uid: str, share: str | None, root: Path
+) -> None:
+    claim = record(*edits, uid=uid, share=share)
+    try:
+        written = json.loads(encode(claim, root=root))
+    except CDIError:
+        written = json.loads(json.dumps(claim_spec.spec(claim, root=root)))
+        with pytest.raises(CDIError):
+            check(written)
+    else:
+        check(written)

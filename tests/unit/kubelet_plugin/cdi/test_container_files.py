@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from koordra.cli.debug import command
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.cdi.container_files import cpu_mask, topology_file
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_from_dict
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.claims.claim_record import CLAIM_RECORD, ClaimRecord
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.status.dump import SCHEMA, dump
 from koordra.topology import overlay
+from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
 
@@ -28,7 +28,7 @@ def claims_of(raw: Mapping[str, Any]) -> tuple[ClaimRecord, ...]:
     """The claims of a dump. Raises CheckpointError for one of another version."""
     if raw.get("schema") != SCHEMA:
         raise CheckpointError(f"schema {raw.get('schema')!r}; this program reads {SCHEMA}")
-    return tuple(claim_from_dict(claim) for claim in raw["claims"])
+    return tuple(CLAIM_RECORD.read(claim, "claim") for claim in raw["claims"])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_nccl_file_holds_the_claims_devices_where_they_are(inventory: Invent
     # The reader of operators' overlays, which reads cloud providers' NCCL files, sees the same tree.
     file = tmp_path / "topology.xml"
     file.write_bytes(text)
-    places = overlay.load(file)
+    places = overlay.load(file).places
     for device in devices:
         assert device is not None
         assert places[device.location.bus_id].switches == device.location.switches

@@ -94,6 +94,13 @@ def test_links_stay_inside_the_root(tmp_path: Path) -> None:
     assert not [path for path in shown(root).values() if "passwd" in path or "loop" in path]
 
 
+def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
+    root, linked = tmp_path / "root", tmp_path / "linked"
+    install(root, "usr/lib64", "libcuda.so")
+    linked.symlink_to(root)
+    assert shown(linked) == shown(root) != {}
+
+
 @pytest.mark.parametrize("version", [None, "", "550.*", "535.129.03"])
 def test_no_driver_no_mounts(tmp_path: Path, version: str | None) -> None:
     install(tmp_path, "usr/lib64", "libcuda.so")

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.topology.machine import Gpu, Machine
 from koordra.topology.pictures.text import matrix, text_tree
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
+from koordra.topology.problems import Discovery
 from tests.long import examples
 
 KIND = preset(
@@ -103,7 +103,12 @@ def assert_sane(found: Discovery) -> None:
 def parts(machine: Machine) -> dict[str, object]:
     """What a name stands for, of everything that the most generous policy publishes."""
     slices = build_slices(
-        machine, node_name="n", node_uid=None, mode="native", generation=1, mig=True, vfs=True
+        machine,
+        node_name="n",
+        node_uid=None,
+        mode="native",
+        generation=1,
+        offering=Offering(mig=True, vfs=True),
     )
     return {
         device["name"]: (
@@ -263,7 +268,6 @@ def test_every_single_broken_file_under_the_rdma_class_and_dev(
                         "id",
                         "name",
                         "fabric",
-                        "peers",
                     ]
                 ),
                 inner,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import build_devices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from koordra.topology.machine import Gpu
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
+from koordra.topology.problems import Discovery
 
 MACHINE = preset(
     {
@@ -46,7 +46,7 @@ def card(found: Discovery) -> Gpu:
 
 
 def offered(found: Discovery) -> list[str]:
-    devices = build_devices(found.machine, mode="native", mig=True)
+    devices = build_devices(found.machine, mode="native", offering=Offering(mig=True))
     return [device["name"] for device in devices if device["name"].startswith(CARD)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordra.kubelet_plugin.discovery.reading import apply_overlay, discover
+from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import overlay, presets
 from tests.machines import catalogue
@@ -16,7 +16,7 @@ def test_the_slices_of_a_flat_vm_have_what_the_overlay_says(tmp_path: Path) -> N
     presets.write_machine(kind, tmp_path, serial=catalogue.SERIAL)
     bare = discover(tmp_path)
     assert any(problem.field == "numaNode" for problem in bare.problems)
-    found = apply_overlay(bare, overlay.load(kind.overlay), file=kind.overlay.name)
+    found = overlay.load(kind.overlay).apply(bare)
     assert found.machine == catalogue.machine("vm-flat")
     assert not any(problem.field == "numaNode" for problem in found.problems)
     slices = build_slices(found.machine, node_name="n", node_uid=None, mode="joint", generation=1)
@@ -31,7 +31,7 @@ def test_what_the_overlay_gets_wrong_is_a_problem_and_changes_nothing(tmp_path: 
     bus_id = found.machine.gpus[0].location.bus_id
     file = tmp_path / "wrong.yaml"
     file.write_text(f"schema: koordra.io/overlay/v1\ngroups:\n  - {{numa: 1, devices: ['{bus_id}']}}\n")
-    over = apply_overlay(found, overlay.load(file), file=file.name)
+    over = overlay.load(file).apply(found)
     assert over.machine == found.machine
     (problem,) = set(over.problems) - set(found.problems)
     assert "wrong.yaml" in problem.remedy

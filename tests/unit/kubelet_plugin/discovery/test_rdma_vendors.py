@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.resource_slices import build_devices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from koordra.topology.machine import Nic
+from koordra.topology.problems import Discovery
 
 NODE_TYPES = {"irdma": ("0x8086", "0x1592"), "bnxt_re": ("0x14e4", "0x1750"), "efa": ("0x1d0f", "0xefa1")}
 
@@ -205,14 +205,19 @@ def test_a_virtual_function_that_its_pf_does_not_list_is_not_offered(tree: Tree)
     (tree.root / directory / "virtfn0").unlink()
     found = discover(tree.root)
     assert [problem.object for problem in found.problems] == ["RDMA device mlx5_1"]
-    names = [device["name"] for device in build_devices(found.machine, mode="native", vfs=True)]
+    names = [
+        device["name"] for device in build_devices(found.machine, mode="native", offering=Offering(vfs=True))
+    ]
     assert names == ["nic-0000-00-05-0", "nic-0000-00-05-0-vf-1"]
 
 
 def test_a_virtual_function_that_is_listed_twice_is_not_offered(tree: Tree) -> None:
     directory = with_vfs(tree)
     tree.link(f"{directory}/virtfn7", "../0000:00:05.1")
-    names = [device["name"] for device in build_devices(discover(tree.root).machine, mode="native", vfs=True)]
+    names = [
+        device["name"]
+        for device in build_devices(discover(tree.root).machine, mode="native", offering=Offering(vfs=True))
+    ]
     assert names == ["nic-0000-00-05-0", "nic-0000-00-05-0-vf-1"]
 
 
@@ -221,7 +226,9 @@ def test_a_virtual_function_that_does_not_say_so_is_no_nic(tree: Tree) -> None:
     (tree.root / "sys/devices/pci0000:00/0000:00:05.1/physfn").unlink()
     found = discover(tree.root)
     assert [problem.field for problem in found.problems] == ["parent"]
-    names = [device["name"] for device in build_devices(found.machine, mode="native", vfs=True)]
+    names = [
+        device["name"] for device in build_devices(found.machine, mode="native", offering=Offering(vfs=True))
+    ]
     assert names == ["nic-0000-00-05-0", "nic-0000-00-05-0-vf-1"]
 
 
@@ -248,7 +255,7 @@ def test_sub_functions_are_known_guarded_and_not_offered(tree: Tree) -> None:
     entries = {entry.name: entry for entry in guard_of(found.machine, node_name="n").devices}
     nodes = entries["nic-0000-00-05-0-mlx5_core.sf.2"].nodes
     assert [node.path for node in nodes] == ["/dev/infiniband/uverbs1"]
-    assert len(build_devices(found.machine, mode="native", vfs=True)) == 1
+    assert len(build_devices(found.machine, mode="native", offering=Offering(vfs=True))) == 1
 
 
 def test_a_sub_function_whose_function_is_gone_is_left_out(tree: Tree) -> None:

@@ -23,12 +23,12 @@ from koordra.kubelet_plugin.discovery.events import (
     PortsMayHaveChanged,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
-from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
+from koordra.kubelet_plugin.publish.resource_slices import build_slices, same_content
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
+from koordra.topology.problems import Discovery
 from tests.machines import catalogue
 
 QUICK = WatchTiming(
@@ -67,7 +67,7 @@ class Announcer:
 class Watch:
     """A watcher of a made-up machine in a thread, and everything that it told."""
 
-    def __init__(self, root: Path, rhythm: WatchTiming = QUICK) -> None:
+    def __init__(self, root: Path, timing: WatchTiming = QUICK) -> None:
         self.root = root
         self.source = Announcer()
         self.told: list[Discovery] = []
@@ -75,7 +75,7 @@ class Watch:
         self.refusals = 0
         self.stop = threading.Event()
         self.watcher = MachineWatcher(
-            read=self._read, probe=lambda: probe(root), sources=[self.source], rhythm=rhythm
+            read=self._read, probe=lambda: probe(root), sources=[self.source], timing=timing
         )
         self.thread = threading.Thread(target=lambda: self.watcher.run(self.stop, self._hear))
         self.thread.start()
@@ -117,8 +117,8 @@ def root(tmp_path: Path) -> Path:
 def watching() -> Iterator[Callable[..., Watch]]:
     started: list[Watch] = []
 
-    def start(root: Path, rhythm: WatchTiming = QUICK) -> Watch:
-        made = Watch(root, rhythm)
+    def start(root: Path, timing: WatchTiming = QUICK) -> Watch:
+        made = Watch(root, timing)
         started.append(made)
         made.until(lambda _: True)
         return made
@@ -291,7 +291,7 @@ def test_numbers_that_change_at_reboot_are_not_news_for_the_slices(
         build_slices(found.machine, node_name="n", node_uid=None, mode="joint", generation=4)
         for found in (before, after)
     )
-    assert next_generation(old, new) == 4
+    assert same_content(old, new)
 
 
 def test_what_is_refused_is_told_again(root: Path, watching: Callable[..., Watch]) -> None:

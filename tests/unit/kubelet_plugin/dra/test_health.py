@@ -23,7 +23,6 @@ from koordra._proto.dra import (
     grpc_health_v1_pb2_grpc,
 )
 from koordra.errors import InvalidInput
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.dra.health import (
     MOST_STREAMS,
     DeviceHealth,
@@ -35,6 +34,7 @@ from koordra.kubelet_plugin.dra.health import (
 )
 from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.publish.inventory import inventory_of
+from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import GPU_0, NIC_0
 
 WELL = DeviceHealth("gpu-a", Health.HEALTHY)

@@ -163,7 +163,7 @@ def test_two_pods_of_one_claim_that_start_together_are_both_answered(node: Plugi
     first = state.prepare(ref_of(claim(1)))
     assert first == answers[1]
     assert len(state.records()) == 1
-    assert state._in_progress == {}
+    assert state._in_progress == set()
 
 
 def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) -> None:

@@ -14,18 +14,20 @@ import pytest
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
+from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
-from koordra.node_state import claim_network, layout
+from koordra.node_state import claim_network
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, NetworkKind
 from koordra.node_state.disk import Disk
+from koordra.node_state.layout import StateFolder
 from koordra.topology.machine import Machine, Nic
 from koordra.topology.presets.tree import MachineWriter
+from koordra.topology.problems import Discovery
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, nic, parameters, result, uid
 from tests.machines import catalogue
@@ -120,7 +122,7 @@ def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNod
     assert (plan.host_interface, plan.interface, plan.ib_device) == ("ethv3", "rail0", plan.ib_device)
     assert plan.ib_device
     assert (plan.addresses, plan.mtu) == (("192.168.10.5/24",), 4200)
-    (network,) = claim_network.read_networks(roce.paths.state, Disk())
+    (network,) = claim_network.read_networks(roce.paths, Disk())
     assert network.pods == ("pod-1",)
     assert network.plans == ((VF_3, plan),)
     (device,) = roce.spec(uid(1))["devices"]
@@ -131,7 +133,7 @@ def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNod
     ]
     assert gates[1]["containerPath"] == f"/run/koordra.io/network/{uid(1)}.in-one-pod-at-a-time/rail0"
     plugin(roce).unprepare(ref_of(claim(1)))
-    assert claim_network.read_networks(roce.paths.state, Disk()) == ()
+    assert claim_network.read_networks(roce.paths, Disk()) == ()
 
 
 def interface_gates(node: PluginNode) -> list[str]:
@@ -269,7 +271,7 @@ def test_folders_that_cannot_be_read_are_the_nodes_trouble(tmp_path: Path) -> No
     (tmp_path / "network").write_text("not a folder")
     for read in (claim_network.read_networks, claim_network.read_attached):
         with pytest.raises(CheckpointError, match="cannot be read"):
-            read(tmp_path, Disk())
+            read(StateFolder(tmp_path), Disk())
 
 
 def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
@@ -445,9 +447,9 @@ def test_the_status_is_written_once_and_again_when_it_changes(roce: PluginNode) 
 
 
 def test_bytes_that_are_no_network_file_are_said_to_be(tmp_path: Path) -> None:
-    path = layout.network_file(tmp_path, uid(1))
+    path = StateFolder(tmp_path).network_file(uid(1))
     path.parent.mkdir(parents=True)
     for text in ("{", "[]", '{"schema": "koordra.io/network/v1"}', '{"schema": "other"}'):
         path.write_text(text)
         with pytest.raises(CheckpointError):
-            claim_network.read_networks(tmp_path, Disk())
+            claim_network.read_networks(StateFolder(tmp_path), Disk())

@@ -19,10 +19,11 @@ from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks, inside
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma, attribute, attributes
 from koordra.kubelet_plugin.prepare.claim_files import network_of
-from koordra.node_state import claim_network, layout
+from koordra.node_state import claim_network
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan, Sandbox
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
+from koordra.node_state.layout import StateFolder
 from tests.fakes.node_claims import uid
 from tests.fakes.pod_links import HOST, FakeLinks, FakeRdma
 
@@ -53,7 +54,9 @@ def prepared(state: Path, *plans: NetworkPlan, pods: tuple[str, ...] = ("pod-uid
         ),
         pods=pods,
     )
-    Disk().replace(layout.network_file(state, uid(1)), claim_network.encode(network_of(record)), mode=0o600)
+    Disk().replace(
+        StateFolder(state).network_file(uid(1)), claim_network.encode(network_of(record)), mode=0o600
+    )
 
 
 @pytest.fixture
@@ -84,7 +87,7 @@ def test_in_the_netdev_goes_first_and_out_the_rdma_link(tmp_path: Path, netns: s
     assert links.where[netns, "rail0"].addresses == ("192.168.10.5/24",)
     assert links.where[netns, "rail0"].mtu == 1400
     assert links.routes == [("rail0", "10.0.0.0/8", "192.168.10.1")]
-    gate = json.loads(network_decision.gate_file(tmp_path, uid(1)).read_text())
+    gate = json.loads(network_decision.gate_file(StateFolder(tmp_path), uid(1)).read_text())
     assert [device["interface"] for device in gate["devices"]] == ["rail0"]
     # The runtime tries again, or asks twice: nothing more happens.
     pods.attach(sandbox(netns))
@@ -154,7 +157,7 @@ def test_a_second_pod_takes_nothing_from_the_first(tmp_path: Path, netns: str, p
         pods.attach(sandbox(str(other), 2, pod="pod-2"))
     assert links.where == before
     assert pods.attached() == attached
-    assert network_decision.gate_file(tmp_path, uid(1)).exists()
+    assert network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
     pods.detach(sandbox(netns))
     pods.attach(sandbox(str(other), 2, pod="pod-2"))
     assert (str(other), "rail0") in links.where
@@ -166,8 +169,8 @@ def test_records_that_cannot_be_read_are_no_other_claims_trouble(tmp_path: Path,
     links = FakeLinks("eth7")
     pods = networks(tmp_path, links)
     pods.attach(sandbox(netns))
-    layout.network_file(tmp_path, uid(3)).write_text("{")
-    layout.attached_file(tmp_path, uid(2)).write_text("{")
+    StateFolder(tmp_path).network_file(uid(3)).write_text("{")
+    StateFolder(tmp_path).attached_file(uid(2)).write_text("{")
     pods.release_claim(uid(4))
     pods.release_claim(uid(1))
     assert list(links.where) == [(HOST, "eth7")]
@@ -191,9 +194,9 @@ def test_two_nics_or_none(tmp_path: Path, netns: str) -> None:
             pods.attach(sandbox(netns))
         assert links.where == before
         assert set(rdma.where.values()) == {HOST}
-        assert not network_decision.gate_file(tmp_path, uid(1)).exists()
+        assert not network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
         pods.attach(sandbox(netns))
-        assert network_decision.gate_file(tmp_path, uid(1)).exists()
+        assert network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
         pods.detach(sandbox(netns))
         assert links.where == before
 
@@ -212,7 +215,7 @@ def test_killed_between_any_two_steps(tmp_path: Path, netns: str, then: str) -> 
         with pytest.raises(KeyboardInterrupt):
             networks(tmp_path, links, rdma).attach(sandbox(netns))
         links.die_at = None
-        assert not network_decision.gate_file(tmp_path, uid(1)).exists()
+        assert not network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
         pods = networks(tmp_path, links, rdma)  # the next process
         match then:
             case "attached again":

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from koordra.errors import CheckpointError
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.topology.machine import Gpu, Machine
+from koordra.topology.problems import Discovery
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NODE
 

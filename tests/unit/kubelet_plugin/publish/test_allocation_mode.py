@@ -9,12 +9,13 @@ import pytest
 
 from koordra.api import names
 from koordra.api.objects import Object
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
+from koordra.kubelet_plugin.publish import allocation_mode
 from koordra.kubelet_plugin.publish.allocation_mode import WINDOW, AllocationModeChange
 from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state.disk import Disk
+from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import NODE
 from tests.fakes.slice_api import FakeSliceApi
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -169,10 +170,12 @@ def test_what_another_instance_has_ended_is_not_begun_again(node: Node) -> None:
         node.api,
         node=NODE,
         build=node._slices,
-        mode_change=AllocationModeChange(node.state, disk=Disk(), clock=lambda: node.now, window=0.0),
+        mode_change=AllocationModeChange(node.state, disk=Disk(), clock=lambda: node.now),
     )
     node.confirm(node.generation())
-    other.sync()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocation_mode, "WINDOW", 0.0)
+        other.sync()
     assert node.allocators() == SCHEDULER
     assert node.sync() == SCHEDULER
 

@@ -16,21 +16,24 @@ from koordra.api.devices import ResourceSlice, read_device
 from koordra.api.reader import Reader
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.devices import gpu_counters, mig_devices
-from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
+from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices, same_content
 from koordra.topology.machine import DeviceNode, Gpu, Machine
 from koordra.topology.partitions import mig_name
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.mig import cards
 from tests.machines import catalogue
+from tests.machines.placements import with_every_placement
 from tests.unit.kubelet_plugin.publish.test_resource_slices import LABEL, assert_device, plain
 
 POLICIES: dict[str, dict[str, bool]] = {
     "plain": {},
     "mig": {"mig": True},
-    "mig, all placements": {"mig": True, "mig_placements": True},
+    "mig, all placements": {"mig": True},
     "vfs": {"vfs": True},
-    "everything": {"mig": True, "mig_placements": True, "vfs": True},
+    "everything": {"mig": True, "vfs": True},
 }
+
+CUT_EVERYWHERE = {"mig, all placements", "everything"}
 
 
 def node(
@@ -79,7 +82,8 @@ MIXED = [["3g.40gb", 4], ["1g.10gb", 0], ["1g.10gb+me", 1]]
 
 def slices(machine: Machine, **policy: Any) -> list[dict[str, Any]]:
     arguments: dict[str, Any] = {"node_name": "node-a", "node_uid": "uid", "mode": "joint", "generation": 1}
-    return build_slices(machine, **{**arguments, **policy})
+    offered = {name: policy.pop(name) for name in ("mig", "vfs") if name in policy}
+    return build_slices(machine, **{**arguments, **policy}, offering=replace(WITHOUT_POLICY, **offered))
 
 
 def published(machine: Machine, **policy: Any) -> dict[str, dict[str, Any]]:
@@ -107,6 +111,8 @@ def taken(device: dict[str, Any]) -> tuple[str, dict[str, int]]:
 @pytest.mark.parametrize("gpus", [0, 1, 8, 16])
 def test_limits_of_the_api(gpus: int, policy: str) -> None:
     machine = node(gpus=gpus, nics=gpus, vfs=8, instances=MIXED)
+    if policy in CUT_EVERYWHERE:
+        machine = with_every_placement(machine)
     made = slices(machine, **POLICIES[policy])
     devices: set[str] = set()
     counter_sets: dict[str, Any] = {}
@@ -204,15 +210,13 @@ def test_what_an_h100_has() -> None:
 
 
 def possible(gpu: Gpu) -> dict[tuple[str, int], dict[str, int]]:
-    return {
-        (device.profile.name, device.start): device.counters for device in mig_devices(gpu, placements=True)
-    }
+    return {(device.profile.name, device.instance.start): device.counters for device in mig_devices(gpu)}
 
 
 @pytest.mark.parametrize("card", cards())
 def test_counters_allow_what_the_card_allows(card: str) -> None:
     """As many of one profile as the card holds, and no two that overlap in memory."""
-    gpu = node(gpus=1, card=card).gpus[0]
+    gpu = with_every_placement(node(gpus=1, card=card)).gpus[0]
     totals, places = gpu_counters(gpu), possible(gpu)
 
     def fits(chosen: tuple[tuple[str, int], ...]) -> bool:
@@ -239,18 +243,6 @@ def test_counters_allow_what_the_card_allows(card: str) -> None:
     assert fits(tuple((name, start) for name, start in places if name == gpu.mig_profiles[-2].name))
 
 
-def test_placements_are_those_that_no_instance_touches() -> None:
-    machine = node(gpus=1, nics=0, instances=MIXED)
-    names = set(published(machine, mig=True, mig_placements=True))
-    card = "gpu-0000-03-00-0"
-    assert f"{card}-mig-2g20gb-2" in names
-    assert f"{card}-mig-2g20gb-0" not in names
-    assert f"{card}-mig-4g40gb-0" not in names
-    assert f"{card}-mig-7g80gb-0" not in names
-    free = published(machine, mig=True, mig_placements=True)[f"{card}-mig-2g20gb-2"]
-    assert "koordra.io/uuid" not in free["attributes"]
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -263,7 +255,7 @@ def test_placements_are_those_that_no_instance_touches() -> None:
 def test_instances_of_a_doubtful_card_are_not_offered(change: dict[str, Any]) -> None:
     machine = node(gpus=1, nics=0, instances=SEVEN)
     doubtful = replace(machine, gpus=(replace(machine.gpus[0], **change),))
-    assert published(doubtful, mig=True, mig_placements=True) == {}
+    assert published(doubtful, mig=True) == {}
     assert guard_of(doubtful, node_name="n").devices[-1].nodes == machine.gpus[0].mig_instances[-1].nodes
 
 
@@ -331,22 +323,22 @@ def test_what_nobody_is_given_is_guarded() -> None:
     assert {entry.type for entry in entries.values()} == {"gpu"}
 
 
-class TestGenerations:
-    def test_the_first_is_one(self) -> None:
-        assert next_generation([], slices(node(gpus=1))) == 1
+class TestContent:
+    def test_nothing_is_not_the_wanted_content(self) -> None:
+        assert not same_content([], slices(node(gpus=1)))
 
-    def test_the_same_machine_keeps_it(self) -> None:
+    def test_the_same_machine_has_it_in_any_generation(self) -> None:
         old, new = slices(node(gpus=1), generation=7), slices(node(gpus=1), generation=1)
-        assert next_generation(old, new) == 7
+        assert same_content(old, new)
 
     def test_when_the_api_server_saw_a_taint_first_is_no_change(self) -> None:
         """It answers with the time of each taint. A plugin that starts again must not write all slices for that."""
         old, new = slices(node(gpus=2), generation=7), slices(node(gpus=2), generation=1)
         for device in old[0]["spec"]["devices"]:
             device["taints"] = [{**taint, "timeAdded": "2026-01-01T00:00:00Z"} for taint in device["taints"]]
-        assert next_generation(old, new) == 7
+        assert same_content(old, new)
         del old[0]["spec"]["devices"][0]["taints"]
-        assert next_generation(old, new) == 8
+        assert not same_content(old, new)
 
     @pytest.mark.parametrize(
         "changed",
@@ -358,15 +350,15 @@ class TestGenerations:
             [],
         ],
     )
-    def test_a_change_raises_it(self, changed: list[dict[str, Any]]) -> None:
-        assert next_generation(slices(node(gpus=1), generation=7), changed) == 8
+    def test_a_change_is_seen(self, changed: list[dict[str, Any]]) -> None:
+        assert not same_content(slices(node(gpus=1), generation=7), changed)
 
     def test_a_half_written_pool_is_written_anew(self) -> None:
         machine = node(gpus=8, nics=8, vfs=8)
         new = slices(machine, vfs=True)
         old = [*slices(machine, vfs=True, generation=4)[:1], *slices(machine, vfs=True, generation=5)[1:]]
-        assert next_generation(old, new) == 6
-        assert next_generation(slices(machine, vfs=True, generation=4)[:1], new) == 5
+        assert not same_content(old, new)
+        assert not same_content(slices(machine, vfs=True, generation=4)[:1], new)
 
 
 # Bytes of JSON of a node's slices, upper bounds. A fleet of 10,000 plain nodes of 8 GPUs and 8 NICs is some 200 MB.
@@ -382,12 +374,9 @@ BUDGET = {
 @pytest.mark.parametrize("policy", POLICIES)
 def test_size_of_a_node(policy: str, record_property: Callable[[str, object], None]) -> None:
     """8 GPUs and 8 NICs; in MIG mode with seven instances a card, or empty cards and every placement; 8 VFs a NIC."""
-    placements = POLICIES[policy].get("mig_placements", False)
-    machine = node(
-        mig=POLICIES[policy].get("mig", False),
-        instances=SEVEN if POLICIES[policy].get("mig") and not placements else [],
-        vfs=8,
-    )
+    machine = node(mig=POLICIES[policy].get("mig", False), instances=SEVEN if policy == "mig" else [], vfs=8)
+    if policy in CUT_EVERYWHERE:
+        machine = with_every_placement(machine)
     made = slices(machine, **POLICIES[policy])
     size = len(json.dumps(made, separators=(",", ":")))
     record_property("bytes", size)

@@ -14,17 +14,16 @@ from koordra.api.kinds import Kind
 from koordra.cli.devices import cordon_device as command
 from koordra.errors import ApiUnreachable, InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
-from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, find_held, known_to_kubelet
+from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, known_to_kubelet
 from koordra.kubelet_plugin.publish.node_slices import (
     Cordon,
     Taint,
     cordons_of,
     held_taints,
-    merged,
     with_taints,
 )
 from koordra.node_state.claim_ref import ClaimRef
-from tests.fakes.node_claims import GPU_0, GPU_1, FakeClaims, claim, gpu, uid
+from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 
@@ -69,11 +68,15 @@ def record(number: int, *devices: str, admin: bool = False) -> ClaimRecord:
 
 def test_a_held_part_holds_its_whole_and_a_held_whole_its_parts() -> None:
     offered = ["nic-x", "nic-x-vf-0", "nic-x-vf-1", "nic-y", "gpu-z-mig-1g-0"]
-    held = (Taint("koordra.io/held", uid(1)),)
-    assert held_taints([record(1, "nic-x-vf-0")], offered=offered) == {"nic-x": held, "nic-x-vf-0": held}
-    assert set(held_taints([record(1, "nic-x")], offered=offered)) == {"nic-x", "nic-x-vf-0", "nic-x-vf-1"}
-    assert set(held_taints([record(1, "gpu-z")], offered=offered)) == {"gpu-z", "gpu-z-mig-1g-0"}
-    assert held_taints([record(1, "nic-y", admin=True)], offered=offered) == {}
+    held = Taint("koordra.io/held", uid(1))
+    found = held_taints([record(1, "nic-x-vf-0")], offered=offered)
+    assert list(found) == [("nic-x", held), ("nic-x-vf-0", held)]
+    for holder, names in (
+        ("nic-x", {"nic-x", "nic-x-vf-0", "nic-x-vf-1"}),
+        ("gpu-z", {"gpu-z", "gpu-z-mig-1g-0"}),
+    ):
+        assert {name for name, _ in held_taints([record(1, holder)], offered=offered)} == names
+    assert not list(held_taints([record(1, "nic-y", admin=True)], offered=offered))
 
 
 def test_taints_are_with_taints_slices_and_nothing_else_changes() -> None:
@@ -85,9 +88,9 @@ def test_taints_are_with_taints_slices_and_nothing_else_changes() -> None:
         },
         {"spec": {"sharedCounters": []}},
     ]
-    cordon = {"a": (Cordon("a", reason="x").taint,)}
-    held = {"a": (Taint("koordra.io/held", uid(1)),)}
-    first, second = with_taints(slices, merged(cordon, held))
+    cordon = "a", Cordon("a", reason="x").taint
+    held = "a", Taint("koordra.io/held", uid(1))
+    first, second = with_taints(slices, [cordon, held, cordon])
     assert [taint["key"] for taint in first["spec"]["devices"][0]["taints"]] == [
         "k",
         "koordra.io/cordoned",
@@ -95,7 +98,7 @@ def test_taints_are_with_taints_slices_and_nothing_else_changes() -> None:
     ]
     assert first["spec"]["devices"][1] == {"name": "b"}
     assert second is slices[1]
-    assert with_taints(slices, {}) == slices
+    assert with_taints(slices, []) == slices
     assert slices[0]["spec"]["devices"][0]["taints"] == [{"key": "k", "effect": "NoSchedule"}]
 
 
@@ -125,16 +128,26 @@ def test_what_makes_a_claim_held(node: PluginNode, change: str, held: bool) -> N
             claims.put(claim(1, gpu("gpu", GPU_1)))
         case "no answer":
             claims.away = ApiUnreachable("connection refused")
-    found = find_held(node.plugin().records(), claims, before=Findings())
-    assert bool(found.held) is held
-    assert bool(found.unsure) is (change == "no answer")
+    auditing = Auditing(node)
+    auditing.kubelet.write_text("{}")
+    auditing.at(0)
+    assert bool(auditing.audit.held) is held
 
 
-def test_a_server_that_is_away_changes_nothing() -> None:
-    claims = FakeClaims()
-    claims.away = ApiUnreachable("connection refused")
-    before = Findings(held=(record(1, GPU_0),))
-    assert find_held([record(1, GPU_0), record(2, GPU_1)], claims, before=before).held == before.held
+def test_a_server_that_is_away_changes_nothing(node: PluginNode) -> None:
+    """What was held stays held, and nobody becomes an orphan by it."""
+    for number, device in ((1, GPU_0), (2, GPU_1)):
+        node.claims.put(claim(number, gpu("gpu", device)))
+        node.plugin().prepare(ref_of(claim(number)))
+    del node.claims.claims["team-a", "claim-1"]
+    auditing = Auditing(node)
+    auditing.kubelet.write_text("{}")
+    auditing.at(0)
+    node.claims.away = ApiUnreachable("connection refused")
+    for now in (100, 10_000):
+        auditing.at(now)
+        assert [each.ref.uid for each in auditing.audit.held] == [uid(1)]
+    assert node.holders() == {uid(1), uid(2)}
 
 
 class Auditing:
@@ -148,8 +161,7 @@ class Auditing:
             node.plugin(),
             node.claims,
             kubelet_claims=self.kubelet,
-            on_change=lambda held: self.told.append([each.ref.uid for each in held]),
-            patience=60.0,
+            on_change=lambda: self.told.append([each.ref.uid for each in self.audit.held]),
             clock=lambda: self.now,
         )
 
@@ -273,4 +285,6 @@ def test_records_are_told_apart_by_boot(node: PluginNode, tmp_path: Path) -> Non
     node.plugin().prepare(ref_of(claim(1)))
     node.claims.claims.clear()
     node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, boot_id="next"))
-    assert find_held(node.plugin().records(), node.claims, before=Findings()).held == ()
+    auditing = Auditing(node)
+    auditing.at(0)
+    assert auditing.audit.held == ()

@@ -11,9 +11,9 @@ import pytest
 
 from koordra.api.objects import Object
 from koordra.errors import ApiError
-from koordra.kubelet_plugin.discovery.machine_root import Discovery
 from koordra.kubelet_plugin.publish.publisher import Publisher, missing_fields
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import NODE
 from tests.fakes.slice_api import FakeSliceApi
 
@@ -29,7 +29,9 @@ class Published:
         self.publisher = self.restarted()
 
     def restarted(self) -> Publisher:
-        return Publisher(self.api, node=NODE, build=self.slices, retry=0.05, settle=0.05)
+        publisher = Publisher(self.api, node=NODE, build=self.slices)
+        publisher.retry = publisher.settle = 0.05
+        return publisher
 
     def slices(self, node: Object, generation: int) -> list[Object]:
         machine = replace(self.machine, gpus=self.machine.gpus[: self.gpus])

@@ -13,7 +13,7 @@ import yaml
 
 from koordra.api import names
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices, build_slices
 from koordra.node_state import prepared_claim
 from koordra.quantity import parse
 from koordra.topology.machine import DeviceNode, Machine, Nic, RdmaPort
@@ -140,7 +140,7 @@ def test_gpus_come_first_and_everything_is_in_bus_order() -> None:
 
 
 def test_a_gpu() -> None:
-    device = next(devices(machine("dgx-a100"), slots_per_gpu=8))
+    device = next(devices(machine("dgx-a100"), offering=Offering(slots_per_gpu=8)))
     values = plain(device)
     assert device["name"] == "gpu-0000-07-00-0"
     assert device["allowMultipleAllocations"] is True

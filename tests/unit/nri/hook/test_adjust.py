@@ -372,11 +372,15 @@ STATE = "/var/lib/kubelet/plugins/koordra.io"
         (f"{STATE}/limiter/claims/{UID}/policy", False, False),
         (f"{STATE}/limiter/claims/{OTHER_UID}/usage", False, False),
         (f"{STATE}/limiter/claims", True, False),
+        (f"{STATE}/of-a-third-party/claims/{UID}/table", True, True),
+        (f"{STATE}/of-a-third-party/claims/{UID}/usage", False, False),
+        (f"{STATE}/of-a-third-party/claims/{OTHER_UID}/table", True, False),
+        (f"{STATE}/of-a-third-party/library", True, False),
         (f"{STATE}/limiter", True, False),
         (STATE, True, False),
     ],
 )
-def test_the_limiters_region_of_the_own_claim_only(source: str, read_only: bool, allowed: bool) -> None:
+def test_what_isolation_has_there_for_the_own_claim_only(source: str, read_only: bool, allowed: bool) -> None:
     mounts = (Mount(source, "/data", bind=True, read_only=read_only),)
     held = container(GPU0, env=markers(0), mounts=mounts)
     answer = adjust(held, facts(claims={MARKER: GPU_CLAIM}))

@@ -21,7 +21,7 @@ from koordra.nri.hook.koordinator.admission_policy import (
     BINDINGS,
     DEFAULT_SCHEDULER,
     NAME,
-    policy,
+    POLICIES,
     unprotected,
 )
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices, PodClaims
@@ -157,7 +157,7 @@ def test_what_the_node_does_not_have_is_refused(node: KoordinatorNode, document:
 
 def test_without_the_mode_the_annotation_means_nothing(tmp_path: Path) -> None:
     node = KoordinatorNode(tmp_path)
-    node.hook._settings = Settings()
+    node.hook.settings = Settings()
     adjust = node.create({"gpu": [GPU]})
     assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert not adjust.linux.devices
@@ -196,6 +196,35 @@ def test_koordlets_own_hooks_are_taken_over_and_counted(node: KoordinatorNode) -
 
 
 # -------------------------------------------------------------------------------------------------- policy
+
+
+def policy(scheduler: str = DEFAULT_SCHEDULER) -> dict[str, Any]:
+    return {
+        "apiVersion": POLICIES.api_version,
+        "kind": POLICIES.kind,
+        "metadata": {"name": NAME},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE", "UPDATE"],
+                        "resources": list(admission_policy.RESOURCES),
+                    }
+                ]
+            },
+            "validations": [
+                {
+                    "expression": admission_policy.expression(scheduler),
+                    "message": f"{ANNOTATION} decides which GPUs a pod may open; only {scheduler} may set, change or "
+                    "remove it",
+                    "reason": "Forbidden",
+                }
+            ],
+        },
+    }
 
 
 def test_the_shipped_policy_is_the_one_that_is_asked_for(golden: Callable[[str, str], None]) -> None:

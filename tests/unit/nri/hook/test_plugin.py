@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from koordra._proto.nri import nri_pb2
 from koordra.errors import RemoteError
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, encode_attached
-from koordra.node_state.layout import attached_file
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, container_of
@@ -108,7 +108,7 @@ def test_a_claim_whose_network_is_in_another_pod_is_refused(tmp_path: Path, hook
         file,
         encode_attached(AttachedNetwork(UID, "pod-a", "sandbox-a", "/run/netns/a", (attached,))).decode(),
     )
-    assert file == attached_file(tmp_path, UID)
+    assert file == StateFolder(tmp_path).attached_file(UID)
     with capture_logs() as lines, pytest.raises(RemoteError) as raised:
         hook.create_container(message, CALL)
     assert [line["rule"] for line in lines] == ["NetworkElsewhere"]

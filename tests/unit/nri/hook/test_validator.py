@@ -242,7 +242,10 @@ def test_what_is_gone_is_left_alone() -> None:
     api = Api(claim)
     reporter(api).found(FINDING)
     assert api.updated == []
-    assert with_condition(claim_object(), HELD, pool="other-node", condition={"type": "Isolated"}) is None
+    assert (
+        with_condition(claim_object(), HELD, pool="other-node", condition={"type": "Isolated"}, now="")
+        is None
+    )
 
 
 def test_counting() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordra._proto.nri.nri_pb2 import Event
+from koordra._proto.nri.nri_pb2 import ConfigureRequest, Event
 from koordra.nri.transport.events import (
     BY_EVENT,
     EVENT_METHODS,
@@ -31,9 +31,9 @@ from koordra.nri.transport.events import (
     ],
 )
 def test_known_events(name: str, version: str, nri: str, known: int) -> None:
-    about = {"runtime_name": name, "runtime_version": version, "nri_version": nri}
-    assert known_events(**about) == known
-    assert applies_device_rules(**about) == (known == 0x3FFF)
+    runtime = ConfigureRequest(runtime_name=name, runtime_version=version, NRI_version=nri)
+    assert known_events(runtime) == known
+    assert applies_device_rules(runtime) == (known == 0x3FFF)
 
 
 def test_a_subscription_is_what_is_wanted_and_known_and_never_everything() -> None:

@@ -59,11 +59,11 @@ def test_register_plugin_is_the_known_bytes() -> None:
     ids=["Configure", "empty"],
 )
 def test_responses_are_the_known_bytes(stream: int, payload: bytes, expected: str) -> None:
-    assert encode(ttrpc.response_frame(stream, payload=payload)).hex() == expected
+    assert encode(ttrpc.response_frame(stream, payload)).hex() == expected
 
 
 def test_a_status_is_googles() -> None:
-    response = ttrpc_pb2.Response.FromString(ttrpc.response_frame(5, code=Code.UNKNOWN, message="no").data)
+    response = ttrpc_pb2.Response.FromString(ttrpc.status_frame(5, Code.UNKNOWN, "no").data)
     assert (response.status.code, response.status.message, response.payload) == (2, "no", b"")
 
 
@@ -109,7 +109,7 @@ def test_too_long_a_message_is_not_sent() -> None:
 
 
 def test_too_long_an_answer_becomes_a_status() -> None:
-    response = ttrpc_pb2.Response.FromString(ttrpc.response_frame(1, payload=bytes(ttrpc.MAX_DATA)).data)
+    response = ttrpc_pb2.Response.FromString(ttrpc.response_frame(1, bytes(ttrpc.MAX_DATA)).data)
     assert response.status.code == Code.RESOURCE_EXHAUSTED
 
 
@@ -129,7 +129,7 @@ def test_answers_may_come_in_any_order() -> None:
         threads[0].join(0.01)
     for stream in reversed(streams):
         payload = nri_pb2.PluginInstance(name=f"answer {stream}").SerializeToString()
-        caller.on_frame(ttrpc.response_frame(stream, payload=payload))
+        caller.on_frame(ttrpc.response_frame(stream, payload))
     for thread in threads:
         thread.join(5)
     assert streams == [1, 3, 5, 7]
@@ -150,7 +150,7 @@ def immediate(*frames: Frame) -> Caller:
 @pytest.mark.parametrize(
     ("frame", "error", "text"),
     [
-        (ttrpc.response_frame(1, code=2, message="plugin says no"), RemoteError, "status 2: plugin says no"),
+        (ttrpc.status_frame(1, 2, "plugin says no"), RemoteError, "status 2: plugin says no"),
         (Frame(1, ttrpc.RESPONSE, b"\xff\xff"), ProtocolError, "not a PluginInstance"),
         (Frame(1, ttrpc.RESPONSE, oversized=True), ProtocolError, "exceeds"),
     ],
@@ -161,7 +161,7 @@ def test_bad_answers_are_errors_of_ours(frame: Frame, error: type[Exception], te
 
 
 def test_stray_frames_do_no_harm() -> None:
-    good = ttrpc.response_frame(1, payload=nri_pb2.PluginInstance(name="ok").SerializeToString())
+    good = ttrpc.response_frame(1, nri_pb2.PluginInstance(name="ok").SerializeToString())
     caller = immediate(ttrpc.response_frame(99), Frame(1, 77, b"?"), Frame(1, ttrpc.DATA), good)
     assert caller.call("s", "m", nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=5).name == "ok"
 

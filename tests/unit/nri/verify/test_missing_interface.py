@@ -25,10 +25,10 @@ from koordra.node_state.claim_network import (
 )
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.layout import network_file
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
-from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
+from koordra.nri.hook.ledger import Granted, Ledger, granted_of
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Running
 from koordra.nri.verify.drift import Drift, Expected, Finding, Interfaces, drift_of
@@ -53,7 +53,7 @@ from tests.unit.nri.verify.test_verify import FakeNode, Told, spec
 
 NIC = "nic-0000-0c-00-0"
 NIC_CLAIM = claim(nic_json())
-HELD = granted_devices(Grants(held=(Grant(NIC_CLAIM, NIC_CLAIM.devices[0]),)))
+HELD = granted_of(container(), Grants(held=(Grant(NIC_CLAIM, NIC_CLAIM.devices[0]),)), None).devices
 GRANTED = Granted(pod_uid="u", env=(), numbers=frozenset(), devices=HELD)
 DEV = "Inter-|   Receive  |  Transmit\n face |bytes |bytes\n    lo: 0 0\n  eth0: 12 0\n rail0:1234567 0\nrail0.7: 0 0\n"
 
@@ -71,8 +71,8 @@ class Machine:
         device = DeviceRecord(request="nic", device=NIC, type="nic", identity="1", network=plan)
         ref = ClaimRef("team", "train", UID)
         record = ClaimRecord(ref, NODE, NONCE, "boot", State.COMPLETED, (device,), pods=("u",))
-        write(network_file(self.state, UID), encode(network_of(record)).decode())
-        assert read_networks(self.state, Disk())[0].plans == ((NIC, plan),)
+        write(StateFolder(self.state).network_file(UID), encode(network_of(record)).decode())
+        assert read_networks(StateFolder(self.state), Disk())[0].plans == ((NIC, plan),)
         self.attached(pod="u")
         ledger = Ledger(self.state)
         env = ["NVIDIA_VISIBLE_DEVICES=void"]
@@ -259,7 +259,7 @@ def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_looked_a
     ["{", {"schema": "koordra.io/network/v2"}, {"claim": {"namespace": "a", "name": "b", "uid": OTHER_UID}}],
 )
 def test_an_unusable_record_is_unverified(machine: Machine, broken: str | dict[str, Any]) -> None:
-    file = network_file(machine.state, UID)
+    file = StateFolder(machine.state).network_file(UID)
     document = json.loads(file.read_text())
     write(file, broken if isinstance(broken, str) else {**document, **broken})
     (finding,) = machine.verification.sync()

@@ -16,7 +16,7 @@ from koordra.errors import ApiUnreachable
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
-from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
+from koordra.nri.hook.ledger import Granted, Ledger, granted_of
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
@@ -51,7 +51,7 @@ GRANTED = Granted(
     pod_uid="u",
     env=GRANTED_ENV,
     numbers=frozenset({GPU0.number, NVIDIACTL.number}),
-    devices=granted_devices(Grants(held=(Grant(GPU_CLAIM, GPU_CLAIM.devices[0]),))),
+    devices=granted_of(container(), Grants(held=(Grant(GPU_CLAIM, GPU_CLAIM.devices[0]),)), None).devices,
 )
 HELD = container(GPU0, NVIDIACTL, env=GRANTED_ENV, id="c1")
 

@@ -16,12 +16,12 @@ one card. The limits are enforced by a library, so shares ask for isolation.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy, DevicePolicy, NodePolicy
 from koordra.compat.dialect import (
     MIB,
+    MIG,
     WHOLE,
     Allocated,
     Container,
@@ -45,29 +45,27 @@ from koordra.compat.dialect.vgpu import (
     check_scaling,
     model_in,
     uuid_in,
-    vgpu_section,
     vgpu_settings,
 )
-from koordra.compat.dialects.hami.vocabulary import (
-    CARD_POLICY,
-    CORE_SWITCH,
-    CORES,
-    COUNT,
-    HAMI,
-    MEMORY,
-    MODE,
-    NAMES,
-    NO_TYPE,
-    NO_UUID,
-    NODE_POLICY,
-    NUMA_BIND,
-    OPT_OUT,
-    PERCENT,
-    PRIORITY,
-    USE_TYPE,
-    USE_UUID,
-    WEIGHTS,
-)
+
+HAMI: Final = "hami"
+COUNT: Final = "nvidia.com/gpu"
+MEMORY: Final = "nvidia.com/gpumem"
+PERCENT: Final = "nvidia.com/gpumem-percentage"
+CORES: Final = "nvidia.com/gpucores"
+PRIORITY: Final = "nvidia.com/priority"
+
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NO_TYPE: Final = "nvidia.com/nouse-gputype"
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+NO_UUID: Final = "nvidia.com/nouse-gpuuuid"
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+MODE: Final = "nvidia.com/vgpu-mode"
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+CARD_POLICY: Final = "hami.io/gpu-scheduler-policy"
+WEIGHTS: Final = "hami.io/device-scoring-weights"
+OPT_OUT: Final = "hami.io/webhook"
+CORE_SWITCH: Final = "GPU_CORE_UTILIZATION_POLICY"
 
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
@@ -252,33 +250,64 @@ def _annotations(found: Allocated) -> dict[str, str]:
     }
 
 
-_RESOURCE_FIELDS: Final = {
-    "resourceCountName": COUNT,
-    "resourceMemoryName": MEMORY,
-    "resourceMemoryPercentageName": PERCENT,
-    "resourceCoreName": CORES,
-    "resourcePriorityName": PRIORITY,
-}
-
-
 DIALECT: Final = Dialect(
     HAMI,
     "HAMi",
-    NAMES,
     parse,
-    isolation="limiter",
-    charges={
+    {
         COUNT: charges.count,
         MEMORY: charges.memory_in(lambda settings: MIB * vgpu_settings(settings, HAMI).memory_factor),
         PERCENT: charges.percent,
         CORES: charges.cores,
+        PRIORITY: None,
+        f"{MIG}*": None,
     },
+    isolation="limiter",
     charges_partitions=True,
+    annotations=(
+        USE_TYPE,
+        NO_TYPE,
+        USE_UUID,
+        NO_UUID,
+        NUMA_BIND,
+        MODE,
+        NODE_POLICY,
+        CARD_POLICY,
+        WEIGHTS,
+        "hami.io/*",
+    ),
+    labels=(OPT_OUT,),
+    written=(
+        "hami.io/vgpu-node",
+        "hami.io/vgpu-time",
+        "hami.io/bind-time",
+        "hami.io/bind-phase",
+        "hami.io/vgpu-devices-to-allocate",
+        "hami.io/vgpu-devices-allocated",
+        "hami.io/vgpu-mig-allocations",
+    ),
+    lost_variables={
+        "CUDA_DISABLE_CONTROL": (
+            "switches HAMi's library off for the container",
+            "is not honoured: a share is always kept",
+        ),
+        "CUDA_DEVICE_SM_LIMIT": (
+            "set by HAMi's device plugin for its library",
+            "is not set: compute is accounting only",
+        ),
+    },
+    provided_variables=("CUDA_DEVICE_MEMORY_LIMIT",),
     environment=memory_limits,
-    annotations=_annotations,
+    allocation_annotations=_annotations,
     schedulers={"hami-scheduler": True, "4pd-vgpu-scheduler": False},
     opt_out=(OPT_OUT, "ignore"),
     like_annotations=("nvidia.com/", "hami.io/"),
-    sections={HAMI: partial(vgpu_section, dialect=HAMI, resources=_RESOURCE_FIELDS)},
-    device_config=_RESOURCE_FIELDS,
+    device_config={
+        "resourceCountName": COUNT,
+        "resourceMemoryName": MEMORY,
+        "resourceMemoryPercentageName": PERCENT,
+        "resourceCoreName": CORES,
+        "resourcePriorityName": PRIORITY,
+    },
+    device_section=HAMI,
 )

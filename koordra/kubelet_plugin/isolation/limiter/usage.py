@@ -1,0 +1,233 @@
+"""What a claim's processes use, as its limiter's region says (region.py).
+
+A tenant can write anything into `usage`, or cut it short; it is read as bytes, never mapped, and never believed for more than
+this claim's own figures. Only its head and the slots that are taken are read: reading a claim costs microseconds.
+
+Which of a claim's processes live, the kernel's locks on files of its region say (native/limiter/slot_lock.c):
+
+    <folder>/alive.0 .. alive.31   the owner of slot n has a lock for reading on byte n of file n % 32, as long as it lives
+    <folder>/refused               a process that could not be limited has one on byte 0, as long as it lives
+
+The files are empty and only the node may write them. A lock is queried, never taken, so no process has to wait for the node.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.isolation.limiter.region import (
+    ACCOUNT,
+    ACCOUNTS,
+    ALIVE,
+    ALIVE_FILES,
+    BITMAP,
+    DENIED,
+    DEVICE,
+    DEVICE_COUNT,
+    DEVICES_MAX,
+    ENFORCING,
+    EXPORTS,
+    KINDS,
+    PLAUSIBLE,
+    POLICY,
+    POLICY_BYTES,
+    POLICY_MAGIC,
+    REFUSED,
+    SLOT,
+    SLOTS,
+    SLOTS_MAX,
+    UNLIMITED,
+    USAGE,
+    USAGE_BYTES,
+    USAGE_MAGIC,
+    VERSION,
+    device_at,
+    uuid_text,
+)
+
+REFUSED_SHOWN: Final = 60.0
+"""Seconds for which a refusal is reported at least: a process that ends at once must be noticed too."""
+
+_LOCK: Final = struct.Struct("=hh4xqqi4x")
+_OFD_GETLK: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process of the claim: `pid` in its own namespace, `host_pid` 0 where it is not known."""
+
+    slot: int
+    generation: int
+    pid: int
+    pid_namespace: int
+    host_pid: int
+    name: str
+    enforcing: bool
+    held: tuple[int, ...]
+    kinds: tuple[Mapping[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept for a context."""
+
+    uuid: str
+    limit: int | None
+    used: int
+    unseen: int
+    denied: int
+    context_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """What a claim uses now. `started` counts the processes that ever took a slot, `turned_away` those that could not;
+    `outside`: processes that the node sees compute on the claim's cards without a slot; `ended`: those whose slot was not given
+    back yet, so that the limiter still counts what they held; `refused`: one that could not take a slot is there now, or
+    was a moment ago."""
+
+    claim: str
+    devices: tuple[DeviceUse, ...]
+    processes: tuple[ProcessUse, ...]
+    started: int
+    turned_away: int
+    outside: int = 0
+    ended: tuple[ProcessUse, ...] = ()
+    refused: bool = False
+
+    @property
+    def handshake(self) -> str:
+        """`waiting`: no process used CUDA yet; `enforcing`: all that did are limited; `refused`: one was turned away
+        and is still there; `bypassed`: one computes without the limiter."""
+        if self.outside:
+            return "bypassed"
+        if self.refused:
+            return "refused"
+        return "enforcing" if self.started else "waiting"
+
+
+def read(folder: Path, *, now: float | None = None) -> ClaimUse:
+    """What the claim uses now. Raises NodeError where there is no region, or one of another version."""
+    try:
+        policy = (folder / "policy").read_bytes()
+        with (folder / "usage").open("rb", buffering=0) as file:
+            usage = _Usage(file.fileno())
+            _require_region(folder, policy, usage)
+            taken = usage.taken()
+            living = owned(folder, taken)
+            count = min(struct.unpack_from("=I", policy, DEVICE_COUNT)[0], DEVICES_MAX)
+            slots = [usage.process(slot, count) for slot in taken]
+            with (folder / REFUSED).open("rb", buffering=0) as file_of_refused:
+                refused = _locked(file_of_refused.fileno(), 0)
+    except (OSError, struct.error) as error:  # cut short while it is read
+        raise NodeError(f"{folder}: no region of a claim: {error}") from error
+    processes = tuple(each for each in slots if each.slot in living)
+    header = USAGE.unpack_from(usage.head)
+    now = time.monotonic() if now is None else now
+    return ClaimUse(
+        claim=POLICY.unpack_from(policy)[6].rstrip(b"\0").decode(errors="replace"),
+        devices=tuple(_device(policy, usage.head, index, processes) for index in range(count)),
+        processes=processes,
+        started=header[4],
+        turned_away=header[5],
+        outside=POLICY.unpack_from(policy)[7],
+        ended=tuple(each for each in slots if each.slot not in living),
+        refused=refused or (header[7] > 0 and 0 <= now - header[7] / 1e9 < REFUSED_SHOWN),
+    )
+
+
+class _Usage:
+    """The open file: its length, its first part, and what of the rest is asked for."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.head = os.pread(file, ACCOUNTS, 0)
+        # A tenant may cut it short between the two: then it is as long as what was read of it.
+        self.length = os.fstat(file).st_size if len(self.head) == ACCOUNTS else len(self.head)
+
+    def taken(self) -> list[int]:
+        bits = int.from_bytes(self.head[BITMAP:EXPORTS], "little")
+        found = []
+        while bits:
+            found.append((bits & -bits).bit_length() - 1)
+            bits &= bits - 1
+        return found
+
+    def process(self, slot: int, devices: int) -> ProcessUse:
+        generation, state, pid, namespace, _, _, host_pid, _, name, *kinds = SLOT.unpack(
+            os.pread(self._file, SLOT.size, SLOTS + slot * SLOT.size)
+        )
+        return ProcessUse(
+            slot=slot,
+            generation=generation,
+            pid=pid,
+            pid_namespace=namespace,
+            host_pid=host_pid,
+            name=name.partition(b"\0")[0].decode(errors="replace"),
+            enforcing=state == ENFORCING,
+            held=tuple(self._held(index, slot) for index in range(devices)),
+            kinds=tuple(
+                dict(
+                    zip(
+                        KINDS,
+                        kinds[index * len(KINDS) : (index + 1) * len(KINDS)],
+                        strict=True,
+                    )
+                )
+                for index in range(devices)
+            ),
+        )
+
+    def _held(self, index: int, slot: int) -> int:
+        at = ACCOUNTS + (index * SLOTS_MAX + slot) * ACCOUNT.size
+        held: int = ACCOUNT.unpack(os.pread(self._file, ACCOUNT.size, at))[1]
+        return held if held < PLAUSIBLE else 0
+
+
+def _require_region(folder: Path, policy: bytes, usage: _Usage) -> None:
+    for name, data, length, magic, size in (
+        ("policy", policy, len(policy), POLICY_MAGIC, POLICY_BYTES),
+        ("usage", usage.head, usage.length, USAGE_MAGIC, USAGE_BYTES),
+    ):
+        if length < size or struct.unpack_from("=QII", data) != (magic, VERSION, size):
+            raise NodeError(f"{folder / name}: not a region of version {VERSION}")
+
+
+def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> DeviceUse:
+    raw, limit, unseen, context_bytes, _, _ = DEVICE.unpack_from(policy, device_at(index))
+    return DeviceUse(
+        uuid=uuid_text(raw),
+        limit=None if limit == UNLIMITED else limit,
+        used=sum(process.held[index] for process in processes) + unseen,
+        unseen=unseen,
+        denied=struct.unpack_from("=Q", usage, DENIED + 8 * index)[0],
+        context_bytes=context_bytes,
+    )
+
+
+def owned(folder: Path, slots: Iterable[int]) -> frozenset[int]:
+    """Those of the slots that have a living owner. Raises OSError."""
+    by_file: dict[str, list[int]] = {}
+    for slot in slots:
+        by_file.setdefault(ALIVE[slot % ALIVE_FILES], []).append(slot)
+    found: set[int] = set()
+    for name, there in by_file.items():
+        with (folder / name).open("rb", buffering=0) as file:
+            found |= {slot for slot in there if _locked(file.fileno(), slot)}
+    return frozenset(found)
+
+
+def _locked(file: int, byte: int) -> bool:
+    """Whether a process has a lock on the byte. Queried as a write lock, which conflicts with every other; it needs no right to write."""
+    return bool(
+        _LOCK.unpack(fcntl.fcntl(file, _OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)))[0]
+        != fcntl.F_UNLCK
+    )
