@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from koordra._proto.nri import nri_pb2, ttrpc_pb2
+from tests.patience import PATIENCE
 
 PLUGIN, RUNTIME = 1, 2
 BUFIO, QUEUE, LARGEST = 4096, 256, 4 << 20
@@ -103,14 +104,14 @@ class FakeRuntime:
 
     path: Path
     version: Version = field(default_factory=Version)
-    request_timeout: float = 2.0
+    request_timeout: float = PATIENCE
 
     def __post_init__(self) -> None:
         self.path.unlink(missing_ok=True)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(str(self.path))
         self.listener.listen()
-        self.listener.settimeout(10)
+        self.listener.settimeout(PATIENCE)
         self.plugins: list[PluginConnection] = []
 
     def accept_from(self, start: Callable[[], None]) -> PluginConnection:
@@ -134,7 +135,9 @@ class FakeRuntime:
 class PluginConnection:
     """One plugin, as the runtime sees it. `death` says why the runtime dropped it."""
 
-    def __init__(self, sock: socket.socket, *, version: Version = OLD, request_timeout: float = 2.0) -> None:
+    def __init__(
+        self, sock: socket.socket, *, version: Version = OLD, request_timeout: float = PATIENCE
+    ) -> None:
         self.sock = sock
         self.version = version
         self.request_timeout = request_timeout
@@ -162,7 +165,7 @@ class PluginConnection:
     ) -> nri_pb2.SynchronizeResponse:
         """Register, configure, synchronize. `configure_first` lets the answer to the registration come
         last."""
-        stream, request = self.registered.get(timeout=5)
+        stream, request = self.registered.get(timeout=PATIENCE)
         assert len(request.plugin_idx) == 2
         assert request.plugin_name
         if not configure_first:

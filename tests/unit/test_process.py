@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from tests.patience import PATIENCE
+
 WAITS = """
 import sys, threading
 from koordra.process import stop_on_signals
@@ -38,7 +40,7 @@ def start(*arguments: str, parent: int | None = None) -> subprocess.Popen[str]:
 def test_a_main_thread_that_waits_without_limit_is_woken(number: signal.Signals) -> None:
     process = start()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "ended\n")
 
 
@@ -48,13 +50,13 @@ def test_the_second_signal_ends_at_once() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ended\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_process_whose_parent_is_gone_does_not_start() -> None:
     process = start(parent=1 << 22)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (1, "")
 
 
@@ -69,7 +71,7 @@ def test_a_process_ends_with_its_parent() -> None:
     parent.wait()
     assert parent.stdout.readline() == "ended\n"
     parent.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while os.path.exists(f"/proc/{child}/exe") and time.monotonic() < deadline:  # noqa: PTH110
         time.sleep(0.05)
     assert not os.path.exists(f"/proc/{child}/exe")  # noqa: PTH110

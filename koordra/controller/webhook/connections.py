@@ -19,7 +19,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -55,18 +55,16 @@ class _Connection:
 
 
 class Connections:
-    """By their sockets. `limits`: other limits than those of the phases; `clock` in seconds."""
+    """By their sockets. `clock` in seconds."""
 
     def __init__(
         self,
         metrics: Metrics,
         *,
         most: int = MAX_CONNECTIONS,
-        limits: Mapping[Phase, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
-        self._limits = {phase: phase.value[1] for phase in Phase} | dict(limits or {})
         self._clock = clock
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Connection] = {}
@@ -110,7 +108,7 @@ class Connections:
         now = self._clock()
         with self._lock:
             for sock, one in list(self._open.items()):
-                limit = self._limits[one.phase]
+                limit = one.phase.value[1]
                 if limit is not None and now - one.since >= limit:
                     self._end(sock, "slow")
 

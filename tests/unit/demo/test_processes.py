@@ -13,6 +13,7 @@ import pytest
 from koordra.errors import ClusterError
 from koordra_devcluster.demo import processes
 from koordra_devcluster.demo.processes import ProcessGroup, Program
+from tests.patience import PATIENCE
 
 
 class SleepingGroup(ProcessGroup):
@@ -43,7 +44,7 @@ def gone(pid: int) -> bool:
 
 
 def until_supervised(group: ProcessGroup, name: str, old: int) -> int:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         group.supervise()
         if group.pids()[name] != old:
@@ -68,7 +69,7 @@ def test_what_keeps_dying_is_given_up_with_its_last_words(
 ) -> None:
     monkeypatch.setattr(processes, "TOO_OFTEN", 3)
     group.start(Program("bad", ("sh", "-c", "echo no such card; exit 3")))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     with pytest.raises(ClusterError, match="no such card"):  # noqa: PT012
         while time.monotonic() < deadline:
             group.supervise()
@@ -86,12 +87,15 @@ def test_deaths_far_apart_do_not_add_up(group: SleepingGroup, monkeypatch: pytes
 
 
 def test_who_does_not_listen_is_killed(
-    group: SleepingGroup, said: list[str], monkeypatch: pytest.MonkeyPatch
+    group: SleepingGroup, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(processes, "GRACE", 0.3)
-    group.start(Program("deaf", ("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")))
+    deaf = tmp_path / "deaf"
+    group.start(Program("deaf", ("sh", "-c", f"trap '' TERM; touch '{deaf}'; while :; do sleep 0.05; done")))
     pid = group.pids()["deaf"]
-    time.sleep(0.2)
+    deadline = time.monotonic() + PATIENCE
+    while not deaf.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
     group.stop()
     assert gone(pid)
     assert said == ["deaf did not end in time and was killed"]

@@ -12,6 +12,7 @@ from koordra_devcluster.apiserver.requests import Request, Response
 from koordra_devcluster.apiserver.serving.routes import Api
 from koordra_devcluster.apiserver.storage.registry import Registry
 from koordra_devcluster.apiserver.storage.store import Store
+from tests.patience import PATIENCE
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
@@ -60,7 +61,7 @@ CLAIMS = f"{RESOURCE}/namespaces/default/resourceclaims"
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def eventually(check: Callable[[], Any], *, within: float = 10.0) -> Any:
+def eventually(check: Callable[[], Any], *, within: float = PATIENCE) -> Any:
     """The first true result of `check`; fails with the last one."""
     deadline = time.monotonic() + within
     while True:

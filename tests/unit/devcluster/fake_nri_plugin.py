@@ -6,12 +6,12 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from koordra._proto.nri import nri_pb2, ttrpc_pb2
+from tests.patience import PATIENCE
 
 BASE = 4096
 CREATE = 1 << (nri_pb2.CREATE_CONTAINER - 1)
@@ -64,7 +64,7 @@ class FakePlugin:
         ).SerializeToString()
         self._send(2, struct.pack(">IIBB", len(body), stream, 1, 0) + body)
         with self._answered:
-            assert self._answered.wait_for(lambda: stream in self._answers or self.ended.is_set(), 5)
+            assert self._answered.wait_for(lambda: stream in self._answers or self.ended.is_set(), PATIENCE)
             return self._answers.pop(stream, ttrpc_pb2.Response())
 
     def methods(self) -> list[str]:
@@ -73,7 +73,7 @@ class FakePlugin:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self.ended.wait(2)
+        self.ended.wait(PATIENCE)
 
     def _send(self, connection: int, message: bytes) -> None:
         """First frames of the sizes in `frames`, then the rest in one."""
@@ -142,9 +142,9 @@ class FakePlugin:
         raise PluginError(12, method)
 
 
-def slow(seconds: float, answer: Any) -> Handler:
+def late(until: threading.Event, answer: Any) -> Handler:
     def handle(_request: Any) -> Any:
-        time.sleep(seconds)
+        until.wait(PATIENCE)
         return answer
 
     return handle

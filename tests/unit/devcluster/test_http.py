@@ -17,6 +17,7 @@ from koordra.errors import Forbidden, Gone, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.watch import WatchCache
 from koordra_devcluster.apiserver.server import ApiServer
+from tests.patience import PATIENCE
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import claim, device_class, node, pod
 
@@ -73,7 +74,7 @@ def test_the_kubeconfig_is_private(server: ApiServer, tmp_path: Path) -> None:
 
 
 def test_health_needs_no_token_and_the_connection_stays(server: ApiServer) -> None:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=5)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE)
     for path, code in (("/healthz", 200), ("/api/v1/pods", 401), ("/readyz", 200), ("/livez", 200)):
         connection.request("GET", path)
         response = connection.getresponse()
@@ -83,7 +84,7 @@ def test_health_needs_no_token_and_the_connection_stays(server: ApiServer) -> No
 
 
 def test_a_request_that_is_too_large_is_refused(server: ApiServer) -> None:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=5)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE)
     connection.putrequest("POST", "/api/v1/namespaces")
     connection.putheader("Content-Length", str(10 * 1024 * 1024))
     connection.endheaders()
@@ -138,7 +139,7 @@ def test_kubectl_creates_applies_explains_describes_and_deletes(server: ApiServe
         command = [str(KUBECTL), "--kubeconfig", str(tmp_path / "kubeconfig"), *arguments]
         environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, env=environment, check=False
+            command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

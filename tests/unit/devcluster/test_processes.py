@@ -18,6 +18,7 @@ from koordra.api import kinds
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra_devcluster.cli import command
+from tests.patience import PATIENCE
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import claim, pod
 
@@ -47,9 +48,9 @@ class Processes:
         return self.folder / "kubeconfig"
 
     def client(self) -> KubeClient:
-        eventually(self.kubeconfig.exists, within=20)
+        eventually(self.kubeconfig.exists)
         found = KubeClient(str(self.kubeconfig))
-        eventually(lambda: self._answers(found), within=20)
+        eventually(lambda: self._answers(found))
         return found
 
     def _answers(self, client: KubeClient) -> bool:
@@ -106,13 +107,13 @@ def test_a_node_joins_runs_a_pod_and_both_end_on_sigterm(processes: Processes) -
     def running() -> bool:
         return bool(client.get(kinds.PODS, "p", namespace="default")["status"]["phase"] == "Running")
 
-    eventually(running, within=20)
+    eventually(running)
     assert client.get(kinds.NODES, "n1")["status"]["capacity"]["cpu"] == "4"
     assert list((folder / "containers").glob("*.json"))
     assert (folder / "nri.sock").is_socket()
     for process in (kubelet, plane):
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=PATIENCE) == 0
 
 
 @pytest.mark.parametrize(

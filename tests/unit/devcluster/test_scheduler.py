@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import pytest
 from koordra.api import kinds
 from koordra.kube import KubeClient
 from koordra_devcluster.control_plane import ControlPlane
+from koordra_devcluster.scheduler import loop
+from tests.patience import PATIENCE
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import allocation, claim, claiming_pod, device_class, node, pod
 
@@ -20,8 +21,11 @@ CLAIMS, PODS = kinds.RESOURCE_CLAIMS, kinds.PODS
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, stop: threading.Event) -> Iterator[KubeClient]:
+def cluster(tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeClient]:
     """A control plane with two nodes that no kubelet backs."""
+    monkeypatch.setattr(
+        loop, "FLUSH_PERIOD", 100 * PATIENCE
+    )  # who is scheduled again owes it to an event or to its backoff
     plane = ControlPlane(tmp_path / "plane", first_backoff=0.05)
     plane.start(stop)
     client = KubeClient(str(plane.kubeconfig))
@@ -147,10 +151,8 @@ def test_8_scheduling_follows_the_write(cluster: KubeClient) -> None:
     cluster.create(CLAIMS, claim("c"))
     cluster.create(PODS, claiming_pod("p", claim="c"))
     waits(cluster, "cannot allocate all claims")
-    began = time.monotonic()
     allocate(cluster, node="n1")
     eventually(lambda: get(cluster)["spec"].get("nodeName") == "n1")
-    assert time.monotonic() - began < 3
 
 
 def test_9_a_gated_pod_is_not_tried_and_binds_at_once_afterwards(cluster: KubeClient) -> None:

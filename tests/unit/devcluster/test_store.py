@@ -12,6 +12,7 @@ import pytest
 from koordra.errors import ClusterError
 from koordra_devcluster.apiserver.status import Refusal
 from koordra_devcluster.apiserver.storage.store import HISTORY, Store
+from tests.patience import PATIENCE
 
 WRITER = """
 import sys
@@ -95,7 +96,11 @@ def test_followers_get_every_change_after_their_revision(tmp_path: Path) -> None
     with store.follow("things", first) as subscription:
         put(store, "b", 1)
         store.mutate("things", ("", "a"), lambda _old: None)
-        changes = [*subscription, subscription.queue.get(timeout=1), subscription.queue.get(timeout=1)]
+        changes = [
+            *subscription,
+            subscription.queue.get(timeout=PATIENCE),
+            subscription.queue.get(timeout=PATIENCE),
+        ]
     assert [change.type for change in changes if change] == ["MODIFIED", "ADDED", "DELETED"]
     assert [change.revision for change in changes if change] == [first + 1, first + 2, first + 3]
     store.close()

@@ -37,7 +37,7 @@ def version(api: Caller, path: str = CLAIMS) -> str:
 def test_changes_after_the_version_in_order(api: Caller) -> None:
     api.ok("POST", CLAIMS, claim("before"))
     since = version(api)
-    events = watch(api, CLAIMS, f"resourceVersion={since}&timeoutSeconds=5")
+    events = watch(api, CLAIMS, f"resourceVersion={since}&timeoutSeconds=60")
     api.ok("POST", CLAIMS, claim("a"))
     api.patch(f"{CLAIMS}/a", {"metadata": {"labels": {"x": "1"}}})
     api.ok("DELETE", f"{CLAIMS}/a")
@@ -46,14 +46,14 @@ def test_changes_after_the_version_in_order(api: Caller) -> None:
 
 def test_without_a_version_the_present_comes_first(api: Caller) -> None:
     api.ok("POST", CLAIMS, claim("a"))
-    events = watch(api, CLAIMS, "timeoutSeconds=5")
+    events = watch(api, CLAIMS, "timeoutSeconds=60")
     api.ok("POST", CLAIMS, claim("b"))
     assert seen(events, 2) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def test_a_deleted_object_carries_the_version_of_its_deletion(api: Caller) -> None:
     made = api.ok("POST", CLAIMS, claim("a"))
-    events = watch(api, CLAIMS, f"resourceVersion={version(api)}&timeoutSeconds=5")
+    events = watch(api, CLAIMS, f"resourceVersion={version(api)}&timeoutSeconds=60")
     api.ok("DELETE", f"{CLAIMS}/a")
     gone = next(events)["object"]
     assert int(gone["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
@@ -61,7 +61,7 @@ def test_a_deleted_object_carries_the_version_of_its_deletion(api: Caller) -> No
 
 def test_objects_come_and_go_with_the_selector(api: Caller) -> None:
     api.ok("POST", PODS, pod("a"))
-    events = watch(api, PODS, "timeoutSeconds=5&labelSelector=on")
+    events = watch(api, PODS, "timeoutSeconds=60&labelSelector=on")
     api.patch(f"{PODS}/a", {"metadata": {"labels": {"on": "yes"}}})
     api.patch(f"{PODS}/a", {"metadata": {"labels": {"on": "still"}}})
     api.patch(f"{PODS}/a", {"metadata": {"labels": {"on": None}}})
@@ -69,7 +69,7 @@ def test_objects_come_and_go_with_the_selector(api: Caller) -> None:
 
 
 def test_one_namespace_only(api: Caller) -> None:
-    events = watch(api, CLAIMS, "timeoutSeconds=5")
+    events = watch(api, CLAIMS, "timeoutSeconds=60")
     other = claim("elsewhere") | {"metadata": {"name": "elsewhere", "namespace": "kube-system"}}
     api.ok("POST", f"{RESOURCE}/namespaces/kube-system/resourceclaims", other)
     api.ok("POST", CLAIMS, claim("here"))
@@ -94,7 +94,7 @@ def test_a_version_from_the_future_is_refused(api: Caller) -> None:
 def test_bookmarks_tell_a_quiet_watcher_how_far_it_is(api: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "BOOKMARK_PERIOD", 0.05)
     since = version(api)
-    events = watch(api, CLAIMS, f"resourceVersion={since}&allowWatchBookmarks=true&timeoutSeconds=5")
+    events = watch(api, CLAIMS, f"resourceVersion={since}&allowWatchBookmarks=true&timeoutSeconds=60")
     event = next(events)
     assert event["type"] == "BOOKMARK"
     assert event["object"] == {
@@ -113,7 +113,7 @@ def test_the_stream_ends_after_its_timeout(api: Caller) -> None:
 def test_initial_events_end_with_a_marked_bookmark(api: Caller) -> None:
     api.ok("POST", CLAIMS, claim("a"))
     query = (
-        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=5"
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=60"
     )
     events = watch(api, CLAIMS, query)
     assert next(events)["type"] == "ADDED"
@@ -123,7 +123,7 @@ def test_initial_events_end_with_a_marked_bookmark(api: Caller) -> None:
 def test_watching_a_table_gives_rows(api: Caller) -> None:
     api.ok("POST", CLAIMS, claim("a"))
     api.ok("POST", CLAIMS, claim("b"))
-    events = watch(api, CLAIMS, "timeoutSeconds=5", accept=TABLE)
+    events = watch(api, CLAIMS, "timeoutSeconds=60", accept=TABLE)
     first, second = next(events)["object"], next(events)["object"]
     assert first["kind"] == "Table"
     assert [column["name"] for column in first["columnDefinitions"]] == ["Name", "State", "Age"]

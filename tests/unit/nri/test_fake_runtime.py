@@ -12,6 +12,7 @@ import pytest
 
 from koordra._proto.nri import nri_pb2, ttrpc_pb2
 from tests.fakes.nri_runtime import PluginConnection, ttrpc_frame
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_which_framing_survives(
     except (BrokenPipeError, ConnectionResetError):
         assert dies
     if dies:
-        assert connection.closed.wait(5)
+        assert connection.closed.wait(PATIENCE)
         assert dies in connection.death
     else:
         connection.wait_answer(1, nri_pb2.CreateContainerResponse)
@@ -75,5 +76,5 @@ def test_more_than_256_queued_frames_end_the_socket() -> None:
     with ours, pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012 -- somewhere in the loop
         for _ in range(5000):
             ours.sendall(struct.pack(">II", 1, 1) + b"x")
-    assert connection.closed.wait(5)
+    assert connection.closed.wait(PATIENCE)
     assert "failed to queue" in connection.death

@@ -21,6 +21,7 @@ from koordra.errors import NRIError
 from koordra.node_state.locks import HOOK_LOCK, node_lock
 from koordra.nri.service import first_start
 from tests.fakes.nri_runtime import FakeRuntime, PluginConnection
+from tests.patience import PATIENCE
 from tests.unit.nri.node_state import NODE, guarded_json, write
 
 
@@ -71,21 +72,21 @@ def test_a_second_instance_takes_over_when_the_first_ends_or_dies(processes: Pro
     processes.runtime.listener.settimeout(0.7)
     with pytest.raises(TimeoutError):
         processes.runtime.accept()
-    processes.runtime.listener.settimeout(10)
+    processes.runtime.listener.settimeout(PATIENCE)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(5) == 0
+    assert first.wait(PATIENCE) == 0
     connection = processes.runtime.accept()
     connection.handshake()
     assert sees_nothing(connection)
 
     second.kill()
-    assert connection.closed.wait(5)
+    assert connection.closed.wait(PATIENCE)
     third = processes.start()
     connection = processes.runtime.accept()
     connection.handshake()
     assert sees_nothing(connection)
     third.send_signal(signal.SIGINT)
-    assert third.wait(5) == 0
+    assert third.wait(PATIENCE) == 0
 
 
 def test_a_waiting_instance_ends_when_it_is_told_to(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def free_port() -> int:
 def answers(port: int, path: str) -> tuple[int, str]:
     """Status and text; 0 while nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         error.close()
@@ -135,7 +136,7 @@ def answers(port: int, path: str) -> tuple[int, str]:
 
 
 def wait_for(port: int, path: str, status: int) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while (found := answers(port, path))[0] != status:
         assert time.monotonic() < deadline, f"{path} answers {found[0]}, not {status}"
         time.sleep(0.02)
@@ -156,14 +157,14 @@ def test_ready_means_registered_or_standing_by(processes: Processes) -> None:
     wait_for(second, "/readyz", 200)
     assert "koordra_nri_registered 0.0" in wait_for(second, "/metrics", 200)
     older.send_signal(signal.SIGTERM)
-    assert older.wait(10) == 0
+    assert older.wait(PATIENCE) == 0
     connection = processes.runtime.accept()
     wait_for(second, "/readyz", 503)
     connection.handshake()
     wait_for(second, "/readyz", 200)
     assert "koordra_nri_registered 1.0" in wait_for(second, "/metrics", 200)
     newer.send_signal(signal.SIGTERM)
-    assert newer.wait(10) == 0
+    assert newer.wait(PATIENCE) == 0
 
 
 def test_the_first_start_of_a_hook_on_a_node_is_remembered(tmp_path: Path) -> None:

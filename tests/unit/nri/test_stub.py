@@ -17,6 +17,7 @@ from koordra.nri import stub as stub_module
 from koordra.nri.stub import Plugin, Session, Stub
 from koordra.nri.transport.ttrpc import Call, Code
 from tests.fakes.nri_runtime import NEW, OLD, FakeRuntime, PluginConnection, StatusError, Version
+from tests.patience import PATIENCE
 
 POD = nri_pb2.PodSandbox(id="p1", name="train", namespace="team", uid="u1")
 CONTAINER = nri_pb2.Container(id="c1", pod_sandbox_id="p1", name="main")
@@ -27,6 +28,7 @@ class Recorder(Plugin):
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.entered = threading.Event()
         self.release = threading.Event()
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
@@ -45,7 +47,8 @@ class Recorder(Plugin):
         if name == "refused":
             raise RemoteError(Code.PERMISSION_DENIED, "not yours")
         if name == "slow":
-            self.release.wait(10)
+            self.entered.set()
+            self.release.wait(PATIENCE)
         response = nri_pb2.CreateContainerResponse()
         response.adjust.annotations["x"] = "y" * int(size or 1)
         return response
@@ -77,7 +80,7 @@ class Node:
         self._stub = Stub(self.plugin, name="koordra", index="90", socket_path=self.path, environ={})
         self._thread = threading.Thread(target=self._stub.run, args=(self.stop,))
 
-    def runtime(self, version: Version = OLD, *, request_timeout: float = 2.0) -> FakeRuntime:
+    def runtime(self, version: Version = OLD, *, request_timeout: float = PATIENCE) -> FakeRuntime:
         runtime = FakeRuntime(self.path, version=version, request_timeout=request_timeout)
         self.runtimes.append(runtime)
         return runtime
@@ -95,7 +98,7 @@ class Node:
         self.stop.set()
         self.plugin.release.set()
         if self._thread.ident:
-            self._thread.join(5)
+            self._thread.join(PATIENCE)
         for runtime in self.runtimes:
             runtime.stop()
         return not self._thread.is_alive()
@@ -110,7 +113,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_registers_with_its_name_and_subscribes_to_what_its_class_handles(node: Node) -> None:
     connection = node.runtime().accept_from(node.start)
-    stream, request = connection.registered.get(timeout=5)
+    stream, request = connection.registered.get(timeout=PATIENCE)
     connection.registered.put((stream, request))
     assert (request.plugin_name, request.plugin_idx, request.NRI_version) == ("koordra", "90", "v0.12.0")
     connection.handshake()
@@ -179,11 +182,12 @@ def test_a_refusal_fails_the_creation_and_keeps_the_plugin(node: Node) -> None:
     assert connection.create(POD, CONTAINER) is not None
 
 
-def test_a_hanging_handler_fails_closed_within_the_runtimes_timeout(node: Node) -> None:
-    connection = node.runtime(request_timeout=0.5).accept_from(node.start)
-    connection.handshake()
+def test_a_hanging_handler_fails_closed_and_the_plugin_is_kept(node: Node) -> None:
+    connection = node.registered()
+    request = nri_pb2.CreateContainerRequest(pod=POD, container=nri_pb2.Container(name="slow"))
+    stream = connection.send_request("CreateContainer", request, timeout=0.5)
     with pytest.raises(StatusError, match="did not answer in time"):
-        connection.create(POD, nri_pb2.Container(name="slow"))
+        connection.wait_answer(stream, nri_pb2.CreateContainerResponse)
     node.plugin.release.set()
     assert connection.create(POD, CONTAINER) is not None, connection.death
 
@@ -195,7 +199,6 @@ def test_answers_go_out_as_they_are_ready(node: Node) -> None:
         connection.send_request(
             "CreateContainer",
             nri_pb2.CreateContainerRequest(pod=POD, container=nri_pb2.Container(name=name)),
-            timeout=30,
         )
         for name in names
     ]
@@ -215,7 +218,7 @@ def test_registers_again_when_the_runtime_comes_back(node: Node) -> None:
 
 def test_a_listing_that_broke_off_is_not_continued_on_the_next_connection(node: Node) -> None:
     connection = node.runtime().accept_from(node.start)
-    connection.registered.get(timeout=5)
+    connection.registered.get(timeout=PATIENCE)
     half = nri_pb2.SynchronizeRequest(containers=[CONTAINER], more=True)
     connection.call("Synchronize", half, nri_pb2.SynchronizeResponse)
     node.runtimes[0].stop()
@@ -236,17 +239,18 @@ def test_a_rejected_registration_is_tried_again_with_growing_pauses(
     runtime = node.runtime()
     for _ in range(3):
         connection = runtime.accept_from(node.start)
-        stream, _request = connection.registered.get(timeout=5)
+        stream, _request = connection.registered.get(timeout=PATIENCE)
         connection.respond(stream, code=2, text="invalid plugin")
     runtime.accept().handshake()
     assert node.plugin.seen == ["configure containerd", "synchronize 0 0"]
 
 
-def test_stopping_answers_what_is_being_answered(node: Node) -> None:
+def test_stopping_answers_what_is_being_answered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stub_module, "DRAIN_S", PATIENCE)
     connection = node.registered()
     request = nri_pb2.CreateContainerRequest(pod=POD, container=nri_pb2.Container(name="slow"))
-    stream = connection.send_request("CreateContainer", request, timeout=30)
-    time.sleep(0.05)
+    stream = connection.send_request("CreateContainer", request)
+    assert node.plugin.entered.wait(PATIENCE)
     threading.Timer(0.1, node.plugin.release.set).start()
     node.stop.set()
     answer = connection.wait_answer(stream, nri_pb2.CreateContainerResponse)
@@ -265,11 +269,11 @@ def test_unasked_updates_tell_what_failed() -> None:
     starting = threading.Thread(target=session.start, kwargs={"name": "k", "index": "10"})
     starting.start()
     connection.handshake()
-    starting.join(5)
+    starting.join(PATIENCE)
     failed = session.update_containers([nri_pb2.ContainerUpdate(container_id=name) for name in ("a", "b")])
     assert [update.container_id for update in failed] == ["a"]
     session.close()
-    assert session.wait_closed(5)
+    assert session.wait_closed(PATIENCE)
     connection.close()
 
 
@@ -280,7 +284,7 @@ def test_bytes_that_are_not_mux_end_the_session() -> None:
         theirs.sendall(b"\xff" * 64)
         with pytest.raises(NRIError, match=r"mux frame announces|cannot write"):  # whichever is noticed first
             session.start(name="k", index="10")
-        assert session.wait_closed(5)
+        assert session.wait_closed(PATIENCE)
 
 
 def test_a_launched_plugin_uses_its_inherited_socket_and_ends_with_it() -> None:
@@ -294,7 +298,7 @@ def test_a_launched_plugin_uses_its_inherited_socket_and_ends_with_it() -> None:
     connection = PluginConnection(theirs)
     connection.handshake()
     connection.close()
-    running.join(5)
+    running.join(PATIENCE)
     assert not running.is_alive()
     assert plugin.seen == ["configure containerd", "synchronize 0 0"]
 
@@ -324,7 +328,7 @@ def test_a_plugin_that_handles_nothing_still_answers_everything(tmp_path: Path) 
     connection.handshake()
     assert connection.create(POD, CONTAINER) == nri_pb2.CreateContainerResponse()
     stop.set()
-    running.join(5)
+    running.join(PATIENCE)
     assert not running.is_alive()
     runtime.stop()
 
@@ -349,7 +353,7 @@ def test_long_failed_listings_are_not_taken_for_steady_connections(
     runtime = node.runtime()
     for _ in range(9):
         connection = runtime.accept_from(node.start)
-        stream, _request = connection.registered.get(timeout=10)
+        stream, _request = connection.registered.get(timeout=PATIENCE)
         connection.respond(stream, nri_pb2.Empty())
         connection.die("the runtime gave up")
     assert max(pauses) > 0.4

@@ -21,7 +21,9 @@ from koordra.controller.webhook.connections import Connections, Phase
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
+from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
+from tests.patience import PATIENCE
 from tests.unit.webhook.cluster import Known, claim, parameters, pod, request, template
 
 KEYS = keys.wanted(None, ("127.0.0.1",), now=datetime.now(UTC), trusted=False)
@@ -67,7 +69,7 @@ class Caller:
 
     def __init__(self, port: int, bundle: bytes = KEYS.bundle) -> None:
         context = ssl.create_default_context(cadata=bundle.decode())
-        self.connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+        self.connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=PATIENCE)
         self.opened.append(self)
 
     def post(self, path: str, body: bytes) -> tuple[int, Any]:
@@ -180,12 +182,12 @@ def test_peers_that_say_nothing_or_nonsense_hold_up_nobody(server: WebhookServer
 
 def test_a_peer_that_trickles_is_cut_off(metrics: Metrics) -> None:
     """A byte now and then keeps every read alive; what counts is the time of the whole."""
-    limits = {Phase.NEW: 0.3, Phase.READING: 0.3}
+    clock = Clock()
     server = WebhookServer(
         ("127.0.0.1", 0),
         handlers.paths(KNOWN),
         metrics=metrics,
-        connections=Connections(metrics, limits=limits),
+        connections=Connections(metrics, clock=clock.monotonic),
     )
     server.use(*KEYS.serving.to_pem())
     server.start()
@@ -195,16 +197,17 @@ def test_a_peer_that_trickles_is_cut_off(metrics: Metrics) -> None:
     body.connect()
     body.sock.sendall(b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
     for connection in (head, body):
-        assert _is_cut_off(connection.sock, b"P" if connection is head else b"{")
+        assert _is_cut_off(connection.sock, b"P" if connection is head else b"{", clock)
     assert Caller(server.port).ask("/validate", GPU)["allowed"] is True
     assert sample(metrics, "koordra_webhook_connections_closed_total", {"reason": "slow"}) == 2
     server.close()
 
 
-def _is_cut_off(sock: socket.socket, letter: bytes) -> bool:
+def _is_cut_off(sock: socket.socket, letter: bytes, clock: Clock) -> bool:
     """Goes on trickling until the server has had enough."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
+        clock.now += 1.0
         try:
             sock.settimeout(0.05)
             sock.sendall(letter)
@@ -234,13 +237,9 @@ def test_at_the_cap_those_go_that_never_asked(metrics: Metrics) -> None:
     server.close()
 
 
-class Clock:
-    now = 0.0
-
-
 def test_connections_by_the_clock() -> None:
     """Who is displaced, who is too slow, and who is turned away when all are at work."""
-    clock, metrics = Clock(), Metrics()
+    clock, metrics = Clock(0.0), Metrics()
     connections = Connections(metrics, most=3, clock=lambda: clock.now)
     pairs = [socket.socketpair() for _ in range(5)]
 
@@ -306,7 +305,9 @@ def test_no_handshake_fails_while_certificates_are_replaced(server: WebhookServe
     replacing = threading.Thread(target=replace)
     replacing.start()
     try:
-        served = {ssl.get_server_certificate(("127.0.0.1", server.port), timeout=20) for _ in range(300)}
+        served = {
+            ssl.get_server_certificate(("127.0.0.1", server.port), timeout=PATIENCE) for _ in range(300)
+        }
     finally:
         done.set()
         replacing.join()
@@ -329,18 +330,6 @@ def test_a_body_of_no_known_length_is_not_read(server: WebhookServer, length: st
     answer = http.client.HTTPResponse(caller.sock)
     answer.begin()
     assert answer.status == 411
-
-
-def test_reviews_are_answered_quickly(server: WebhookServer) -> None:
-    """The promise is a p99 under 10 ms on a quiet machine (benchmarks tell); here only that nothing is grossly slow."""
-    caller = Caller(server.port)
-    body = asked(pod({"resourceClaimName": "on-a"}))
-    taken = []
-    for _ in range(200):
-        began = time.perf_counter()
-        assert caller.post("/mutate/pods", body)[0] == 200
-        taken.append(time.perf_counter() - began)
-    assert sorted(taken)[100] < 0.1
 
 
 def test_patches_lead_from_one_object_to_the_other() -> None:

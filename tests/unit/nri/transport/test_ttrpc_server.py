@@ -16,19 +16,8 @@ from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import NRIError, RemoteError
 from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Decoder, Frame
 from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
-
-PATIENCE = 60
-"""Seconds to wait for what must happen: passed by a defect only, however busy the machine is."""
-
-
-class Clock:
-    """Stands in for the module time; moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.fakes.clock import Clock
+from tests.patience import PATIENCE
 
 
 class Wire:
