@@ -34,6 +34,7 @@ from benchmarks import _results
 from koordra.api import kinds
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from tests.cluster.installation import Installation, free_port
 
 REVIEWS = 1000
@@ -243,7 +244,7 @@ def serving(folder: Path) -> Iterator[tuple[int, int]]:
     )
     processes = [server]
     try:
-        client = KubeClient(str(_wait(lambda: kubeconfig if kubeconfig.exists() else None)))
+        client = new_client(str(_wait(lambda: kubeconfig if kubeconfig.exists() else None)))
         _wait(lambda: _answers(client))
         installation = Installation(client, port, more=("legacy",))
         installation.apply()

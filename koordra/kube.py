@@ -1,8 +1,7 @@
-"""The Kubernetes API over plain dicts: the only importer of the `kubernetes` client library.
+"""The Kubernetes API over plain dicts.
 
-The library finds the server and the credentials (a kubeconfig file, or the service account of the pod) and keeps TLS and
-tokens fresh; requests and answers are JSON that this module encodes and decodes itself, because the library's models refuse
-fields they do not know and cost more than the request.
+`koordra.kubeconfig` finds the server and its credentials; requests and answers are JSON that this module encodes and decodes
+itself, because the models of the `kubernetes` library refuse fields they do not know and cost more than the request.
 
 Of resource.k8s.io an older server may serve older versions only: after `negotiate` each kind is read and written in the
 best version that the server has, and callers see v1 (koordra.api.kinds). A patch of a spec is sent as it is; koordra patches
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -35,7 +34,6 @@ from koordra.errors import (
     Forbidden,
     Gone,
     Invalid,
-    InvalidManifest,
     NotFound,
 )
 
@@ -62,20 +60,22 @@ Query = Mapping[str, str] | None
 class KubeClient:
     """One API server. Safe to use from several threads.
 
-    `kubeconfig`: path of a kubeconfig file; None takes the pod's service account, or KUBECONFIG / ~/.kube/config outside
-    a cluster. `timeout`: seconds after which a request (not a watch) is given up. `user_agent` names the component in audit logs.
+    `pool` has the server's TLS settings, `credentials` the headers that each request carries. `timeout`: seconds after which a
+    request (not a watch) is given up. `user_agent` names the component in audit logs.
     """
 
     def __init__(
-        self, kubeconfig: str | None = None, *, timeout: float = 15.0, user_agent: str = "koordra"
+        self,
+        url: str,
+        pool: urllib3.PoolManager,
+        credentials: Callable[[], Mapping[str, str]],
+        *,
+        timeout: float,
+        user_agent: str,
     ) -> None:
-        from kubernetes.client.rest import RESTClientObject
-
-        self._configuration = _load_configuration(kubeconfig)
-        self._url = str(self._configuration.host)
+        self._url, self._pool, self._credentials = url, pool, credentials
         self.timeout = timeout
         self._user_agent = user_agent
-        self._pool: urllib3.PoolManager = RESTClientObject(self._configuration).pool_manager
         self._served: dict[str, str] = {}
 
     @property
@@ -257,8 +257,7 @@ class KubeClient:
     ) -> urllib3.BaseHTTPResponse:
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        headers |= {each["key"]: each["value"] for each in self._configuration.auth_settings().values()}
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent, **self._credentials()}
         if body is not None:
             headers["Content-Type"] = content_type
         try:
@@ -283,28 +282,6 @@ class KubeClient:
 
 def encoded(body: Any) -> bytes:
     return _ENCODER.encode(body).encode()
-
-
-def _load_configuration(kubeconfig: str | None) -> Any:
-    from kubernetes import client, config
-
-    configuration = client.Configuration()
-    configuration.retries = False
-    try:
-        if kubeconfig is None:
-            try:
-                config.load_incluster_config(client_configuration=configuration)
-            except config.ConfigException:
-                config.load_kube_config(client_configuration=configuration)
-        else:
-            config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
-    except (config.ConfigException, OSError, ValueError) as error:
-        raise InvalidManifest(
-            f"no usable Kubernetes configuration: {error}",
-            object=kubeconfig or "kubeconfig",
-            remedy="name a kubeconfig with --kubeconfig or KUBECONFIG",
-        ) from error
-    return configuration
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "logs": BASE,
     "metrics": BASE,
     "kube": {"api", *BASE},
+    "kubeconfig": {"kube", "api", *BASE},
     "watch": {"kube", "logs", "process", "api", *BASE},
     "_proto": set(),
     **{
@@ -48,11 +49,12 @@ ALLOWED: dict[str, set[str]] = {
     },
 }
 """Package or module under koordra/ -> what it may import from koordra besides itself; commands may import everything."""
+ALLOWED["koordra_devcluster"].add("kubeconfig")
 
 COMMANDS = ("cli/", "__init__.py", "__main__.py", "koordra_devcluster/cli.py", "koordra_devcluster/demo/")
 
 THIRD_PARTY: dict[str, set[str]] = {
-    "kubernetes": {"kube.py"},
+    "kubernetes": {"kubeconfig.py"},
     "prometheus_client": {"metrics.py"},
     "structlog": {"logs.py"},
     "pynvml": {"kubelet_plugin/discovery/nvml_query.py"},
@@ -165,22 +167,12 @@ def test_files_are_named_after_the_domain() -> None:
 # Cycles, imports inside functions and crowded packages. What is listed here is left from before the rule; a line goes when its
 # module does without, and none is added.
 
-CYCLIC_MODULES = {
-    "koordra.topology.machine",
-    "koordra.topology.partitions",
-}
 CYCLIC_PACKAGES = {
     "koordra.controller.legacy",
     "koordra.controller.webhook",
     "koordra.placement.free_amounts",
     "koordra.placement.mig",
     "koordra.placement.policy",
-}
-IMPORTS_INSIDE_FUNCTIONS = {
-    "kube.py",
-    "topology/graph.py",
-    "topology/overlay.py",
-    "topology/presets/facts.py",
 }
 CROWDED_PACKAGES = {
     "koordra.controller",
@@ -231,8 +223,7 @@ def assert_only(found: set[str], known: set[str], rule: str) -> None:
 
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
-    graph = {name: set(found) for name, found in import_graph().items()}
-    assert_only(cyclic(graph), CYCLIC_MODULES, "modules in an import cycle")
+    assert not cyclic({name: set(found) for name, found in import_graph().items()})
 
 
 def test_sibling_packages_do_not_import_each_other_in_circles() -> None:
@@ -266,7 +257,7 @@ def test_imports_stand_at_the_top() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert_only(found, IMPORTS_INSIDE_FUNCTIONS, "imports inside a function")
+    assert not found
 
 
 def test_packages_are_small() -> None:

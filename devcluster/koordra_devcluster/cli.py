@@ -129,7 +129,7 @@ def kubelet(
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = process.stop_on_signals()
     from koordra import logs
-    from koordra.kube import KubeClient
+    from koordra.kubeconfig import new_client
     from koordra_devcluster.container_runtime.nri_runtime import NriSettings
     from koordra_devcluster.kubelet.kubelet import Kubelet, KubeletSettings
     from koordra_devcluster.kubelet.node import NodeSettings
@@ -150,7 +150,7 @@ def kubelet(
         ),
         host_dev=machine_dev if machine_dev.is_dir() else None,
     )
-    node = Kubelet(KubeClient(kubeconfig, user_agent=f"kubelet-{node_name}"), settings)
+    node = Kubelet(new_client(kubeconfig, user_agent=f"kubelet-{node_name}"), settings)
     node.start(stop)
     _sleep_until(stop)
     node.close()

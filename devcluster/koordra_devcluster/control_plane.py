@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from koordra import process
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.logs import get_logger
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
@@ -45,20 +45,20 @@ class ControlPlane:
         self.server.write_kubeconfig(self.kubeconfig)
         watched = dict.fromkeys((*claims.WATCHED, *garbage.WATCHED, *workloads.WATCHED, *scheduler.WATCHED))
         informers = Informers(
-            KubeClient(str(self.kubeconfig), user_agent="devcluster-watches"), tuple(watched)
+            new_client(str(self.kubeconfig), user_agent="devcluster-watches"), tuple(watched)
         )
         loops = (
             claims.ClaimLoops(
-                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+                new_client(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
             ),
             garbage.GarbageLoops(
-                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+                new_client(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
             ),
             workloads.WorkloadLoops(
-                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+                new_client(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
             ),
             scheduler.Scheduler(
-                KubeClient(str(self.kubeconfig), user_agent="kube-scheduler"),
+                new_client(str(self.kubeconfig), user_agent="kube-scheduler"),
                 informers,
                 first_backoff=self._first_backoff,
             ),

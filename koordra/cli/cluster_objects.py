@@ -18,7 +18,9 @@ _PREDICATES = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTEN
 
 def connect(kubeconfig: str | None) -> KubeClient:
     """A client that speaks the server's version of resource.k8s.io."""
-    client = KubeClient(kubeconfig, user_agent="koordra-cli")
+    from koordra.kubeconfig import new_client
+
+    client = new_client(kubeconfig, user_agent="koordra-cli")
     client.negotiate()
     return client
 

@@ -226,7 +226,9 @@ def cordon_device(
 
     Needs the right to patch Nodes. Device names are those of `koordra topology --node NODE`.
     """
-    client = KubeClient(kubeconfig, user_agent="koordra-cordon-device")
+    from koordra.kubeconfig import new_client
+
+    client = new_client(kubeconfig, user_agent="koordra-cordon-device")
     cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}
     if uncordon and every:
         devices = tuple(cordons)

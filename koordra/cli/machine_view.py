@@ -15,7 +15,6 @@ from koordra.cli.cluster_objects import connect
 from koordra.cli.manifest_files import read_objects
 from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
-from koordra.kube import KubeClient
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.node_state import prepared_claim
 from koordra.topology import overlay, presets
@@ -71,7 +70,9 @@ def of_kind(name: str) -> MachineView:
 
 def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
     """A node as its ResourceSlices and the cluster's claims show it."""
-    client = KubeClient(kubeconfig, user_agent="koordra-topology")
+    from koordra.kubeconfig import new_client
+
+    client = new_client(kubeconfig, user_agent="koordra-topology")
     slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
     own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
     machine, offered = machine_of_slices(own)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 import yaml
 
-from koordra.topology.pictures.text import aligned
+from koordra.topology.pictures.columns import aligned
 
 Document = dict[str, Any]
 """A result as it is printed in JSON or YAML."""

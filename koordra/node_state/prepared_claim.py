@@ -46,7 +46,7 @@ from koordra.node_state.strict_json import (
     plain,
     record,
 )
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 SCHEMA: Final = "koordra.io/prepared/v1"
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 from koordra.api.reader import snake_case
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 T = TypeVar("T")
 Pairs = tuple[tuple[str, str], ...]

@@ -19,7 +19,8 @@ from typing import Any
 
 from koordra.api import names
 from koordra.topology.levels import attribute
-from koordra.topology.machine import Gpu, Machine, bus_order, nvlinks_between
+from koordra.topology.location import bus_order
+from koordra.topology.machine import Gpu, Machine, nvlinks_between
 
 
 def nvlink_domains(machine: Machine) -> dict[str, str]:

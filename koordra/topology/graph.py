@@ -13,27 +13,23 @@ Tree edges have ``kind`` "fabric" above the host bridges and "pcie" below; edges
 top and carry ``links``. A host bridge hangs below the NUMA node that its devices name, below the machine where they
 disagree or do not know. Without the NVLink edges the graph is a tree.
 
-networkx is imported when a graph is built, never before: allocation reads tables and attributes.
+networkx is slow to import, so that only pictures import this module: allocation reads tables and attributes.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from itertools import combinations
-from typing import TYPE_CHECKING
+
+import networkx as nx
 
 from koordra.topology.machine import Machine, nvlinks_between
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 MACHINE = "machine"
 
 
 def build(machine: Machine) -> nx.Graph[str]:
     """The graph of one machine."""
-    import networkx as nx
-
     graph: nx.Graph[str] = nx.Graph()
     graph.add_node(MACHINE, kind="machine")
     for node in machine.numa_nodes:
@@ -63,14 +59,10 @@ def build(machine: Machine) -> nx.Graph[str]:
 
 def tree(graph: nx.Graph[str]) -> nx.Graph[str]:
     """The graph without its NVLink edges."""
-    import networkx as nx
-
     return nx.subgraph_view(graph, filter_edge=lambda a, b: graph.edges[a, b]["kind"] != "nvlink")
 
 
 def nvlink_cliques(graph: nx.Graph[str]) -> list[frozenset[str]]:
     """Largest sets of GPUs in which every pair is joined by NVLink, the largest and first in bus order first."""
-    import networkx as nx
-
     nvlink = graph.edge_subgraph(edge for edge in graph.edges if graph.edges[edge]["kind"] == "nvlink")
     return sorted(map(frozenset, nx.find_cliques(nvlink)), key=lambda gpus: (-len(gpus), sorted(gpus)))

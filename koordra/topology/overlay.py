@@ -31,9 +31,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import yaml
+
 from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
-from koordra.topology.machine import BUS_ID, Gpu, Location, Machine, Nic, bus_order, with_switches
+from koordra.topology.location import BUS_ID, Location, bus_order
+from koordra.topology.machine import Gpu, Machine, Nic, with_switches
 from koordra.topology.problems import Discovery, Problem
 
 SCHEMA = "koordra.io/overlay/v1"
@@ -177,8 +180,6 @@ def _of_xml(text: str, subject: str) -> dict[str, Place]:
 
 
 def _of_yaml(text: str, subject: str) -> dict[str, Place]:
-    import yaml
-
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:

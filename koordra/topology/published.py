@@ -16,9 +16,9 @@ from koordra.api import names
 from koordra.api.devices import Device, ResourceSlice
 from koordra.topology.fabrics import links_between_published
 from koordra.topology.levels import attribute
+from koordra.topology.location import Location
 from koordra.topology.machine import (
     Gpu,
-    Location,
     Machine,
     Nic,
     NumaNode,

@@ -22,6 +22,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets
@@ -62,7 +63,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def client(kubeconfig: str) -> KubeClient:
-    client = KubeClient(kubeconfig, user_agent="koordra-test")
+    client = new_client(kubeconfig, user_agent="koordra-test")
 
     def answers() -> str | None:
         try:

@@ -12,6 +12,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import JSON_PATCH, KubeClient
+from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets
@@ -112,7 +113,7 @@ def plugin(
     path = tmp_path_factory.mktemp("plugin") / "kubeconfig"
     node = client.get(kinds.NODES, NODES[0])
     account_kubeconfig(client, kubeconfig, path, account="koordra-kubelet-plugin", bound_to=node)
-    return KubeClient(str(path), user_agent="koordra-kubelet-plugin")
+    return new_client(str(path), user_agent="koordra-kubelet-plugin")
 
 
 def a_slice(node: str, *, driver: str = names.DRIVER, name: str = "koordra-test-extra") -> Object:
@@ -151,7 +152,7 @@ def test_a_token_that_is_bound_to_no_node_writes_no_slice(
     del nodes
     path = account_kubeconfig(client, kubeconfig, tmp_path / "kubeconfig", account="koordra-kubelet-plugin")
     with pytest.raises((Forbidden, Invalid), match="not bound to a node"):
-        KubeClient(str(path)).create(kinds.RESOURCE_SLICES, a_slice(NODES[0]))
+        new_client(str(path)).create(kinds.RESOURCE_SLICES, a_slice(NODES[0]))
 
 
 # --- the gate ---
@@ -181,7 +182,7 @@ def developer(client: KubeClient, kubeconfig: str, namespace: str, tmp_path: Pat
         _remove(client, kind, "developer", namespace=namespace)
         client.create(kind, body)
     path = account_kubeconfig(client, kubeconfig, tmp_path / "dev", account="developer", namespace=namespace)
-    found = KubeClient(str(path), user_agent="developer")
+    found = new_client(str(path), user_agent="developer")
     eventually(lambda: _may_list(found, namespace), "the rights of the developer")
     return found
 

@@ -16,6 +16,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, NotFound
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.node_slices import FOREIGN_TAINT
 from koordra.kubelet_plugin.status.node_labels import OURS
 from koordra.topology import presets
@@ -294,7 +295,7 @@ def test_the_plugin_may_change_the_labels_of_its_own_node_and_nothing_else(
         path = account_kubeconfig(
             client, kubeconfig, tmp_path / "own", account="koordra-kubelet-plugin", bound_to=stand_in
         )
-        plugin = KubeClient(str(path), user_agent="koordra-test-plugin")
+        plugin = new_client(str(path), user_agent="koordra-test-plugin")
 
         count = {"metadata": {"labels": {"nvidia.com/gpu.count": "8"}, "annotations": {OURS: "{}"}}}
         eventually(lambda: _may(plugin, first, count), "the right to label its own node")

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.demo import report
 
 pytestmark = pytest.mark.long
@@ -79,7 +79,7 @@ def until(look: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
 def state(folder: Path) -> dict[str, Any] | None:
     """The report of this moment, or None while something is under way or the API server is away."""
     try:
-        client = KubeClient(str(folder / "kubeconfig"), timeout=5)
+        client = new_client(str(folder / "kubeconfig"), timeout=5)
         observation = report.observe(client)
     except ApiError:
         return None

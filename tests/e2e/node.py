@@ -31,6 +31,7 @@ from koordra._proto.dra import (
 from koordra.api import kinds, names
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 from tests.e2e.containerd import tail, wait_until
@@ -148,7 +149,7 @@ class KoordraNode:
         (self._folder / "api").mkdir()
         self.control_plane.start()
         self.control_plane.wait_for("control_plane_ready")
-        self.api = KubeClient(str(self.kubeconfig))
+        self.api = new_client(str(self.kubeconfig))
         self.api.create(kinds.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         with contextlib.suppress(ApiError):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}

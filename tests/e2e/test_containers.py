@@ -17,7 +17,8 @@ import grpc
 import pytest
 
 from koordra.api import names
-from koordra.topology.machine import DeviceNode, Gpu, Nic
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Gpu, Nic
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostDevice, HostMount
 from tests.e2e.node import LIBRARY_TEXT, NODE, KoordraNode, Prepared

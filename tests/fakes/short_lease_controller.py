@@ -20,10 +20,10 @@ def main() -> None:
     from koordra import logs
     from koordra.controller.leadership import LeaseTimes
     from koordra.controller.run import Settings, run
-    from koordra.kube import KubeClient
+    from koordra.kubeconfig import new_client
 
     logs.configure(level="info", json=False, process="controller")
-    client = KubeClient(given.kubeconfig, timeout=TIMES["timeout"], user_agent="koordra-controller")
+    client = new_client(given.kubeconfig, timeout=TIMES["timeout"], user_agent="koordra-controller")
     run(client, Settings(given.identity, times=LeaseTimes(**TIMES)), stop=stop)
 
 

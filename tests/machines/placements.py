@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from koordra.topology.machine import DeviceNode, Gpu, Machine
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Gpu, Machine
 from koordra.topology.partitions import MigInstance
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import koordra
-from koordra import kube, logs, process
+from koordra import kubeconfig, logs, process
 from koordra.cli.processes import controller, nri
 from koordra.controller import run as controller_run
 from koordra.controller.webhook import run as webhook_run
@@ -27,7 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(process, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)
-    monkeypatch.setattr(kube, "KubeClient", lambda *_, **__: None)
+    monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
     monkeypatch.setattr(service, "run", lambda options, _stop: found.append(options))
     monkeypatch.setattr(controller_run, "run", lambda _client, settings, **_: found.append(settings))
     monkeypatch.setattr(webhook_run, "start_webhook", lambda _client, settings, **_: found.append(settings))

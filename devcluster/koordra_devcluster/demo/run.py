@@ -22,6 +22,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.topology import presets
 from koordra_devcluster.demo import manifests, report
@@ -187,7 +188,7 @@ class Demo:
         while self._elapsed() < self._timeout:
             if self.layout.kubeconfig.exists():
                 with contextlib.suppress(ApiError):
-                    client = KubeClient(str(self.layout.kubeconfig), user_agent="koordra-demo")
+                    client = new_client(str(self.layout.kubeconfig), user_agent="koordra-demo")
                     client.version()
                     return client
             self.rest(0.05)

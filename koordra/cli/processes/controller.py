@@ -103,7 +103,7 @@ def command(
     from koordra import logs, metrics
     from koordra.controller.run import Readiness, Settings, run
     from koordra.controller.webhook.run import WebhookSettings, start_webhook
-    from koordra.kube import KubeClient
+    from koordra.kubeconfig import new_client
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
     logs.configure(level=log_level, json=log_json, process="controller")
@@ -116,7 +116,7 @@ def command(
     )
     counted, readiness = metrics.Metrics(), Readiness()
     server = metrics.serve(counted, metrics_address, ready=readiness)
-    client = KubeClient(kubeconfig, timeout=mine.times.timeout, user_agent="koordra-controller")
+    client = new_client(kubeconfig, timeout=mine.times.timeout, user_agent="koordra-controller")
     start_webhook(
         client,
         WebhookSettings(webhook_address, lease_namespace, webhook_certificates, webhook_host or ""),

@@ -126,7 +126,7 @@ def command(
     from koordra import logs
     from koordra.api import names
     from koordra.api.opaque.isolation import node_policy
-    from koordra.kube import KubeClient
+    from koordra.kubeconfig import new_client
     from koordra.kubelet_plugin.dra.health import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
     from koordra.kubelet_plugin.publish.resource_slices import Offering
@@ -157,7 +157,7 @@ def command(
     if node.driver_root is not None:
         _preload_nvml(node.driver_root)
     metrics = Metrics()
-    driver = Driver(node, KubeClient(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
+    driver = Driver(node, new_client(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
     served = serve(metrics, metrics_address, ready=driver.answers)
     probes = ProbeServer(health_address, driver.answers) if health_address else None
     try:

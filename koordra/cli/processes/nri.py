@@ -120,7 +120,6 @@ def command(
     from functools import partial
 
     from koordra import logs
-    from koordra.kube import KubeClient
     from koordra.kubelet_plugin.isolation.limiter.report import enforces
     from koordra.kubelet_plugin.network.pod_network import PodNetworks
     from koordra.nri.hook.cgroups import RdmaLimit
@@ -129,6 +128,11 @@ def command(
     talks = api or kubeconfig is not None
     if (koordinator or on_drift == "evict") and not talks:
         raise click.UsageError("--koordinator and --on-drift evict need --api")
+    client = None
+    if talks:
+        from koordra.kubeconfig import new_client
+
+        client = new_client(kubeconfig, user_agent="koordra-nri")
     logs.configure(level=log_level, json=log_json, process="nri")
     options = Options(
         state_dir=state_dir,
@@ -139,7 +143,7 @@ def command(
         rdma_limit=RdmaLimit.parse(rdma_limit) if rdma_limit else None,
         evict=on_drift == "evict",
         verify_period=verify_period,
-        client=KubeClient(kubeconfig, user_agent="koordra-nri") if talks else None,
+        client=client,
         enforcing=partial(enforces, state_dir / "limiter" / "claims"),
         networks=PodNetworks(state_dir, sys=root / "sys") if pod_network else None,
         **settings,

@@ -40,8 +40,9 @@ from koordra.kubelet_plugin.publish.devices import MigDevice
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.layout import StateFolder
 from koordra.topology.cpu_lists import cpu_numbers
+from koordra.topology.location import bus_order
 from koordra.topology.machine import Device as MachineDevice
-from koordra.topology.machine import Gpu, Machine, NumaNode, bus_order
+from koordra.topology.machine import Gpu, Machine, NumaNode
 
 MODE: Final = 0o644
 TOPOLOGY: Final = "nccl-topology.xml"

@@ -36,7 +36,7 @@ from koordra.node_state.strict_json import (
     record,
     word,
 )
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 T = TypeVar("T")
 

@@ -29,7 +29,8 @@ from functools import partial
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_query import UUID, matching
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
-from koordra.topology.machine import BUS_ID, DeviceNode, Gpu, Location
+from koordra.topology.location import BUS_ID, DeviceNode, Location
+from koordra.topology.machine import Gpu
 from koordra.topology.partitions import MigInstance
 
 _GPUS = "proc/driver/nvidia/gpus"

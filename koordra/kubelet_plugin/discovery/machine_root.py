@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from koordra.topology.problems import Problem
 
 _MOST = 64 * 1024

@@ -25,7 +25,8 @@ from koordra.kubelet_plugin.discovery.nvml_query import (
     session,
     text,
 )
-from koordra.topology.machine import Gpu, Location, NvLink
+from koordra.topology.location import Location
+from koordra.topology.machine import Gpu, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
 from koordra.topology.problems import Problem
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pynvml
 
-from koordra.topology.machine import BUS_ID, Gpu
+from koordra.topology.location import BUS_ID
+from koordra.topology.machine import Gpu
 from koordra.topology.problems import Problem
 
 UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)

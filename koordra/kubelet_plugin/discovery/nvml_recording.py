@@ -27,7 +27,8 @@ from typing import Any
 from koordra.api.reader import camel_case
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_query import UUID, NvmlFacts, matching, normal_bus_id
-from koordra.topology.machine import BUS_ID, Gpu, Location, NvLink
+from koordra.topology.location import BUS_ID, Location
+from koordra.topology.machine import Gpu, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
 from koordra.topology.problems import Problem
 

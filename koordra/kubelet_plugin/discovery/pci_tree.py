@@ -21,7 +21,8 @@ from pathlib import Path
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.topology.cpu_lists import cpu_numbers
-from koordra.topology.machine import BUS_ID, ROOT_ID, Bridge, BridgeKind, Location, NumaNode, bus_order
+from koordra.topology.location import BUS_ID, ROOT_ID, Location, bus_order
+from koordra.topology.machine import Bridge, BridgeKind, NumaNode
 
 PCI_DEVICES = "sys/bus/pci/devices"
 _NODES = "sys/devices/system/node"

@@ -28,7 +28,8 @@ from functools import partial
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
-from koordra.topology.machine import BUS_ID, DeviceNode, Nic, RdmaPort, in_bus_order
+from koordra.topology.location import BUS_ID, DeviceNode
+from koordra.topology.machine import Nic, RdmaPort, in_bus_order
 from koordra.topology.partitions import SubFunction
 
 RDMA_CLASS = "sys/class/infiniband"

@@ -52,7 +52,8 @@ from koordra.kubelet_plugin.discovery.rdma_devices import (
     rdma_nics,
     sub_functions,
 )
-from koordra.topology.machine import Machine, Nic, bus_order, in_bus_order
+from koordra.topology.location import bus_order
+from koordra.topology.machine import Machine, Nic, in_bus_order
 from koordra.topology.problems import Discovery
 
 

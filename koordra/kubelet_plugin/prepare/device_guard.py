@@ -23,7 +23,8 @@ from koordra.kubelet_plugin.publish.devices import mig_devices
 from koordra.node_state import layout, prepared_claim
 from koordra.node_state.disk import Disk, reported
 from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice
-from koordra.topology.machine import DeviceNode, Machine
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Machine
 
 
 class DeviceGuardFile:

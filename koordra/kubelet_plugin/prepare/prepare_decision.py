@@ -48,7 +48,8 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.quantity import canonical, parse
-from koordra.topology.machine import DeviceNode, Gpu, Nic
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Gpu, Nic
 from koordra.topology.partitions import MigInstance
 
 

@@ -35,7 +35,8 @@ from typing import Literal
 from koordra.api import names
 from koordra.api.objects import Fields, Object
 from koordra.quantity import canonical
-from koordra.topology.machine import LONGEST_STRING, Device, Gpu, Machine, Nic
+from koordra.topology.location import LONGEST_STRING
+from koordra.topology.machine import Device, Gpu, Machine, Nic
 from koordra.topology.partitions import MigInstance, MigProfile, mig_name
 from koordra.topology.product_names import semver
 

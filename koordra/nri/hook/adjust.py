@@ -56,7 +56,7 @@ from koordra.nri.hook.ungranted_access import (
     check_mounts,
     control_nodes,
 )
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 NOTHING_VISIBLE: Final = "void"
 """The value for which NVIDIA's toolkit injects nothing; CDI injects what the container may have."""

@@ -27,7 +27,7 @@ from koordra.node_state.claim_network import AttachedNetwork
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 from koordra.nri.hook.oci import Container, Refusal
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 GRANTED: Final = "granted"
 """The value of the markers inside the container."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import KoordraError
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 RLIM_INFINITY: Final = 2**64 - 1
 

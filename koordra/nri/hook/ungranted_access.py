@@ -41,7 +41,7 @@ from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.grants import VISIBLE_DEVICES, Grants
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, Refusal, can_open, container_of
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
 """Volumes mounted below it request GPUs of NVIDIA's toolkit."""

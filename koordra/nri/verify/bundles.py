@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from koordra.nri.hook.oci import Container, DeviceRule, mount_of, number_of, variables_of
 from koordra.nri.hook.ungranted_access import is_privileged
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 _TYPE: Final = "io.kubernetes.cri.container-type"
 _KEYS: Final = {

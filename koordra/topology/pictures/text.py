@@ -7,21 +7,14 @@ the RDMA device. The tree has sockets, NUMA nodes, host bridges, bridges, device
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
 from koordra.topology.cpu_lists import number_ranges
 from koordra.topology.fabrics import inferred_parts, rails
 from koordra.topology.graph import MACHINE, build, tree
 from koordra.topology.levels import Level
-from koordra.topology.machine import (
-    BUS_ID,
-    Device,
-    Gpu,
-    Machine,
-    bus_order,
-    level,
-    level_is_inferred,
-)
+from koordra.topology.location import BUS_ID, bus_order
+from koordra.topology.machine import Device, Gpu, Machine, level, level_is_inferred
+from koordra.topology.pictures.columns import aligned
 from koordra.topology.pictures.usage import NOBODY, Usage, description, labels
 
 _LEGEND = """\
@@ -62,13 +55,6 @@ def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
     levels, listed = aligned(table), _device_lines(machine, usage)
     note = f"\n  {INFERRED}\n" if "*" in levels + listed else ""
     return f"{levels}\nLegend:\n\n{_indented(_LEGEND)}\n\nDevices:\n\n{_indented(listed)}\n{note}"
-
-
-def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Rows as lines with columns of equal width, without blanks at line ends."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table)
-    return "".join(f"{'  '.join(row).rstrip()}\n" for row in padded)
 
 
 def _device_lines(machine: Machine, usage: Usage) -> str:

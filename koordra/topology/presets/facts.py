@@ -41,21 +41,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
+from koordra.topology.location import ROOT_ID, DeviceNode, Location, bus_order
 from koordra.topology.machine import (
-    ROOT_ID,
     Bridge,
     BridgeKind,
-    DeviceNode,
     Gpu,
-    Location,
     Machine,
     Nic,
     NumaNode,
     NvLink,
     RdmaPort,
-    bus_order,
     in_bus_order,
 )
 from koordra.topology.presets.mig import mig_instances, mig_profiles
@@ -143,8 +142,6 @@ def load(path: Path, *, name: str | None = None) -> Preset:
 
     InvalidManifest names the machine and the field that is wrong.
     """
-    import yaml
-
     subject = f"machine {name or path.stem}"
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from koordra.errors import InvalidManifest
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from koordra.topology.partitions import MigInstance, MigProfile
 
 _MIB = 1 << 20

@@ -25,7 +25,8 @@ from typing import Any
 from koordra.api.reader import camel_case
 from koordra.errors import DiscoveryError
 from koordra.topology.cpu_lists import cpu_numbers
-from koordra.topology.machine import BridgeKind, DeviceNode, Gpu, Machine, Nic
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import BridgeKind, Gpu, Machine, Nic
 
 _CAPABILITY_AT = 0x40
 _PORT_TYPE = {BridgeKind.ROOT_PORT: 4, BridgeKind.UPSTREAM: 5, BridgeKind.DOWNSTREAM: 6, BridgeKind.OTHER: 7}

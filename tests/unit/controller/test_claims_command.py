@@ -14,7 +14,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.claims import claim_rows
 from koordra.cli.main import cli
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -42,7 +42,7 @@ def kubeconfig(tmp_path: Path) -> Any:
     stop = threading.Event()
     plane = ControlPlane(tmp_path)
     plane.start(stop)
-    client = KubeClient(str(plane.kubeconfig))
+    client = new_client(str(plane.kubeconfig))
     client.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
     made = client.create(NODES, node("n0"))
     client.update(NODES, {**made, "status": node("n0")["status"]}, subresource="status")
@@ -77,7 +77,7 @@ def test_the_cluster_is_asked_where_no_file_is_given(kubeconfig: str) -> None:
 
 def test_explain_adds_what_the_controller_said_last(kubeconfig: str) -> None:
     """The controller knows of refusals and reservations that the objects do not show."""
-    client = KubeClient(kubeconfig)
+    client = new_client(kubeconfig)
     about = client.get(RESOURCE_CLAIMS, "large", namespace="default")
     event = {
         "metadata": {"name": "large.1", "namespace": "default"},

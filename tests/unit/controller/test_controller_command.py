@@ -17,7 +17,7 @@ import pytest
 from koordra.api.kinds import LEASES
 from koordra.api.objects import spec_of
 from koordra.errors import NotFound
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.long
@@ -40,7 +40,7 @@ def test_it_takes_the_lease_and_releases_it_on_sigterm(tmp_path: Path) -> None:
     stop = threading.Event()
     plane = ControlPlane(tmp_path)
     plane.start(stop)
-    client = KubeClient(str(plane.kubeconfig))
+    client = new_client(str(plane.kubeconfig))
 
     def holder() -> str | None:
         try:
@@ -74,7 +74,7 @@ def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Pa
     stop = threading.Event()
     plane = ControlPlane(tmp_path)
     plane.start(stop)
-    client = KubeClient(str(plane.kubeconfig))
+    client = new_client(str(plane.kubeconfig))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -16,7 +16,7 @@ from koordra.api import names
 from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.devices import device_rows
 from koordra.cli.main import cli
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node
@@ -105,7 +105,7 @@ def kubeconfig(tmp_path: Path) -> Any:
     stop = threading.Event()
     plane = ControlPlane(tmp_path)
     plane.start(stop)
-    client = KubeClient(str(plane.kubeconfig))
+    client = new_client(str(plane.kubeconfig))
     made = client.create(NODES, node("a"))
     client.update(NODES, {**made, "status": node("a")["status"]}, subresource="status")
     for one in slices("a", "t4x4-1nic"):

@@ -37,6 +37,7 @@ from koordra.api.objects import Object
 from koordra.controller.run import LEASE_NAME
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.watch import WatchCache
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.fakes.model_planner import results_of
@@ -89,7 +90,7 @@ class Controllers:
 
     def __init__(self, kubeconfig: Path, folder: Path, program: tuple[str, ...]) -> None:
         self.kubeconfig, self.folder, self.program = kubeconfig, folder, program
-        self.client = KubeClient(str(kubeconfig))
+        self.client = new_client(str(kubeconfig))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.started = 0
 
@@ -186,7 +187,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
         plane = subprocess.Popen([*command, "--kubeconfig", str(path)], stderr=log, stdout=log)
     try:
         eventually(path.exists, "the kubeconfig")
-        client = KubeClient(str(path))
+        client = new_client(str(path))
         eventually(lambda: _answers(client), "the API server")
         client.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
         for number in range(CLAIMS // CARDS):
@@ -212,8 +213,8 @@ def _answers(client: KubeClient) -> bool:
 def test_a_thousand_claims_outlive_killed_controllers(
     kubeconfig: Path, tmp_path: Path, program: tuple[str, ...], kills: int
 ) -> None:
-    client, stop = KubeClient(str(kubeconfig)), threading.Event()
-    controllers, held = Controllers(kubeconfig, tmp_path, program), Held(KubeClient(str(kubeconfig)))
+    client, stop = new_client(str(kubeconfig)), threading.Event()
+    controllers, held = Controllers(kubeconfig, tmp_path, program), Held(new_client(str(kubeconfig)))
     held.follow(stop)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: _ask(client, number), range(CLAIMS)))

@@ -26,6 +26,7 @@ from koordra.controller.leadership import LeaseTimes
 from koordra.controller.run import LEASE_NAME, Settings, run
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -38,7 +39,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     stop = threading.Event()
     plane = ControlPlane(tmp_path_factory.mktemp("cluster"), first_backoff=0.1)
     plane.start(stop)
-    client = KubeClient(str(plane.kubeconfig))
+    client = new_client(str(plane.kubeconfig))
     for name, sort in ((names.CLASS_GPU, "gpu"), (names.CLASS_NIC, "nic")):
         client.create(DEVICE_CLASSES, device_class(name, sort))
     for name in ("n0", "n1"):
@@ -53,7 +54,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def client(kubeconfig: str) -> Iterator[KubeClient]:
     """A client; what a test leaves behind is deleted, and the claims are waited for."""
-    found = KubeClient(kubeconfig)
+    found = new_client(kubeconfig)
     yield found
     for kind in (PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS):
         for entry in found.list(kind)[0]:
@@ -71,7 +72,7 @@ def controller(kubeconfig: str) -> Iterator[Callable[..., Callable[[], None]]]:
     ) -> Callable[[], None]:
         stop = threading.Event()
         settings = Settings(identity=identity, leader_elect=leader_elect, times=times or LeaseTimes())
-        own = KubeClient(kubeconfig, timeout=settings.times.timeout, user_agent="koordra-controller")
+        own = new_client(kubeconfig, timeout=settings.times.timeout, user_agent="koordra-controller")
         thread = threading.Thread(target=run, args=(own, settings), kwargs={"stop": stop}, daemon=True)
         thread.start()
 

@@ -23,6 +23,7 @@ from koordra.api.resource_class import CONFIG_MAPS, RESOURCE_CLASSES
 from koordra.controller.webhook.run import SECRETS
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.cluster.waiting import eventually
 
@@ -76,7 +77,7 @@ class Cluster:
         command += ["--kubeconfig", str(self.kubeconfig), "--audit-log", str(self.audit)]
         self.server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         eventually(self.kubeconfig.exists, "the kubeconfig", timeout=240)
-        self.client = KubeClient(str(self.kubeconfig))
+        self.client = new_client(str(self.kubeconfig))
         eventually(self._answers, "the API server", timeout=240)
         self.installation = Installation(self.client, free_port(), more=more)
         self.installation.apply()

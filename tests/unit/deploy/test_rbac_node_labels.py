@@ -16,6 +16,7 @@ import yaml
 from koordra.api import kinds
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from tests.cluster.installation import ROOT, Installation, free_port
 from tests.cluster.test_peers import OWN_NODE, Plugin
 from tests.cluster.waiting import eventually
@@ -40,7 +41,7 @@ def cluster(folder: Path) -> Iterator[KubeClient]:
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         eventually((folder / "admin").exists, "the kubeconfig", timeout=240)
-        client = KubeClient(str(folder / "admin"))
+        client = new_client(str(folder / "admin"))
         eventually(lambda: _answers(client), "the API server", timeout=240)
         Installation(client, free_port(), more=("node-labels",)).apply()
         client.create(kinds.NODES, {"metadata": {"name": OWN_NODE}})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.storage.store import Store
 from tests.unit.devcluster.calling import Caller
@@ -33,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 @pytest.fixture
 def client(server: ApiServer, tmp_path: Path) -> KubeClient:
     del server
-    return KubeClient(str(tmp_path / "kubeconfig"), user_agent="tests")
+    return new_client(str(tmp_path / "kubeconfig"), user_agent="tests")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from koordra.api import kinds
 from koordra.api.names import DELETE_PROTECTION, POD_CLAIM_NAME
 from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.controllers import claims, garbage
 from koordra_devcluster.controllers.informers import Informers
@@ -37,7 +38,7 @@ def loops(
     """The loops at work, without a scheduler and without kubelets."""
     del server
     watched = tuple(dict.fromkeys((*claims.WATCHED, *garbage.WATCHED)))
-    informers = Informers(KubeClient(str(tmp_path / "kubeconfig")), watched)
+    informers = Informers(new_client(str(tmp_path / "kubeconfig")), watched)
     running = (claims.ClaimLoops(client, informers), garbage.GarbageLoops(client, informers))
     informers.start(stop)
     informers.wait_synced(stop)

@@ -15,6 +15,7 @@ import pytest
 from koordra.api import kinds
 from koordra.errors import Forbidden, Gone, Invalid, NotFound
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.watch import WatchCache
 from koordra_devcluster.apiserver.server import ApiServer
 from tests.patience import PATIENCE
@@ -65,7 +66,7 @@ def test_a_kubeconfig_with_another_token_is_refused(server: ApiServer, tmp_path:
     document["clusters"][0]["cluster"]["server"] = server.url
     (tmp_path / "other").write_text(json.dumps(document))
     with pytest.raises(Forbidden):
-        KubeClient(str(tmp_path / "other")).list(kinds.PODS)
+        new_client(str(tmp_path / "other")).list(kinds.PODS)
 
 
 def test_the_kubeconfig_is_private(server: ApiServer, tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_a_restart_keeps_token_port_and_objects(tmp_path: Path) -> None:
     first = ApiServer(tmp_path / "s")
     first.start()
     first.write_kubeconfig(tmp_path / "kubeconfig")
-    client = KubeClient(str(tmp_path / "kubeconfig"))
+    client = new_client(str(tmp_path / "kubeconfig"))
     made = client.create(kinds.RESOURCE_CLAIMS, claim("a"))
     first.close()
     second = ApiServer(tmp_path / "s")

@@ -14,7 +14,7 @@ import pytest
 
 from koordra.api import kinds
 from koordra.errors import NotFound
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.container_runtime.nri_runtime import NriSettings
 from koordra_devcluster.control_plane import ControlPlane
 from koordra_devcluster.kubelet.kubelet import Kubelet, KubeletSettings
@@ -32,7 +32,7 @@ class Bench:
 
     def __init__(self, folder: Path, plane: ControlPlane) -> None:
         self.folder = folder
-        self.client = KubeClient(str(plane.kubeconfig))
+        self.client = new_client(str(plane.kubeconfig))
         self.root = folder / "kubelet"
         self.kubelet: Kubelet
         self.stop: threading.Event

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from koordra.api import kinds
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.cli import command
 from tests.patience import PATIENCE
 from tests.unit.devcluster.calling import eventually
@@ -49,7 +50,7 @@ class Processes:
 
     def client(self) -> KubeClient:
         eventually(self.kubeconfig.exists)
-        found = KubeClient(str(self.kubeconfig))
+        found = new_client(str(self.kubeconfig))
         eventually(lambda: self._answers(found))
         return found
 

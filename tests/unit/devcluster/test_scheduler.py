@@ -11,6 +11,7 @@ import pytest
 
 from koordra.api import kinds
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from koordra_devcluster.scheduler import loop
 from tests.patience import PATIENCE
@@ -28,7 +29,7 @@ def cluster(tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPat
     )  # who is scheduled again owes it to an event or to its backoff
     plane = ControlPlane(tmp_path / "plane", first_backoff=0.05)
     plane.start(stop)
-    client = KubeClient(str(plane.kubeconfig))
+    client = new_client(str(plane.kubeconfig))
     for name in ("n1", "n2"):
         client.create(kinds.NODES, node(name))
     client.create(kinds.DEVICE_CLASSES, device_class())

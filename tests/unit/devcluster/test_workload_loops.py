@@ -12,6 +12,7 @@ import pytest
 from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.controllers import garbage
@@ -33,7 +34,7 @@ def loops(
 def start(client: KubeClient, folder: Path, stop: threading.Event) -> None:
     """The loops at work, without a scheduler and without kubelets."""
     informers = Informers(
-        KubeClient(str(folder / "kubeconfig")), tuple(dict.fromkeys((*WATCHED, *garbage.WATCHED)))
+        new_client(str(folder / "kubeconfig")), tuple(dict.fromkeys((*WATCHED, *garbage.WATCHED)))
     )
     running = (WorkloadLoops(client, informers, first_backoff=0.1), garbage.GarbageLoops(client, informers))
     informers.start(stop)

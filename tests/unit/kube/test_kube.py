@@ -17,6 +17,7 @@ from koordra import errors
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.watch import WatchCache, retried
 
 
@@ -89,7 +90,7 @@ def client(server: ScriptedServer, tmp_path: Path) -> KubeClient:
     }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
-    return KubeClient(str(path), timeout=2)
+    return new_client(str(path), timeout=2)
 
 
 def pod(name: str, version: int) -> Object:
@@ -182,7 +183,7 @@ def test_credentials_in_the_url_are_not_told(tmp_path: Path) -> None:
         "current-context": "x",
     }
     path.write_text(json.dumps(config))
-    client = KubeClient(str(path))
+    client = new_client(str(path))
     assert client.server == "http://127.0.0.1:1/prefix"
     with pytest.raises(errors.ApiUnreachable) as caught:
         client.get(kinds.NODES, "n")
@@ -191,7 +192,7 @@ def test_credentials_in_the_url_are_not_told(tmp_path: Path) -> None:
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidManifest, match="no usable Kubernetes configuration"):
-        KubeClient(str(tmp_path / "absent"))
+        new_client(str(tmp_path / "absent"))
 
 
 def test_watch_events_may_be_cut_anywhere(server: ScriptedServer, client: KubeClient) -> None:
@@ -352,7 +353,7 @@ def test_each_kind_is_spoken_to_in_the_best_version_that_is_served(tmp_path: Pat
             }
         )
     )
-    client = KubeClient(str(config))
+    client = new_client(str(config))
     beta: Object = {
         "apiVersion": "resource.k8s.io/v1beta1",
         "kind": "ResourceClaim",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordra import kube, logs, process
+from koordra import kubeconfig, logs, process
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
@@ -40,7 +40,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Of every run of the command, which neither talks to a cluster nor touches this process's signals and logs."""
     RecordedDriver.ran = []
     monkeypatch.setattr(driver, "Driver", RecordedDriver)
-    monkeypatch.setattr(kube, "KubeClient", lambda *_, **__: None)
+    monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
     monkeypatch.setattr(process, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)
     return RecordedDriver.ran

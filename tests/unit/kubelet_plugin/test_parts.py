@@ -13,7 +13,8 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.node_state import prepared_claim
-from koordra.topology.machine import DeviceNode, Gpu
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Gpu
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery, Problem
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, gpu, nic, parameters, result, uid

@@ -18,6 +18,7 @@ from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.run import Readiness, Settings, run
 from koordra.controller.webhook.run import WebhookSettings, start_webhook
 from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.metrics import Metrics
 from koordra_devcluster.control_plane import ControlPlane
 from tests.unit.legacy.cluster import pod
@@ -29,7 +30,7 @@ class Counting(KubeClient):
     """Counts the watches that are open."""
 
     def __init__(self, kubeconfig: str) -> None:
-        super().__init__(kubeconfig)
+        vars(self).update(vars(new_client(kubeconfig)))
         self.open: Counter[str] = Counter()
 
     def watch(self, kind: Kind, **more: Any) -> Iterator[tuple[str, Object]]:

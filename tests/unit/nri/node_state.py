@@ -12,7 +12,7 @@ from koordra.node_state.claim_ref import marker_of
 from koordra.node_state.prepared_claim import DeviceGuard, GuardedDevice, PreparedClaim
 from koordra.nri.hook.adjust import NodeFacts, decide
 from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 
 def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Adjustment | Refusal:

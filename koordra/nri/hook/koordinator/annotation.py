@@ -43,7 +43,7 @@ from koordra.nri.hook.adjust import Annotated
 from koordra.nri.hook.grants import VISIBLE_DEVICES
 from koordra.nri.hook.oci import Container, Mount, Refusal
 from koordra.quantity import parse
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 
 ANNOTATION: Final = "scheduling.koordinator.sh/device-allocated"
 ISOLATION_LABEL: Final = "koordinator.sh/gpu-isolation-provider"

@@ -22,7 +22,8 @@ from itertools import chain
 from typing import Final
 
 from koordra.topology.cpu_lists import number_ranges
-from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order, in_bus_order
+from koordra.topology.location import bus_order
+from koordra.topology.machine import Device, Gpu, Machine, Nic, in_bus_order
 
 MARGIN: Final = 40.0
 NIC_ROW: Final = 220.0

@@ -23,7 +23,7 @@ from koordra.kubelet_plugin.claims.claim_record import (
     State,
 )
 from koordra.node_state.claim_ref import ClaimRef
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from tests.fakes.cdi_rules import check, minimum_version
 
 GOOD: dict[str, Any] = {

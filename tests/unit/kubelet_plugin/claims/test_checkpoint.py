@@ -39,7 +39,7 @@ from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.strict_json import Kind
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of

@@ -15,7 +15,8 @@ import pytest
 
 from koordra.kubelet_plugin.discovery.nvml_query import NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.topology.machine import Gpu, Location, Nic
+from koordra.topology.location import Location
+from koordra.topology.machine import Gpu, Nic
 from koordra.topology.pictures.text import matrix
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter

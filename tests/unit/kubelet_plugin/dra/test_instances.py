@@ -18,7 +18,7 @@ import pytest
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.kube import KubeClient
+from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.publisher import own_slices_selector
 from koordra.process import PARENT_VARIABLE
 from koordra_devcluster.apiserver.server import ApiServer
@@ -62,7 +62,7 @@ class UpdatedNode:
         self.server = ApiServer(self._folder / "api")
         self.server.start()
         self.server.write_kubeconfig(self._kubeconfig)
-        self.client = KubeClient(str(self._kubeconfig))
+        self.client = new_client(str(self._kubeconfig))
 
     def api_down(self) -> None:
         if self.server is not None:

@@ -17,7 +17,8 @@ from koordra.api.reader import Reader
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.devices import gpu_counters, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices, same_content
-from koordra.topology.machine import DeviceNode, Gpu, Machine
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Gpu, Machine
 from koordra.topology.partitions import mig_name
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.mig import cards

@@ -251,7 +251,7 @@ class FakeNodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     made = FakeNodes()
-    monkeypatch.setattr("koordra.cli.devices.KubeClient", lambda *_, **__: made)
+    monkeypatch.setattr("koordra.kubeconfig.new_client", lambda *_, **__: made)
     return made
 
 

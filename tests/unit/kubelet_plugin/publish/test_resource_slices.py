@@ -16,7 +16,8 @@ from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices, build_slices
 from koordra.node_state import prepared_claim
 from koordra.quantity import parse
-from koordra.topology.machine import DeviceNode, Machine, Nic, RdmaPort
+from koordra.topology.location import DeviceNode
+from koordra.topology.machine import Machine, Nic, RdmaPort
 from koordra.topology.presets.facts import preset
 from tests.machines import catalogue
 from tests.unit.topology.test_product_names import SEMVER

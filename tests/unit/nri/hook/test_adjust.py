@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.adjust import NodeFacts
 from koordra.nri.hook.oci import Adjustment, DeviceRule, Mount, adjustment_message, can_open
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
     DENY_ALL,

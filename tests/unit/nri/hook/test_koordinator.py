@@ -28,7 +28,7 @@ from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, No
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.transport.ttrpc import Call
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from tests.fakes.metric_samples import sample
 from tests.unit.nri.node_state import (
     GPU0,

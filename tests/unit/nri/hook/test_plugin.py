@@ -18,7 +18,7 @@ from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, container_of
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.transport.ttrpc import Call, Code
-from koordra.topology.machine import DeviceNode
+from koordra.topology.location import DeviceNode
 from tests.unit.nri.node_state import (
     GPU0,
     MARKER,

@@ -1,0 +1,48 @@
+"""Where the API server is and how to be let in: the only importer of the `kubernetes` client library.
+
+The library reads a kubeconfig file or the service account of the pod, and keeps TLS and tokens fresh. It is slow to import, so
+that commands import this module only when they ask a cluster.
+"""
+
+from __future__ import annotations
+
+from kubernetes import config
+from kubernetes.client import Configuration
+from kubernetes.client.rest import RESTClientObject
+
+from koordra.errors import InvalidManifest
+from koordra.kube import KubeClient
+
+
+def new_client(
+    kubeconfig: str | None = None, *, timeout: float = 15.0, user_agent: str = "koordra"
+) -> KubeClient:
+    """A client of the API server that a kubeconfig file names; None takes the pod's service account, or KUBECONFIG or
+    ~/.kube/config outside a cluster. Raises InvalidManifest."""
+    configuration = _configuration(kubeconfig)
+
+    def credentials() -> dict[str, str]:
+        return {each["key"]: each["value"] for each in configuration.auth_settings().values()}
+
+    pool = RESTClientObject(configuration).pool_manager
+    return KubeClient(str(configuration.host), pool, credentials, timeout=timeout, user_agent=user_agent)
+
+
+def _configuration(kubeconfig: str | None) -> Configuration:
+    configuration = Configuration()
+    configuration.retries = False
+    try:
+        if kubeconfig is None:
+            try:
+                config.load_incluster_config(client_configuration=configuration)
+            except config.ConfigException:
+                config.load_kube_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise InvalidManifest(
+            f"no usable Kubernetes configuration: {error}",
+            object=kubeconfig or "kubeconfig",
+            remedy="name a kubeconfig with --kubeconfig or KUBECONFIG",
+        ) from error
+    return configuration
