@@ -28,8 +28,8 @@ from benchmarks._results import table, write
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement import read_inventory
 from koordra.placement.free_amounts.node_devices import devices_of_pools
-from koordra.placement.free_amounts.state import Request, Slice
-from koordra.placement.mig.layout import Layout
+from koordra.placement.free_amounts.state import Request
+from koordra.placement.mig.layout import Layout, Slice
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.machine_cluster import MachineCluster, Placement

@@ -170,9 +170,6 @@ def test_files_are_named_after_the_domain() -> None:
 CYCLIC_PACKAGES = {
     "koordra.controller.legacy",
     "koordra.controller.webhook",
-    "koordra.placement.free_amounts",
-    "koordra.placement.mig",
-    "koordra.placement.policy",
 }
 CROWDED_PACKAGES = {
     "koordra.controller",

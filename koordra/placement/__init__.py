@@ -8,11 +8,13 @@
     node_class      which nodes are the same to a request
     request/        which claims are placed together, and which groups ask the same
     candidates/     the nodes for a request class, best first, and what the search said of them
-    free_amounts/   nodes and requests as whole numbers
     policy/         what a placement leaves for the claims that are to come, and what is known of them
+    free_amounts/   nodes and requests as whole numbers
     mig/            cards that are cut into slices
     gang/           pods that start together or not at all
     defragment/     the fewest moves that free a shape
+
+`policy` imports `free_amounts`, which imports `mig`, never the other way.
 
 Pure: no I/O, no clock, no logger, and randomness only as a generator that the caller gives.
 """

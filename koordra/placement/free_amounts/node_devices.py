@@ -1,7 +1,7 @@
 """A node's published devices as kind and state.
 
 A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape that their published
-places make, and how those in MIG mode may be cut (`slices`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
+places make, and how those in MIG mode may be cut (`mig/layout`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
 allocated claims hold (`Usage`), from taints on single devices, and from the pods' requests.
 
 The view is for ranking: it may be coarser than the search (selectors, constraints and counters are the search's business), never

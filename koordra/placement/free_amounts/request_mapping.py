@@ -16,7 +16,8 @@ from koordra.allocator.predicates import requests_of, total_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names
 from koordra.api.objects import Fields
-from koordra.placement.free_amounts.state import FULL, WHOLE, Request, Slice, mebi_of, milli_of
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request, mebi_of, milli_of
+from koordra.placement.mig.layout import Slice
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 
 _MOST_SLICES: Final = 8

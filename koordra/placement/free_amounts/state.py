@@ -10,7 +10,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final, NamedTuple
 
-from koordra.placement.mig.layout import Layout
+from koordra.placement.mig.layout import Layout, Slice
 from koordra.topology.machine_shape import MachineShape
 
 WHOLE: Final = 1000
@@ -24,13 +24,6 @@ _MOST: Final = Decimal(2 * PLENTY)
 """More of anything counts as this: a pod may ask for any number, and costs of many nodes at once have 64 bits."""
 
 _MEBI: Final = 1 << 20
-
-
-class Slice(NamedTuple):
-    """One part of a cut card: any of the profiles will do; `milli` is the smallest of them, in thousandths of its card."""
-
-    profiles: tuple[str, ...]
-    milli: int
 
 
 class Request(NamedTuple):

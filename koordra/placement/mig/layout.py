@@ -2,7 +2,7 @@
 
 A *layout* is what a card in MIG mode publishes: counters, and *places*, each with its profile and what it takes of the
 counters. What is taken of a card is a bit per place, and so a whole number, its *code*; places that nobody may have now (tainted)
-are bits above those.
+are bits above those. A *slice* is what a request takes of a card: one place of some profiles.
 
 Many codes have the same future: the same places can still be taken, with the same places after each of them. They are one
 *state* of the layout. A card of seven compute and eight memory slices has some 250 of them. They are numbered from the fullest
@@ -35,6 +35,13 @@ class Place(NamedTuple):
 
     profile: str
     takes: Counts
+    milli: int
+
+
+class Slice(NamedTuple):
+    """One part of a cut card: any of the profiles will do; `milli` is the smallest of them, in thousandths of its card."""
+
+    profiles: tuple[str, ...]
     milli: int
 
 

@@ -2,7 +2,7 @@
 
 A card's places are its MIG devices in the order in which they are published; the counters that they take of are those of the card's
 counter set. Nothing but what is published is known of a card. One whose devices take of several sets or of none, or of counters that are not
-whole numbers, has no layout: its slices are then parts of a card, all of one size (`view`).
+whole numbers, has no layout: its slices are then parts of a card, all of one size (`free_amounts/node_devices`).
 
 What a request would take is judged as the search judges it (`allocator.devices.eligibility`), on one device of every profile and model
 that the cluster has: selectors may name the profile, its memory or anything else, and so may an amount of memory. Which of the places of
@@ -23,8 +23,7 @@ from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.tables import BoundedCache
-from koordra.placement.free_amounts.state import Slice
-from koordra.placement.mig.layout import Layout, Place, layout_of
+from koordra.placement.mig.layout import Layout, Place, Slice, layout_of
 
 Counters = Mapping[tuple[str, str], Decimal]
 

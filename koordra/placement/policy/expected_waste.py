@@ -41,7 +41,7 @@ from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools
 from koordra.placement.free_amounts.state import WHOLE, Request, State
 from koordra.placement.mig.layout import Layout
-from koordra.placement.mig.mig_placement import MigCardValues
+from koordra.placement.policy.mig_placement import MigCardValues
 from koordra.placement.policy.workload_table import MILLION, Block, Demand, LearnedTable
 from koordra.topology.machine_shape import positions
 

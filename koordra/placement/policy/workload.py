@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from koordra.errors import InvalidManifest
-from koordra.placement.free_amounts.state import FULL, WHOLE, Request, Slice
+from koordra.placement.free_amounts.state import FULL, WHOLE, Request
+from koordra.placement.mig.layout import Slice
 from koordra.placement.policy.workload_table import (
     MILLION,
     MOST_GPUS,

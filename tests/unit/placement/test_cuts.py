@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from koordra.cli.debug import leftover_table
 from koordra.errors import InvalidManifest
-from koordra.placement.free_amounts.state import Request, Slice
-from koordra.placement.mig.layout import Layout, Place, layout_of
-from koordra.placement.mig.mig_placement import MigCardValues
+from koordra.placement.free_amounts.state import Request
+from koordra.placement.mig.layout import Layout, Place, Slice, layout_of
+from koordra.placement.policy.mig_placement import MigCardValues
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable, SliceDemand
 from tests.unit.placement.fleets import mig_layout

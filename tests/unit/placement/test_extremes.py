@@ -15,7 +15,7 @@ from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.free_amounts.request_mapping import request_of
-from koordra.placement.free_amounts.state import Slice
+from koordra.placement.mig.layout import Slice
 from koordra.placement.mig.profiles import Profiles
 from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload_table import MOST_PER_GPU

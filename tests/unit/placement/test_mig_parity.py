@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
-from koordra.placement.free_amounts.state import Request, Slice
+from koordra.placement.free_amounts.state import Request
+from koordra.placement.mig.layout import Slice
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.topology.machine import Machine

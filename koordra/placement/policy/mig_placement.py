@@ -1,7 +1,7 @@
 """What a cut card is worth to who comes, and which of its places a request should take.
 
-A state of a layout (`layout`) has `free`, the most that can still be given out of it. How much of that is *usable* is expected from the
-mix of slices that the workload asks for: m is asked for in p_m of all cases, and counts size_m. It is the mean of two numbers.
+A state of a layout (`mig/layout`) has `free`, the most that can still be given out of it. How much of that is *usable* is expected
+from the mix of slices that the workload asks for: m is asked for in p_m of all cases, and counts size_m. It is the mean of two numbers.
 
     alone      what one card would be filled with, if it met the requests in proportion to their counts, for thirty rounds, and each
                took the place that leaves most:
@@ -32,8 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordra.api.tables import BoundedCache
-from koordra.placement.free_amounts.state import Slice
-from koordra.placement.mig.layout import Layout
+from koordra.placement.mig.layout import Layout, Slice
 from koordra.placement.policy.workload_table import SliceDemand
 from koordra.topology.machine_shape import positions
 
