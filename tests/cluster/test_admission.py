@@ -605,9 +605,7 @@ def _table(client: KubeClient, path: str) -> Object:
     import json
 
     pool = client._pool
-    headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-    for setting in client._configuration.auth_settings().values():
-        headers[setting["key"]] = setting["value"]
-    answer = pool.request("GET", client._url + path, headers=headers)
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    answer = pool.request("GET", client._url + path, headers={**client._credentials(), "Accept": accept})
     found: Object = json.loads(answer.data)
     return found
