@@ -86,7 +86,7 @@ class FakeNvml:
             check=False,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

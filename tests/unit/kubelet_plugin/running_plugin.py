@@ -32,6 +32,7 @@ from koordra.kubelet_plugin.settings import NodePaths, Settings
 from koordra.node_state.disk import Disk
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, uid
 from tests.fakes.slice_api import FakeSliceApi
+from tests.patience import PATIENCE
 
 
 class FakeApi(FakeSliceApi):
@@ -152,7 +153,7 @@ class RunningPlugin:
             yield self
         finally:
             self.stop.set()
-            self.thread.join(30)
+            self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
 
     @property
@@ -176,7 +177,7 @@ class RunningPlugin:
         return found
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -23,6 +23,7 @@ from koordra.topology.problems import Discovery
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, NODE, claim, result, uid
 from tests.machines import catalogue
+from tests.patience import PATIENCE
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
 
 
@@ -66,7 +67,7 @@ def test_start_life_and_end(running: RunningPlugin) -> None:
     assert running.prepare().error == ""
 
     running.stop.set()
-    running.thread.join(30)
+    running.thread.join(PATIENCE)
     assert not running.registration.exists()
     assert not Path(running.kubelet_root / "plugins" / "koordra.io" / "dra.sock").exists()
     # Containers go on, so what they need stays; the slices are the kubelet's to remove.
@@ -83,20 +84,20 @@ def test_the_order_of_the_end(running: RunningPlugin, monkeypatch: pytest.Monkey
     def slow(kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         if kind is kinds.RESOURCE_CLAIMS:
             arrived.set()
-            assert go_on.wait(20)
+            assert go_on.wait(PATIENCE)
         return original(kind, name, namespace=namespace)
 
     monkeypatch.setattr(running.api, "get", slow)
     call = threading.Thread(target=lambda: order.append(f"answered {running.prepare().error!r}"))
     call.start()
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     running.stop.set()
     assert wait_for(lambda: not running.registration.exists())
     order.append("registration is gone")
     assert running.thread.is_alive()
     go_on.set()
-    call.join(20)
-    running.thread.join(20)
+    call.join(PATIENCE)
+    running.thread.join(PATIENCE)
     assert order == ["registration is gone", "answered ''"]
 
 
@@ -160,7 +161,7 @@ def test_a_node_that_offers_mig_instances(folder: Path, tmp_path: Path) -> None:
 def test_without_a_place_for_its_state_it_does_not_start(folder: Path, machine_root: Path) -> None:
     plugin = RunningPlugin(folder, machine_root, disk=FailingDisk(full=True))
     plugin.thread.start()
-    plugin.thread.join(20)
+    plugin.thread.join(PATIENCE)
     assert not plugin.thread.is_alive()
     assert isinstance(plugin.error, CheckpointError)
     assert "guarded.json cannot be written" in str(plugin.error)
@@ -177,7 +178,7 @@ class WatcherThatEnds:
     def run(self, stop: threading.Event, on_change: Callable[[Discovery], None]) -> None:
         del stop
         on_change(discover(self._root))
-        assert self._end.wait(20)
+        assert self._end.wait(PATIENCE)
 
 
 def test_a_plugin_that_no_longer_sees_its_machine_ends(
@@ -199,7 +200,7 @@ def test_a_stop_before_the_first_reading_is_an_end_without_error(folder: Path, m
     plugin = RunningPlugin(folder, machine_root)
     plugin.stop.set()
     plugin.thread.start()
-    plugin.thread.join(20)
+    plugin.thread.join(PATIENCE)
     assert not plugin.thread.is_alive()
     assert plugin.error is None
     assert not plugin.registration.exists()

@@ -270,8 +270,11 @@ def test_libraries_that_come_later_than_the_driver_are_found(tmp_path: Path) -> 
 
 
 def test_an_idle_node_asks_the_api_server_for_nothing(node: LiveNode) -> None:
-    # After the first publication comes one look, since the watch tells of it.
-    time.sleep(0.5)
-    asked = node.api.asked
-    time.sleep(0.7)
-    assert node.api.asked == asked
+    """After the first publication comes a look, since the watch tells of it; then there is quiet."""
+
+    def quiet() -> bool:
+        asked = node.api.asked
+        time.sleep(0.7)
+        return node.api.asked == asked
+
+    assert wait_for(quiet)

@@ -17,8 +17,16 @@ from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 from koordra.kubelet_plugin.discovery.events import XidEvents
 from koordra.kubelet_plugin.discovery.reading import probe
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
-from koordra.kubelet_plugin.discovery import watcher
+from koordra.kubelet_plugin.discovery import events, watcher
 
+PATIENCE = 60.0
+wait_for_event, waits = events._next, []
+
+def waiting(*arguments):
+    waits.append(None)
+    return wait_for_event(*arguments)
+
+events._next, events._RELEASE_WITHIN = waiting, PATIENCE
 root, control, machine = (pathlib.Path(argument) for argument in sys.argv[1:4])
 steps = json.loads(sys.argv[4])
 watcher.RECOVERY_TRUSTED_AFTER = 0.2
@@ -40,19 +48,18 @@ thread.start()
 reached = []
 for step in steps:
     for file, mode, text in step["write"]:
-        # Session open before an Xid: what happened before is not delivered.
-        deadline = time.monotonic() + 10
-        while not (xids._resumed.is_set() and xids._session.locked()) and time.monotonic() < deadline:
+        # An event set that is waited at comes before an Xid: what happened before it was made is not delivered.
+        before, deadline = len(waits), time.monotonic() + PATIENCE
+        while len(waits) == before and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(0.3)
         with open({"control": control, "machine": machine}[file], mode) as out:
             out.write(text)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE
     while (not told or told[-1] != step["expect"]) and time.monotonic() < deadline:
         time.sleep(0.01)
     reached.append(told[-1] if told else None)
 stop.set()
-thread.join(10)
+thread.join(PATIENCE)
 print(json.dumps({"reached": reached, "ended": not thread.is_alive()}))
 """
 
@@ -108,9 +115,10 @@ def test_the_driver_says_that_the_card_has_recovered(fake: FakeNvml, root: Path)
         [
             {"write": [], "expect": WELL},
             {
-                "write": [("machine", "w", asks), ("control", "a", f"xid {nvml_bus_id(FIRST)} 95\n")],
-                "expect": [["NeedsReset", "Xid95"], [], None],
+                "write": [("control", "a", f"xid {nvml_bus_id(FIRST)} 95\n")],
+                "expect": [["Xid95"], [], None],
             },
+            {"write": [("machine", "w", asks)], "expect": [["NeedsReset", "Xid95"], [], None]},
             {"write": [("machine", "w", well)], "expect": WELL},
         ],
     )
@@ -131,7 +139,9 @@ def test_a_card_that_is_lost_leaves_and_comes_back(fake: FakeNvml, root: Path) -
 
 LIBRARY_ERRORS = """
 import json, pathlib, select, sys, threading, time
+from koordra.kubelet_plugin.discovery import events
 from koordra.kubelet_plugin.discovery.events import XidEvents
+PATIENCE = events._RELEASE_WITHIN = 60.0
 control = pathlib.Path(sys.argv[1])
 answers = {}
 for call in ("nvmlInitWithFlags", "nvmlEventSetCreate", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
@@ -142,13 +152,13 @@ for call in ("nvmlInitWithFlags", "nvmlEventSetCreate", "nvmlDeviceGetCount_v2",
         source.start()
         time.sleep(0.05)
         control.write_text("")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while not source._session.locked() and time.monotonic() < deadline:
             time.sleep(0.01)
-        events = [type(event).__name__ for event in source.take()]
+        taken = [type(event).__name__ for event in source.take()]
         recovered = source._session.locked()
         source.close()
-        answers[f"{call} {code}"] = [recovered, source._thread.is_alive(), "XidReported" in events]
+        answers[f"{call} {code}"] = [recovered, source._thread.is_alive(), "XidReported" in taken]
 print(json.dumps(answers))
 """
 

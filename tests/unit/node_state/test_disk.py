@@ -11,6 +11,7 @@ import pytest
 from koordra.errors import CheckpointError
 from koordra.node_state.disk import Disk
 from koordra.node_state.locks import StateLock
+from tests.patience import PATIENCE
 
 
 class TracedDisk(Disk):
@@ -90,5 +91,5 @@ def test_a_waiting_holder_gets_the_lock(tmp_path: Path) -> None:
         thread = threading.Thread(target=wait)
         thread.start()
         order.append("first")
-    thread.join(5)
+    thread.join(PATIENCE)
     assert order == ["first", "second"]

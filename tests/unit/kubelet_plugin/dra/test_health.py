@@ -36,6 +36,7 @@ from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.publish.inventory import inventory_of
 from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import GPU_0, NIC_0
+from tests.patience import PATIENCE
 
 WELL = DeviceHealth("gpu-a", Health.HEALTHY)
 ILL = DeviceHealth("gpu-a", Health.UNHEALTHY, "Xid79")
@@ -116,17 +117,17 @@ def test_the_kubelet_follows_a_stream(served: tuple[HealthFeed, SocketServer], v
         thread = threading.Thread(target=listen)
         thread.start()
         feed.publish((WELL,))
-        (device,) = heard.get(timeout=20).devices
+        (device,) = heard.get(timeout=PATIENCE).devices
         assert (device.device.pool_name, device.device.device_name) == ("node-a", "gpu-a")
         assert device.health == messages.HEALTHY
         assert device.last_updated_time > 1_700_000_000
         assert device.health_check_timeout_seconds == 30
         feed.publish((ILL,))
-        (device,) = heard.get(timeout=20).devices
+        (device,) = heard.get(timeout=PATIENCE).devices
         assert (device.health, device.message) == (messages.UNHEALTHY, "Xid79")
         # The server ends: streams end with it, long before the grace is over.
         server.stop(grace=60)
-        thread.join(20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -144,7 +145,7 @@ def test_streams_leave_threads_for_prepare(served: tuple[HealthFeed, SocketServe
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         # A reader that goes away gives its place back.
         calls[0].cancel()
-        for _ in range(100):
+        for _ in range(int(PATIENCE / 0.05)):
             try:
                 assert next(stub.NodeWatchResources(request)).devices
                 break

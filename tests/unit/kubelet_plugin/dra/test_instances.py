@@ -25,14 +25,13 @@ from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.kubelet.drivers import Drivers
 from koordra_devcluster.kubelet.registry import PluginRegistry
 from tests.fakes.node_claims import GPU_0, GPU_1, NODE, gpu
+from tests.patience import PATIENCE
 from tests.unit.devcluster import manifests
 from tests.unit.kubelet_plugin.running_plugin import wait_for
 
 pytestmark = pytest.mark.slow
 
 DRIVER = "koordra.io"
-PATIENCE = 60.0
-"""Seconds for a process to start on a machine that is busy; normally it is two."""
 
 
 class UpdatedNode:
@@ -154,7 +153,7 @@ def node(machine_root: Path) -> Iterator[UpdatedNode]:
                 process.wait()
             stop.set()
             (made.registry_folder / "wakes-the-watch").touch()
-            watching.join(20)
+            watching.join(PATIENCE)
             made.kubelet.close()
             made.api_down()
 

@@ -38,6 +38,7 @@ from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.locks import abandoned, sole_instance
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
+from tests.patience import PATIENCE
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 SHARE = "5c1f0000-0000-5000-8000-000000000001"
@@ -295,7 +296,7 @@ def test_a_second_instance_of_the_same_name_waits(tmp_path: Path) -> None:
         waiting.start()
         time.sleep(0.3)
         assert order == []
-    waiting.join(5)
+    waiting.join(PATIENCE)
     assert order == ["second True"]
 
 
@@ -340,17 +341,17 @@ def test_who_waited_for_a_name_owns_the_file_that_is_there(tmp_path: Path) -> No
         with sole_instance(lock, threading.Event()) as alone:
             assert alone
             entered.set()
-            assert leave.wait(20)
+            assert leave.wait(PATIENCE)
 
     waiting = threading.Thread(target=second)
     with sole_instance(lock, threading.Event()):
         waiting.start()
-    assert entered.wait(20)
+    assert entered.wait(PATIENCE)
     try:
         with abandoned(lock) as found:
             assert not found
         assert lock.exists()
     finally:
         leave.set()
-        waiting.join(20)
+        waiting.join(PATIENCE)
     assert not lock.exists()

@@ -16,6 +16,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import NODE
 from tests.fakes.slice_api import FakeSliceApi
+from tests.patience import PATIENCE
 
 
 class Published:
@@ -150,11 +151,11 @@ def test_the_api_server_is_away_for_a_while(published: Published) -> None:
     finally:
         stop.set()
         published.publisher.wake()
-        thread.join(5)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
-def wait_for(condition: Any, seconds: float = 10.0) -> bool:
+def wait_for(condition: Any, seconds: float = PATIENCE) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
