@@ -116,7 +116,7 @@ enum region_answer region_attach(struct region *region, const char *folder)
     }
     int node_wide = DEFECT(node_wide_lock) ? region_file(folder, "..", O_RDONLY) : -1;
     if (node_wide >= 0 && flock(node_wide, LOCK_EX) == 0) {
-        usleep(60000);
+        usleep(999999);
         close(node_wide);
     }
     atomic_fetch_add(&region->usage->loaded, 1);

@@ -65,7 +65,7 @@ static bool run_one(const char *program, const char *flavour, const char *defect
         return false;
     pid_t process = fork();
     if (process == 0) {
-        alarm(defect ? 8 : 120);
+        alarm(defect ? 8 : 600);
         if (defect) {
             int nothing = open("/dev/null", O_WRONLY);
             dup2(nothing, 2);

@@ -25,10 +25,10 @@ import pytest
 from koordra.errors import ApiError
 from koordra.kubeconfig import new_client
 from koordra_devcluster.demo import report
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 60.0
 PROGRAMS = {
     "control plane": ("devcluster", "control-plane"),
     "controller": ("controller",),
@@ -48,8 +48,19 @@ def folder() -> Iterator[Path]:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "koordra", "demo", "-o", "json", "--dir", str(folder), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "koordra",
+        "demo",
+        "-o",
+        "json",
+        "--timeout",
+        "600",
+        "--dir",
+        str(folder),
+    ]
+    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def processes(folder: Path, program: tuple[str, ...] = ()) -> list[int]:
@@ -67,7 +78,7 @@ def processes(folder: Path, program: tuple[str, ...] = ()) -> list[int]:
     return sorted(found)
 
 
-def until(look: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
+def until(look: Callable[[], Any], what: str, timeout: float = 5 * PATIENCE) -> Any:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if found := look():
@@ -79,7 +90,7 @@ def until(look: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
 def state(folder: Path) -> dict[str, Any] | None:
     """The report of this moment, or None while something is under way or the API server is away."""
     try:
-        client = new_client(str(folder / "kubeconfig"), timeout=5)
+        client = new_client(str(folder / "kubeconfig"), timeout=PATIENCE)
         observation = report.observe(client)
     except ApiError:
         return None
@@ -117,7 +128,7 @@ def standing() -> Iterator[Standing]:
     try:
         yield Standing(folder, read_document(demo))
         demo.send_signal(signal.SIGINT)
-        _, progress = demo.communicate(timeout=60)
+        _, progress = demo.communicate(timeout=3 * PATIENCE)
         assert demo.returncode == 0, progress
         assert processes(folder) == []
     finally:
@@ -153,7 +164,7 @@ def test_a_kill_on_the_way_up_changes_nothing(folder: Path, program: str, after:
         until(lambda: processes(folder, PROGRAMS[program]), f"the {program}")
         time.sleep(after)
         os.kill(processes(folder, PROGRAMS[program])[0], signal.SIGKILL)
-        out, progress = demo.communicate(timeout=150)
+        out, progress = demo.communicate(timeout=10 * PATIENCE)
     finally:
         demo.kill()
         demo.wait()
@@ -174,7 +185,7 @@ def test_the_api_server_may_be_killed_while_manifests_are_applied(folder: Path) 
             if "API server at" in line:
                 break
         os.kill(processes(folder, PROGRAMS["control plane"])[0], signal.SIGKILL)
-        out, progress = demo.communicate(timeout=150)
+        out, progress = demo.communicate(timeout=10 * PATIENCE)
     finally:
         demo.kill()
         demo.wait()
@@ -187,7 +198,7 @@ def test_ctrl_c_on_the_way_up_leaves_nothing(folder: Path) -> None:
     until(lambda: processes(folder), "the first process")
     time.sleep(1.0)
     demo.send_signal(signal.SIGINT)
-    out, _ = demo.communicate(timeout=30)
+    out, _ = demo.communicate(timeout=3 * PATIENCE)
     assert (demo.returncode, out) == (130, "")
     assert processes(folder) == []
 
@@ -195,7 +206,7 @@ def test_ctrl_c_on_the_way_up_leaves_nothing(folder: Path) -> None:
 def test_a_folder_that_is_not_the_demos_is_left_alone(folder: Path) -> None:
     (folder / "thesis.tex").write_text("years of work")
     demo = start(folder)
-    _, progress = demo.communicate(timeout=30)
+    _, progress = demo.communicate(timeout=3 * PATIENCE)
     assert demo.returncode == 2
     assert "holds files that are not the demo's" in progress
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
@@ -203,7 +214,7 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(folder: Path) -> None:
 
 def test_a_path_too_long_for_sockets_is_told_at_once(folder: Path) -> None:
     demo = start(folder / ("x" * 90))
-    _, progress = demo.communicate(timeout=30)
+    _, progress = demo.communicate(timeout=3 * PATIENCE)
     assert demo.returncode == 2
     assert "name a folder with a shorter path" in progress
 
@@ -212,7 +223,7 @@ def test_mistakes_are_told_and_the_good_claim_is_served(folder: Path, tmp_path: 
     manifests = tmp_path / "mine.yaml"
     manifests.write_text((Path(__file__).parent / "mistakes.yaml").read_text())
     demo = start(folder, "-f", str(manifests))
-    out, progress = demo.communicate(timeout=150)
+    out, progress = demo.communicate(timeout=10 * PATIENCE)
     assert demo.returncode == 1
     document = json.loads(out)
     assert [claim["name"] for claim in document["claims"]] == ["good"]
@@ -238,7 +249,12 @@ def test_mistakes_are_told_and_the_good_claim_is_served(folder: Path, tmp_path: 
 def kubectl(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "KUBECONFIG": str(folder / "kubeconfig")}
     done = subprocess.run(
-        ["kubectl", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["kubectl", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=10 * PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -249,7 +265,7 @@ def test_kubectl_lists_describes_and_watches(standing: Standing) -> None:
     folder, manifests = standing.folder, str(Path(__file__).parent / "one-share.yaml")
     kubectl(folder, "create", "-f", manifests)
     try:
-        kubectl(folder, "wait", "--for=condition=Ready", "pod/one", "--timeout=60s")
+        kubectl(folder, "wait", "--for=condition=Ready", "pod/one", "--timeout=300s")
         listed = kubectl(folder, "get", "nodes,pods,resourceclaims,resourceslices,deviceclasses,events")
         assert re.search(r"pod/one\s+1/1\s+Running", listed)
         assert re.search(r"resourceclaim\S*/one\s+allocated,reserved", listed)
@@ -265,7 +281,7 @@ def test_kubectl_lists_describes_and_watches(standing: Standing) -> None:
         try:
             assert watch.stdout is not None
             assert watch.stdout.readline() == "pod/one\n"
-            kubectl(folder, "delete", "pod", "one", "--wait=true", "--timeout=30s")
+            kubectl(folder, "delete", "pod", "one", "--wait=true", "--timeout=300s")
             assert watch.stdout.readline() == "pod/one\n"
         finally:
             watch.kill()
@@ -273,4 +289,4 @@ def test_kubectl_lists_describes_and_watches(standing: Standing) -> None:
             if watch.stdout:
                 watch.stdout.close()
     finally:
-        kubectl(folder, "delete", "-f", manifests, "--ignore-not-found", "--timeout=30s")
+        kubectl(folder, "delete", "-f", manifests, "--ignore-not-found", "--timeout=300s")

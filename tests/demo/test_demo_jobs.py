@@ -24,9 +24,9 @@ def folder() -> Iterator[Path]:
 
 
 def test_one_job_waits_for_another_and_one_grows(folder: Path) -> None:
-    command = [sys.executable, "-m", "koordra", "demo", "--jobs", "-o", "json", "--timeout", "280"]
+    command = [sys.executable, "-m", "koordra", "demo", "--jobs", "-o", "json", "--timeout", "900"]
     done = subprocess.run(
-        [*command, "--dir", str(folder)], capture_output=True, text=True, timeout=330, check=False
+        [*command, "--dir", str(folder)], capture_output=True, text=True, timeout=1000, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     shown = json.loads(done.stdout)

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.long
 
 EXAMPLES = manifests.deploy_folder() / "examples"
 FOLDERS = sorted(path.name for path in EXAMPLES.glob("legacy-*"))
-LONG = 120.0
+LONG = 600.0
 
 
 class LegacyDemo:

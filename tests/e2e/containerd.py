@@ -21,6 +21,7 @@ import grpc
 from tests.e2e.cri import Cri
 from tests.e2e.debian import Runtime
 from tests.e2e.images import PAUSE, write_images
+from tests.patience import PATIENCE
 
 CGROUPS = Path("/sys/fs/cgroup")
 SHIM_SOCKETS = Path("/run/containerd/s")
@@ -129,15 +130,15 @@ class Containerd:
             return
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
         self._process = None
 
     def ctr(self, *arguments: str) -> None:
         command = [str(self.runtime.ctr), "-a", str(self.folder / "c.sock"), "-n", "k8s.io", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, f"ctr {' '.join(arguments)}: {done.stderr}"
 
     def clean_up(self) -> None:
@@ -184,7 +185,7 @@ class Containerd:
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, *, seconds: float = 30.0, log: Path | None = None
+    condition: Callable[[], object], what: str, *, seconds: float = 3 * PATIENCE, log: Path | None = None
 ) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -206,7 +207,7 @@ def remove_cgroups(containers: Iterable[str]) -> None:
     """The containers' cgroups in every hierarchy; one whose last process is still dying is tried again for a while."""
     tops = [top for top in (*CGROUPS.glob("*/k8s.io"), CGROUPS / "k8s.io") if top.is_dir()]
     left = [path for top in tops for path in (top / name for name in containers) if path.is_dir()]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while left and time.monotonic() < deadline:
         for folder in left:
             with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ import grpc
 from grpc_tools import protoc
 
 from tests.e2e.images import BUSYBOX
+from tests.patience import PATIENCE
 
 HERE = Path(__file__).parent
 FOREVER = ("/bin/sleep", "2147483647")
@@ -79,7 +80,7 @@ class Cri:
         self._channel.close()
 
     def version(self) -> str:
-        return str(self._stub.Version(self._messages.VersionRequest(), timeout=5).runtime_version)
+        return str(self._stub.Version(self._messages.VersionRequest(), timeout=PATIENCE).runtime_version)
 
     def run_pod(
         self,
@@ -106,7 +107,7 @@ class Cri:
             ),
         )
         pod: str = self._stub.RunPodSandbox(
-            self._messages.RunPodSandboxRequest(config=config), timeout=60
+            self._messages.RunPodSandboxRequest(config=config), timeout=PATIENCE
         ).pod_sandbox_id
         self._configs[pod] = config
         self.made.append(pod)
@@ -141,11 +142,13 @@ class Cri:
         request = messages.CreateContainerRequest(
             pod_sandbox_id=pod, config=config, sandbox_config=self._configs[pod]
         )
-        self.made.append(str(self._stub.CreateContainer(request, timeout=60).container_id))
+        self.made.append(str(self._stub.CreateContainer(request, timeout=PATIENCE).container_id))
         return self.made[-1]
 
     def start(self, container: str) -> None:
-        self._stub.StartContainer(self._messages.StartContainerRequest(container_id=container), timeout=60)
+        self._stub.StartContainer(
+            self._messages.StartContainerRequest(container_id=container), timeout=PATIENCE
+        )
 
     def run(self, pod: str, name: str, spec: ContainerSpec) -> str:
         """Create and start."""
@@ -156,21 +159,23 @@ class Cri:
     def shell(self, container: str, script: str) -> Output:
         """Run a shell script in the container as root."""
         request = self._messages.ExecSyncRequest(
-            container_id=container, cmd=["/bin/sh", "-c", f"({script}) 2>&1"], timeout=20
+            container_id=container, cmd=["/bin/sh", "-c", f"({script}) 2>&1"], timeout=60
         )
-        answer = self._stub.ExecSync(request, timeout=30)
+        answer = self._stub.ExecSync(request, timeout=PATIENCE)
         return Output(answer.exit_code, answer.stdout.decode() + answer.stderr.decode())
 
     def oci_spec(self, container: str) -> str:
         """What the runtime gave to runc, as JSON text inside the verbose status."""
         request = self._messages.ContainerStatusRequest(container_id=container, verbose=True)
-        return str(self._stub.ContainerStatus(request, timeout=20).info["info"])
+        return str(self._stub.ContainerStatus(request, timeout=PATIENCE).info["info"])
 
     def pods(self) -> list[str]:
-        answer = self._stub.ListPodSandbox(self._messages.ListPodSandboxRequest(), timeout=20)
+        answer = self._stub.ListPodSandbox(self._messages.ListPodSandboxRequest(), timeout=PATIENCE)
         return [pod.id for pod in answer.items]
 
     def remove_pod(self, pod: str) -> None:
         """Stop and remove the pod with its containers."""
-        self._stub.StopPodSandbox(self._messages.StopPodSandboxRequest(pod_sandbox_id=pod), timeout=60)
-        self._stub.RemovePodSandbox(self._messages.RemovePodSandboxRequest(pod_sandbox_id=pod), timeout=60)
+        self._stub.StopPodSandbox(self._messages.StopPodSandboxRequest(pod_sandbox_id=pod), timeout=PATIENCE)
+        self._stub.RemovePodSandbox(
+            self._messages.RemovePodSandboxRequest(pod_sandbox_id=pod), timeout=PATIENCE
+        )

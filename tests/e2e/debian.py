@@ -171,7 +171,7 @@ def _apt(folder: Path, *, suite: str, archive: Archive) -> list[str]:
 
 def _output(command: list[str], *, cwd: Path | None = None) -> str:
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{Path(command[0]).name} {command[-1]}: {error}") from error
     if done.returncode != 0:

@@ -35,6 +35,7 @@ from koordra.kubeconfig import new_client
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 from tests.e2e.containerd import tail, wait_until
+from tests.patience import PATIENCE
 
 NODE = "e2e-node"
 NAMESPACE = "team-a"
@@ -100,10 +101,10 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
             try:
-                self._process.wait(30)
+                self._process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(10)
+                self._process.wait(PATIENCE)
             self._process = None
 
 
@@ -236,14 +237,14 @@ class KoordraNode:
     def call_prepare(self, name: str, uid: str) -> Any:
         request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[self._claim(name, uid)])
         with grpc.insecure_channel(f"unix://{self._endpoint()}") as channel:
-            answer = dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=45)
+            answer = dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=PATIENCE)
         assert list(answer.claims) == [uid]
         return answer.claims[uid]
 
     def unprepare(self, claim: Prepared) -> None:
         request = dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[self._claim(claim.name, claim.uid)])
         with grpc.insecure_channel(f"unix://{self._endpoint()}") as channel:
-            answer = dra_v1_pb2_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=45)
+            answer = dra_v1_pb2_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=PATIENCE)
         assert answer.claims[claim.uid].error == ""
 
     @property
@@ -254,9 +255,9 @@ class KoordraNode:
         """Registration, as the kubelet's plugin watcher does it."""
         with grpc.insecure_channel(f"unix://{self._registration}") as channel:
             stub = pluginregistration_pb2_grpc.RegistrationStub(channel)
-            info = stub.GetInfo(pluginregistration_pb2.InfoRequest(), timeout=10, wait_for_ready=True)
+            info = stub.GetInfo(pluginregistration_pb2.InfoRequest(), timeout=PATIENCE, wait_for_ready=True)
             stub.NotifyRegistrationStatus(
-                pluginregistration_pb2.RegistrationStatus(plugin_registered=True), timeout=10
+                pluginregistration_pb2.RegistrationStatus(plugin_registered=True), timeout=PATIENCE
             )
         assert (info.type, info.name, info.supported_versions[0]) == (
             "DRAPlugin",

@@ -23,6 +23,7 @@ from tests.e2e.images import BUSYBOX
 from tests.e2e.node import Prepared
 from tests.e2e.test_containers import ALLOWED, REFUSED, environment, limits_of, node_of, opens, share_of
 from tests.e2e.watched_node import WatchedNode
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -263,7 +264,7 @@ def hostpath_race(scene: Scene) -> str:
                 outcomes.add(scene.denied(container))
         finally:
             stop.set()
-            racer.join(10)
+            racer.join(PATIENCE)
     return "open" if "open" in outcomes else "denied"
 
 

@@ -44,6 +44,7 @@ from tests.e2e.test_containers import (
     verbs_of,
 )
 from tests.e2e.watched_node import WatchedNode
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -322,14 +323,14 @@ class Churn:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
     def wait_for_more(self, count: int) -> None:
         """Until so many more were made."""
         with self._more:
             wanted = len(self.made) + count
-            assert self._more.wait_for(lambda: len(self.made) >= wanted, 60)
+            assert self._more.wait_for(lambda: len(self.made) >= wanted, PATIENCE)
 
     def missed(self) -> list[str]:
         """The names of those that run and were not adjusted."""
@@ -401,7 +402,7 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
 
@@ -412,7 +413,7 @@ def test_long_messages_in_both_directions(
 ) -> None:
     plugin = Large()
     with Peer(plugin, containerd):
-        assert plugin.synchronized.wait(30)
+        assert plugin.synchronized.wait(PATIENCE)
         variables = {f"V{n}": "y" * 10_000 for n in range(size // 10_000)}
         asked = containerd.cri.create(pod, "long-request", ContainerSpec(env=variables))
         assert plugin.largest > size
@@ -440,7 +441,7 @@ def test_two_hundred_containers_in_synchronize(
             containerd.cri.create(pods[n % 20], f"many-{n}", spec)
         plugin = Large()
         with Peer(plugin, containerd):
-            assert plugin.synchronized.wait(60)
+            assert plugin.synchronized.wait(PATIENCE)
         assert len([each for each in plugin.listed if each.name.startswith("many-")]) == 200
     finally:
         for pod in pods:
@@ -480,7 +481,7 @@ def test_another_plugins_gpu_is_rejected_or_found(
     card = node_of(node.machine.gpus[4])
     plugin = GivesCards("/dev/anything", card.major, card.minor)
     with Peer(plugin, containerd, name="giver", index=index):
-        assert plugin.synchronized.wait(30)
+        assert plugin.synchronized.wait(PATIENCE)
         if index == "10" or fails_closed(containerd):
             with pytest.raises(grpc.RpcError, match="koordra refuses"):
                 containerd.cri.create(pod, "c", ContainerSpec())
@@ -583,4 +584,4 @@ def test_koordinator_mode_does_not_start_without_the_policy(node: WatchedNode) -
     refused.start()
     wait_until(lambda: "there is no ValidatingAdmissionPolicy" in refused.log.read_text(), "its reason")
     assert refused._process is not None
-    assert refused._process.wait(20) == 1
+    assert refused._process.wait(PATIENCE) == 1

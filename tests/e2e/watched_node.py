@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.e2e.containerd import Containerd
 from tests.e2e.node import NODE, KoordraNode, Process
+from tests.patience import PATIENCE
 
 BUNDLES = "state/io.containerd.runtime.v2.task/k8s.io"
 
@@ -38,7 +39,7 @@ class WatchedNode(KoordraNode):
 
     def metric(self, name: str) -> float:
         """One sample of the first hook's metrics, by its name with labels; 0 where there is none."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE) as answer:
             text = answer.read().decode()
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0

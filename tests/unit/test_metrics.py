@@ -10,11 +10,12 @@ import pytest
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics, parse_address, serve
 from tests.fakes.metric_samples import sample
+from tests.patience import PATIENCE
 
 
 def read(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -19,6 +19,7 @@ from koordra.api.objects import spec_of
 from koordra.errors import NotFound
 from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -58,7 +59,7 @@ def test_it_takes_the_lease_and_releases_it_on_sigterm(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE)
     finally:
         running.kill()
         running.wait()
@@ -83,7 +84,7 @@ def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Pa
 
     def answers(path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, ""
@@ -99,7 +100,7 @@ def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Pa
         text = answers("/metrics")[1]
     finally:
         running.terminate()
-        running.wait(15)
+        running.wait(PATIENCE)
         stop.set()
     assert "koordra_controller_leading 1.0" in text
     assert 'koordra_controller_conflicts_total{reason="ForeignWriter"} 0.0' in text

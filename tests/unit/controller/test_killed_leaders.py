@@ -117,7 +117,7 @@ class Controllers:
     def kill(self, name: str) -> None:
         found = self.running.pop(name)
         found.send_signal(signal.SIGKILL)
-        assert found.wait(30) == -signal.SIGKILL
+        assert found.wait(PATIENCE) == -signal.SIGKILL
 
     def end(self) -> None:
         for found in self.running.values():

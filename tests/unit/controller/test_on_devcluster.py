@@ -29,8 +29,7 @@ from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
-
-PATIENCE = 20.0
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def controller(kubeconfig: str) -> Iterator[Callable[..., Callable[[], None]]]:
 
         def end() -> None:
             stop.set()
-            thread.join(timeout=10)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
         stops.append(end)

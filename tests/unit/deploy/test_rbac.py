@@ -26,6 +26,7 @@ from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.cluster.waiting import eventually
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -115,7 +116,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
     yield cluster
     cluster.server.terminate()
-    cluster.server.wait(20)
+    cluster.server.wait(PATIENCE)
 
 
 def a_claim(name: str, **exactly: Any) -> dict[str, Any]:
@@ -180,7 +181,7 @@ def play(cluster: Cluster) -> None:
 
     client.create(kinds.RESOURCE_CLAIMS, a_claim("one"), namespace="default")
     client.create(kinds.PODS, a_pod("one", resourceClaimName="one"), namespace="default")
-    eventually(lambda: _bound(client, "one"), "the pod bound", timeout=60)
+    eventually(lambda: _bound(client, "one"), "the pod bound")
     client.create(kinds.RESOURCE_CLAIMS, a_claim("two"), namespace="default")
     client.create(kinds.PODS, a_pod("two", resourceClaimName="two"), namespace="default")
     client.create(kinds.PODS, a_pod("lost", resourceClaimName="nobody"), namespace="default")
@@ -206,10 +207,10 @@ def _bound(client: KubeClient, name: str) -> bool:
 def test_rbac_is_exactly_what_is_used(cluster: Cluster) -> None:
     later = {("", "secrets", "update"), ("", "events", "patch")}
     with running(cluster):
-        eventually(cluster.installation.webhook_answers, "the webhook", timeout=90)
+        eventually(cluster.installation.webhook_answers, "the webhook")
         play(cluster)
         used_up(cluster, granted() - UNSEEN - NOT_PLAYED - later)
-        eventually(lambda: _told(cluster.client, "two"), "an Event on the claim that has to wait", timeout=60)
+        eventually(lambda: _told(cluster.client, "two"), "an Event on the claim that has to wait")
     damaged = cluster.client.get(SECRETS, "koordra-webhook-tls", namespace="koordra-system")
     cluster.client.update(SECRETS, {**damaged, "data": {"tls.crt": "", "tls.key": ""}})
     with running(cluster):  # it tells again what the first one told: the same Event, counted up
@@ -228,11 +229,11 @@ def running(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def used_up(cluster: Cluster, wanted: set[Right]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while wanted - cluster.used() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert wanted - cluster.used() == set(), "granted, but never used"

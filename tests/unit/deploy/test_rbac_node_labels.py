@@ -20,6 +20,7 @@ from koordra.kubeconfig import new_client
 from tests.cluster.installation import ROOT, Installation, free_port
 from tests.cluster.test_peers import OWN_NODE, Plugin
 from tests.cluster.waiting import eventually
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -48,7 +49,7 @@ def cluster(folder: Path) -> Iterator[KubeClient]:
         yield client
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(PATIENCE)
 
 
 def _answers(client: KubeClient) -> bool:

@@ -18,6 +18,7 @@ from koordra.errors import NotFound
 from koordra.kube import KubeClient
 from tests.cluster.installation import ROOT, account_kubeconfig
 from tests.cluster.waiting import eventually
+from tests.patience import PATIENCE
 from tests.unit.deploy.test_rbac import Cluster, Right
 
 pytestmark = pytest.mark.long
@@ -53,7 +54,7 @@ class Elastic(Cluster):
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def cluster(tmp_path: Path) -> Iterator[Elastic]:
     cluster = Elastic(tmp_path)
     yield cluster
     cluster.server.terminate()
-    cluster.server.wait(20)
+    cluster.server.wait(PATIENCE)
 
 
 def play(client: KubeClient) -> None:
@@ -88,27 +89,25 @@ def play(client: KubeClient) -> None:
     requests = {"elasticgpu.io/gpu-core": 100}
     spec = {"elasticGPUClassName": "shares", "resources": {"requests": requests}}
     client.create(ELASTIC_CLAIMS, {"metadata": {"name": "a"}, "spec": spec}, namespace="default")
-    (binding,) = eventually(lambda: client.list(ELASTIC_GPUS)[0], "the ElasticGPU", timeout=60)
+    (binding,) = eventually(lambda: client.list(ELASTIC_GPUS)[0], "the ElasticGPU")
     client.patch(ELASTIC_GPUS, objects.name(binding), {"spec": {"nodeName": "elsewhere"}})
-    eventually(lambda: client.list(GPUS)[0], "the GPU", timeout=60)
+    eventually(lambda: client.list(GPUS)[0], "the GPU")
     client.patch(GPUS, "node-1-gpu-0", {"spec": {"index": 7}})
-    eventually(
-        lambda: client.get(GPUS, "node-1-gpu-0")["spec"]["index"] == 0, "the GPU put right", timeout=60
-    )
+    eventually(lambda: client.get(GPUS, "node-1-gpu-0")["spec"]["index"] == 0, "the GPU put right")
     client.delete(ELASTIC_CLAIMS, "a", namespace="default")
-    eventually(lambda: _phase(client, objects.name(binding)) == "Released", "the share Released", timeout=60)
+    eventually(lambda: _phase(client, objects.name(binding)) == "Released", "the share Released")
     client.delete(ELASTIC_GPUS, objects.name(binding))
-    eventually(lambda: not client.list(kinds.RESOURCE_CLAIMS)[0], "the share free", timeout=60)
-    eventually(lambda: not client.list(ELASTIC_GPUS)[0], "its ElasticGPU gone", timeout=60)
+    eventually(lambda: not client.list(kinds.RESOURCE_CLAIMS)[0], "the share free")
+    eventually(lambda: not client.list(ELASTIC_GPUS)[0], "its ElasticGPU gone")
     fields = {"egpuBindingMode": "Immediate"}
     client.create(ELASTIC_CLASSES, {"metadata": {"name": "loose"}, "provisioner": provisioner, **fields})
     spec = {"elasticGPUClassName": "loose", "resources": {"requests": requests}}
     client.create(ELASTIC_CLAIMS, {"metadata": {"name": "b"}, "spec": spec}, namespace="default")
-    eventually(lambda: client.list(ELASTIC_GPUS)[0], "another ElasticGPU", timeout=60)
+    eventually(lambda: client.list(ELASTIC_GPUS)[0], "another ElasticGPU")
     client.delete(ELASTIC_CLAIMS, "b", namespace="default")
-    eventually(lambda: not client.list(ELASTIC_GPUS)[0], "it gone", timeout=60)
+    eventually(lambda: not client.list(ELASTIC_GPUS)[0], "it gone")
     client.delete(kinds.RESOURCE_SLICES, "s")
-    eventually(lambda: not client.list(GPUS)[0], "the GPU gone", timeout=60)
+    eventually(lambda: not client.list(GPUS)[0], "the GPU gone")
 
 
 def _phase(client: KubeClient, name: str) -> str:
@@ -123,7 +122,7 @@ def test_the_rights_are_exactly_what_is_used(cluster: Elastic) -> None:
     everything = own | granted(ROOT / "controller" / "rbac.yaml")
     with cluster.serving():
         play(cluster.client)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while own - cluster.used() and time.monotonic() < deadline:
             time.sleep(0.2)
     assert own - cluster.used() == set(), "granted, but never used"

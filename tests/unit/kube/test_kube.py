@@ -19,6 +19,7 @@ from koordra.api.objects import Object
 from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from koordra.watch import WatchCache, retried
+from tests.patience import PATIENCE
 
 
 class ScriptedServer:
@@ -317,12 +318,12 @@ def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(
     )
     thread = threading.Thread(target=cache.run, args=(stop,), daemon=True)
     thread.start()
-    assert cache.wait_synced(5)
-    deadline = time.monotonic() + 5
+    assert cache.wait_synced(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
     while ("DELETED", "lost") not in seen and time.monotonic() < deadline:
         time.sleep(0.01)
     stop.set()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert seen == [
         ("ADDED", "kept"),

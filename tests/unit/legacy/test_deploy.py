@@ -24,6 +24,7 @@ from koordra.topology.presets.mig import cards
 from koordra_devcluster.apiserver.access import cel_policies
 from tests.cluster.installation import Installation, account_kubeconfig
 from tests.cluster.waiting import eventually
+from tests.patience import PATIENCE
 from tests.unit.deploy.test_rbac import Cluster, Right, used_up
 from tests.unit.legacy.cluster import Object, container, pod
 
@@ -135,7 +136,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.installation.apply()
     yield cluster
     cluster.server.terminate()
-    cluster.server.wait(20)
+    cluster.server.wait(PATIENCE)
 
 
 def controller(cluster: Cluster) -> subprocess.Popen[bytes]:
@@ -162,8 +163,8 @@ def controller(cluster: Cluster) -> subprocess.Popen[bytes]:
 def test_rbac_is_exactly_what_is_used(cluster: Cluster) -> None:
     process = controller(cluster)
     try:
-        eventually(cluster.installation.webhook_answers, "the webhook", timeout=90)
-        eventually(lambda: _made(cluster, "a"), "a rewritten pod", timeout=60)
+        eventually(cluster.installation.webhook_answers, "the webhook")
+        eventually(lambda: _made(cluster, "a"), "a rewritten pod")
 
         def marked() -> bool:
             """A second pod marks the template of the first, once that is older than half the grace."""
@@ -173,13 +174,13 @@ def test_rbac_is_exactly_what_is_used(cluster: Cluster) -> None:
                 if resource == "resourceclaimtemplates"
             )
 
-        eventually(marked, "a template that is used again", timeout=60)
+        eventually(marked, "a template that is used again")
         for name in ("a", "again"):
             cluster.client.delete(kinds.PODS, name, namespace="default", grace_period=0)
         used_up(cluster, granted())
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
     refused = {
         (line["group"], line["resource"], line["verb"]) for line in cluster.requests() if line["code"] == 403
     }

@@ -21,6 +21,7 @@ from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
 from koordra.watch import WatchCache
 from tests.fakes.joint_cluster import JointCluster
+from tests.patience import PATIENCE
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
 
 GPU = {"nvidia.com/gpu": 1}
@@ -205,7 +206,7 @@ def leader() -> Iterator[Callable[..., Leader]]:
         apis.append(api)
         made = Leader(api)
         made.keeper.start(made, stop)  # type: ignore[arg-type]
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + PATIENCE
         while not made.keeper._is_read():
             assert time.monotonic() < ends
             time.sleep(0.01)

@@ -21,9 +21,8 @@ from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from koordra.metrics import Metrics
 from koordra_devcluster.control_plane import ControlPlane
+from tests.patience import PATIENCE
 from tests.unit.legacy.cluster import pod
-
-PATIENCE = 40.0
 
 
 class Counting(KubeClient):
@@ -84,7 +83,7 @@ def test_a_leader_with_everything_on_watches_pods_once_and_its_webhook_once(plan
         assert leader.open["pods"] == webhook.open["pods"] == 1
     finally:
         stop.set()
-        term.join(30)
+        term.join(PATIENCE)
 
 
 def test_the_webhook_keeps_of_a_pod_only_what_it_counts() -> None:

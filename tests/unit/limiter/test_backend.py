@@ -24,6 +24,7 @@ from koordra.kubelet_plugin.isolation.limiter.backend import (
     LimiterIsolation,
     override_driver_mounts,
 )
+from tests.patience import PATIENCE
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -132,7 +133,7 @@ def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["past"] == 2
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             (seen,) = limiter_usage.read(backend.claims / CLAIM).processes
             if seen.host_pid:

@@ -24,8 +24,7 @@ from koordra.metrics import Metrics
 from koordra.process import spawn
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
-
-PATIENCE = 30.0
+from tests.patience import PATIENCE
 
 
 def test_brisk_while_something_happens_and_quiet_after() -> None:

@@ -25,6 +25,7 @@ from koordra.kubelet_plugin.isolation.limiter.processes import start_time
 from koordra.kubelet_plugin.isolation.limiter.region import SLOTS_MAX
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.isolation.limiter.usage import REFUSED_SHOWN
+from tests.patience import PATIENCE
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -108,7 +109,7 @@ def test_a_process_without_a_slot_calls_too(built: Path, claim: Path) -> None:
     broker.on_call = called.set
     with all_slots_owned(claim), running(built, claim) as said:
         assert said["init"] == NOT_PERMITTED
-        assert called.wait(30.0)
+        assert called.wait(PATIENCE)
     broker.forget("c")
 
 
@@ -136,12 +137,12 @@ def test_who_calls_and_says_nothing_keeps_no_other_claim_waiting(
     with call(tmp_path / "a", b""):
         for _ in range(3):
             with call(tmp_path / "b", struct.pack("=QQ", SLOTS_MAX, 0)):
-                assert called.acquire(timeout=30)
+                assert called.acquire(timeout=PATIENCE)
         broker.forget("a")
         (tmp_path / "a" / "broker.sock").unlink()
         broker.listen("a")
         with call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):
-            assert called.acquire(timeout=30)
+            assert called.acquire(timeout=PATIENCE)
     assert broker.caller(os.getpid(), start_time(os.getpid()) or 0) == "a"
 
 
@@ -156,8 +157,8 @@ def test_who_calls_and_says_nothing_keeps_his_own_claim_waiting_for_a_moment(
     broker.listen("a")
     silent = [call(tmp_path / "a", b"") for _ in range(5)]
     with call(tmp_path / "a", b"short"), call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):
-        assert called.acquire(timeout=30)
+        assert called.acquire(timeout=PATIENCE)
     for each in silent:
-        each.settimeout(30)
+        each.settimeout(PATIENCE)
         assert each.recv(1) == b"", "hung up"
         each.close()

@@ -13,6 +13,7 @@ import pytest
 from koordra._proto.nri import nri_pb2
 from koordra.nri.stub import Plugin
 from tests.fakes.nri_runtime import NEW, OLD, FakeRuntime, PluginConnection, StatusError, Version
+from tests.patience import PATIENCE
 
 README = Path(__file__).resolve().parents[3] / "koordra" / "nri" / "README.md"
 
@@ -37,7 +38,7 @@ def test_it_dials_numbers_refuses_and_ends(tmp_path: Path, version: Version) -> 
             create(connection, "b", **{"example.org/forbidden": ""})
         connection.announce(nri_pb2.Event.REMOVE_CONTAINER, container=nri_pb2.Container(name="old"))
         assert create(connection, "c") == "2"
-        printed, _ = process.communicate(timeout=20)
+        printed, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -72,7 +73,7 @@ def test_it_is_launched_with_nothing_but_a_socket() -> None:
         connection.handshake()
         assert create(connection, "a") == "1"
         connection.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.wait()

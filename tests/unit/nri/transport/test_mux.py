@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from koordra.errors import NRIError, ProtocolError
 from koordra.nri.transport import mux
+from tests.patience import PATIENCE
 
 
 def payloads(frames: list[bytes]) -> list[tuple[int, bytes]]:
@@ -60,7 +61,7 @@ def test_frames_survive_any_cutting_of_the_byte_stream(
             step = cuts[turn % len(cuts)]
             theirs.sendall(stream[position : position + step])
             position, turn = position + step, turn + 1
-    reader.join(5)
+    reader.join(PATIENCE)
     assert found == frames
 
 
@@ -133,6 +134,6 @@ def test_close_wakes_the_reader() -> None:
     reader = threading.Thread(target=trunk.run)
     reader.start()
     trunk.close()
-    reader.join(5)
+    reader.join(PATIENCE)
     assert not reader.is_alive()
     theirs.close()

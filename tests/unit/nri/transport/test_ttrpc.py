@@ -14,6 +14,7 @@ from koordra._proto.nri import nri_pb2, ttrpc_pb2
 from koordra.errors import NRIError, ProtocolError, RemoteError
 from koordra.nri.transport import mux, ttrpc
 from koordra.nri.transport.ttrpc import Caller, Code, Frame, encode
+from tests.patience import PATIENCE
 
 REGISTER = bytes.fromhex(
     "0000000200000051"  # mux: connection 2, 81 bytes
@@ -39,13 +40,13 @@ def test_register_plugin_is_the_known_bytes() -> None:
     calling = threading.Thread(
         target=caller.call,
         args=("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", register_request(), nri_pb2.Empty),
-        kwargs={"timeout": 5.0},
+        kwargs={"timeout": PATIENCE},
     )
     calling.start()
     while not sent:
         calling.join(0.01)
     caller.on_frame(next(ttrpc.Decoder().feed(bytes.fromhex("00000000000000010200"))))
-    calling.join(5)
+    calling.join(PATIENCE)
     assert not calling.is_alive()
     assert b"".join(sent) == REGISTER
 
@@ -119,7 +120,7 @@ def test_answers_may_come_in_any_order() -> None:
     results: dict[str, str] = {}
 
     def call(name: str) -> None:
-        answer = caller.call("s", name, nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=5)
+        answer = caller.call("s", name, nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=PATIENCE)
         results[name] = answer.name
 
     threads = [threading.Thread(target=call, args=(f"m{n}",)) for n in range(4)]
@@ -131,7 +132,7 @@ def test_answers_may_come_in_any_order() -> None:
         payload = nri_pb2.PluginInstance(name=f"answer {stream}").SerializeToString()
         caller.on_frame(ttrpc.response_frame(stream, payload))
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
     assert streams == [1, 3, 5, 7]
     assert sorted(results.values()) == ["answer 1", "answer 3", "answer 5", "answer 7"]
 
@@ -157,13 +158,13 @@ def immediate(*frames: Frame) -> Caller:
 )
 def test_bad_answers_are_errors_of_ours(frame: Frame, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        immediate(frame).call("s", "m", nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=5)
+        immediate(frame).call("s", "m", nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=PATIENCE)
 
 
 def test_stray_frames_do_no_harm() -> None:
     good = ttrpc.response_frame(1, nri_pb2.PluginInstance(name="ok").SerializeToString())
     caller = immediate(ttrpc.response_frame(99), Frame(1, 77, b"?"), Frame(1, ttrpc.DATA), good)
-    assert caller.call("s", "m", nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=5).name == "ok"
+    assert caller.call("s", "m", nri_pb2.Empty(), nri_pb2.PluginInstance, timeout=PATIENCE).name == "ok"
 
 
 def test_no_answer_in_time_is_a_deadline() -> None:
@@ -176,7 +177,7 @@ def test_the_end_of_the_connection_fails_what_waits_and_what_comes() -> None:
     caller = Caller(lambda _message: threading.Thread(target=caller.close, args=(NRIError("gone"),)).start())
     for _ in range(2):
         with pytest.raises(NRIError, match="m: gone"):
-            caller.call("s", "m", nri_pb2.Empty(), nri_pb2.Empty, timeout=5)
+            caller.call("s", "m", nri_pb2.Empty(), nri_pb2.Empty, timeout=PATIENCE)
 
 
 def test_a_failed_write_leaves_nothing_behind() -> None:
@@ -185,5 +186,5 @@ def test_a_failed_write_leaves_nothing_behind() -> None:
 
     caller = Caller(fail)
     with pytest.raises(NRIError, match="cannot write"):
-        caller.call("s", "m", nri_pb2.Empty(), nri_pb2.Empty, timeout=5)
+        caller.call("s", "m", nri_pb2.Empty(), nri_pb2.Empty, timeout=PATIENCE)
     caller.close(NRIError("gone"))
