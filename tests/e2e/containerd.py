@@ -26,7 +26,7 @@ from tests.patience import PATIENCE
 CGROUPS = Path("/sys/fs/cgroup")
 SHIM_SOCKETS = Path("/run/containerd/s")
 
-# restrict_oom_score_adj: root without CAP_SYS_RESOURCE cannot lower it. Requests of NRI plugins get 5 s instead of 2 s, since
+# restrict_oom_score_adj: root without CAP_SYS_RESOURCE cannot lower it. Requests of NRI plugins get 20 s instead of 2 s, since
 # the machine may be busy with other tests.
 _CRI_V3 = """
 [plugins.'io.containerd.cri.v1.images']
@@ -80,8 +80,8 @@ state = '{folder}/state'
   socket_path = '{folder}/nri.sock'
   plugin_path = '{folder}/nri.d'
   plugin_config_path = '{folder}/nri.conf.d'
-  plugin_registration_timeout = '5s'
-  plugin_request_timeout = '5s'
+  plugin_registration_timeout = '20s'
+  plugin_request_timeout = '20s'
 """
 
 

@@ -40,7 +40,7 @@ def test_register_plugin_is_the_known_bytes() -> None:
     calling = threading.Thread(
         target=caller.call,
         args=("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", register_request(), nri_pb2.Empty),
-        kwargs={"timeout": PATIENCE},
+        kwargs={"timeout": 5.0},
     )
     calling.start()
     while not sent:
