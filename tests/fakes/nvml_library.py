@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,21 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from koordra.kubelet_plugin.discovery.nvml_gpus import ARCHITECTURES
 from koordra.topology.machine import Gpu, Machine
+from tests.fakes.native import BUILT, ROOT, make
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "native" / "test" / "nvml"
 
 
 def build() -> Path:
     """The folder with the library; skips where there is no compiler."""
-    if not shutil.which("make") or not shutil.which("cc"):
-        pytest.skip("no C compiler: the fake libnvidia-ml.so.1 needs make and cc")
-    folder = ROOT / "build" / "native" / "nvml"
-    subprocess.run(["make", "-s", "-C", str(SOURCE), f"OUT={folder}"], check=True)
+    folder = BUILT / "nvml"
+    make(SOURCE, out=folder)
     return folder
 
 

@@ -51,10 +51,11 @@ Updater = Callable[[nri_pb2.ContainerUpdate], bool]
 
 @dataclass(frozen=True, slots=True)
 class NriSettings:
-    """Timeouts in seconds. `version`: the NRI version told to plugins ("" before 0.12)."""
+    """Timeouts in seconds, longer than those of real runtimes (5 and 2): a whole cluster shares one machine, which may be
+    busy. `version`: the NRI version told to plugins ("" before 0.12)."""
 
-    registration_timeout: float = 5.0
-    request_timeout: float = 2.0
+    registration_timeout: float = 30.0
+    request_timeout: float = 30.0
     dedicated: bool = True
     version: str = "v0.12.0"
     required_plugins: Sequence[str] = ()

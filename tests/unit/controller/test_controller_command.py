@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from koordra.api.objects import spec_of
 from koordra.errors import NotFound
 from koordra.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
+from tests.cluster.installation import free_port
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -76,9 +76,7 @@ def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Pa
     plane = ControlPlane(tmp_path)
     plane.start(stop)
     client = new_client(str(plane.kubeconfig))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     arguments = ["--kubeconfig", str(plane.kubeconfig), flag, "--metrics-address", address]
     running = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.DEVNULL)
 

@@ -278,7 +278,7 @@ def test_a_controller_that_was_stopped_half_way_is_made_good_by_the_next(
 def test_a_standby_takes_over_when_the_leader_goes(
     client: KubeClient, controller: Callable[..., Callable[[], None]]
 ) -> None:
-    times = LeaseTimes(lease=4.0, retry=0.5, timeout=2.0)
+    times = LeaseTimes(lease=60.0, retry=0.5, timeout=10.0)
     end = controller(identity="one", leader_elect=True, times=times)
 
     def holder() -> str:

@@ -91,7 +91,7 @@ def client(server: ScriptedServer, tmp_path: Path) -> KubeClient:
     }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
-    return new_client(str(path), timeout=2)
+    return new_client(str(path), timeout=PATIENCE)
 
 
 def pod(name: str, version: int) -> Object:

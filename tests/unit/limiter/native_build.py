@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[3]
-OUT = ROOT / "build" / "native"
+from tests.fakes.native import BUILT, ROOT, make
 
 
 def build() -> Path:
     """The folder with the libraries and test programs; skips where there is no compiler."""
-    if not shutil.which("make") or not shutil.which("cc"):
-        pytest.skip("no C compiler: the limiter needs make and cc")
-    done = subprocess.run(
-        ["make", "-s", "-j2", "-C", str(ROOT / "native"), f"OUT={OUT}", "python-programs"],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return OUT
+    make(ROOT / "native", "python-programs", out=BUILT)
+    return BUILT
 
 
 def environment(built: Path, *, regions: Path, world: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from koordra._proto.nri import nri_pb2
 from koordra.errors import NRIError
 from koordra.node_state.locks import HOOK_LOCK, node_lock
 from koordra.nri.service import first_start
+from tests.cluster.installation import free_port
 from tests.fakes.nri_runtime import FakeRuntime, PluginConnection
 from tests.patience import PATIENCE
 from tests.unit.nri.node_state import NODE, guarded_json, write
@@ -115,12 +115,6 @@ def test_a_bad_index_is_an_input_error(processes: Processes) -> None:
     ended = subprocess.run([sys.executable, "-m", "koordra", "nri", *flags], capture_output=True, check=False)
     assert ended.returncode == 2
     assert b"NRI plugin index: '9'; use exactly two digits" in ended.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int, path: str) -> tuple[int, str]:
