@@ -140,7 +140,7 @@ class _Planning:
             refused = self._place(group)
             if refused is not None:
                 errors.append(refused)
-        if errors and len(errors) == len(groups) and not self.report_errors:
+        if errors and len(errors) == len(groups) and not (self.report_errors or self.result.allocations):
             raise errors[0]
         return self.result
 
@@ -161,12 +161,12 @@ class _Planning:
                     raise self.cluster.refused[claim.key]
             decision = self.engine.decide(group, excluded=excluded)
         except ClaimRefused as error:
-            return self._refuse(group, error)
+            return self._place_pod_by_pod(group) if len(group.pods) > 1 else self._refuse(group, error)
         if isinstance(decision, Offer):
             self._commit(group, decision)
             return None
         why = explain(self.engine, group, excluded=excluded)
-        if len(group.pods) > 1 and why.error is None:
+        if len(group.pods) > 1:
             return self._place_pod_by_pod(group)
         reasons = why.reasons
         if not self.engine.index.nodes:
