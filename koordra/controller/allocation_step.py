@@ -15,6 +15,8 @@ by the node's own predicates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -110,7 +112,7 @@ class AllocationStep:
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
         """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to the next one."""
-        excluded = self._excluded(group)
+        excluded = [self._excluded(group, part) for part in group.parts]
         basis = basis_of(group, epoch, excluded)
         if self.queue.is_unchanged(group, basis, now):
             return
@@ -119,14 +121,16 @@ class AllocationStep:
         if pause is not None:
             self.queue.waits(group, basis, now + pause)
 
-    def _excluded(self, group: Group) -> Excluded:
-        """Where several things keep it off a node, the last one's words are told."""
+    def _excluded(self, group: Group, part: Group | None = None) -> Excluded:
+        """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept off by nothing that
+        concerns the others only. Where several things keep it off a node, the last one's words are told."""
+        part = part or group
         return {
             **self.gangs.reserved(group),
             **self.reservations.excluded_nodes(group.key, group.urgency),
-            **self._predicates.of(group),
-            **self._context.node_backoff.excluded_nodes(group.pods, self._context.clock()),
-            **self.conflicts.excluded(group),
+            **self._predicates.of(part),
+            **self._context.node_backoff.excluded_nodes(part.pods, self._context.clock()),
+            **self.conflicts.excluded(part),
         }
 
     # carrying out
@@ -194,12 +198,13 @@ class AllocationStep:
         return True
 
 
-def best_placement(group: Group, placer: Placer, excluded: Excluded) -> GroupPlacement:
-    """The whole group, or its most urgent pod that fits alone; otherwise why the whole group waits."""
-    whole = placer.place(group, excluded)
-    if not whole.allocations and len(group.members) > 1:
-        for member in group.members:
-            alone = placer.place(Group((member,)), excluded)
-            if alone.allocations:
-                return alone
-    return whole
+def best_placement(group: Group, placer: Placer, excluded: Sequence[Excluded]) -> GroupPlacement:
+    """The whole group, or its most urgent pod that fits alone, with the reasons why the whole group or the rest of it waits.
+    `excluded`: of each part."""
+    tried: list[GroupPlacement] = []
+    for part, kept_off in zip(group.parts, excluded, strict=True):
+        tried.append(placer.place(part, kept_off))
+        if given := tried[-1].allocations:
+            rest = {key: why for key, why in tried[0].reasons.items() if key not in given}
+            return replace(tried[-1], reasons=rest)
+    return replace(tried[0], undecided=any(one.undecided for one in tried))

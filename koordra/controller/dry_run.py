@@ -94,12 +94,15 @@ def _run(
     found: dict[str, GroupPlacement] = {}
     nowhere: list[Group] = []
     for group in sorted(groups.values(), key=lambda group: group.urgency):
-        excluded = {
-            **reservations.excluded_nodes(group.key, group.urgency),
-            **predicates.of(group),
-            **backoff.excluded_nodes(group.pods, 0.0),
-            **conflicts.excluded(group),
-        }
+        excluded = [
+            {
+                **reservations.excluded_nodes(group.key, group.urgency),
+                **predicates.of(part),
+                **backoff.excluded_nodes(part.pods, 0.0),
+                **conflicts.excluded(part),
+            }
+            for part in group.parts
+        ]
         placement = best_placement(group, placer, excluded)
         if not placement.allocations:
             nowhere.append(group)

@@ -229,8 +229,8 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
     return frozenset(map(objects.uid, first[:MAX_CONSUMERS]))
 
 
-def basis_of(group: Group, epoch: int, excluded: Excluded) -> Basis:
-    """What a plan for this group depends on; specs of claims cannot change."""
+def basis_of(group: Group, epoch: int, excluded: Sequence[Excluded]) -> Basis:
+    """What a plan for this group depends on; specs of claims cannot change. `excluded`: of each of its parts."""
     pods = tuple(
         (
             objects.uid(member.pod),
@@ -241,4 +241,4 @@ def basis_of(group: Group, epoch: int, excluded: Excluded) -> Basis:
         )
         for member in group.members
     )
-    return (epoch, pods, tuple((node, excluded[node].detail) for node in sorted(excluded)))
+    return (epoch, pods, tuple(tuple((node, of[node].detail) for node in sorted(of)) for of in excluded))

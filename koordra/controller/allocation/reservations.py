@@ -4,8 +4,9 @@ others were evicted for. Pure but for what it remembers.
 Small claims fit into every gap, so a claim for a whole node might wait for ever while gaps come and go. The rule:
 
     a group of pods that fitted nowhere for STARVES_AFTER seconds (as this controller has seen it), and that would
-    fit on some node if koordra's claims there were gone, gets that node reserved: groups that come *after* it in
-    the order of planning (priority, then age) are not placed there; those before it are
+    fit on some node, as a whole or one of its pods alone, if koordra's claims there were gone, gets that node
+    reserved: groups that come *after* it in the order of planning (priority, then age) are not placed there;
+    those before it are
     the node is the one with the fewest devices in use, then by name
     at most max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first
     a reservation lasts WINDOW seconds, then rests for REST seconds, so that a node whose claims never end is
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
@@ -38,7 +40,7 @@ STARVES_AFTER: Final = 300.0
 WINDOW: Final = 1200.0
 REST: Final = 300.0
 MOST_TRIED: Final = 16
-"""Nodes that are looked at for one group in one pass."""
+"""Nodes that are looked at for one part of a group in one pass, and parts of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,9 @@ class Reservations:
     def _reserve(self, group: Group, placer: Placer, now: float) -> None:
         taken = {node for held in self._held.values() for node in held.nodes}
         free = [info for name, info in placer.nodes.items() if name not in taken and info.holders]
-        for info in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
-            if placer.fits_when_empty(group, info):
+        nodes = sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]
+        for part, info in product(group.parts[:MOST_TRIED], nodes):
+            if placer.fits_when_empty(part, info):
                 self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
                 return
         self.rest(group.key, now=now)

@@ -57,6 +57,11 @@ class Group:
         """Its stable name: the uid of its most urgent pod, or of the claim."""
         return objects.uid(self.first)
 
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        """What is tried, one after the other: the whole group, then each of its pods alone where there are several."""
+        return (self, *[Group((one,)) for one in self.members if len(self.members) > 1])
+
     @cached_property
     def urgency(self) -> Urgency:
         """Its place in the order of planning."""

@@ -4,12 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordra.api import names
-from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+import pytest
+
+from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.controller.allocation.node_backoff import FIRST
+from koordra.controller.allocation_step import UNDECIDED_PAUSE
 from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
+from koordra.controller.cache.groups import Group
+from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting.claim_events import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
 from koordra.controller.writes import Outcome
+from koordra.placement import plan
+from koordra.placement.decide import Excluded
 from tests.fakes.joint_cluster import JointCluster
+from tests.unit.controller.test_dry_run import dry_run
+
+PORT = [{"name": "main", "image": "x", "ports": [{"containerPort": 1, "hostPort": 80}]}]
+
+
+def objects_of(cluster: JointCluster) -> list[Object]:
+    return [
+        obj
+        for kind in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
+        for obj in cluster.api.all(kind)
+    ]
+
+
+def two_of_whom_one_cannot_come() -> JointCluster:
+    """The only node has free cards, and a pod on the port that q wants; p shares a claim with q."""
+    cluster = JointCluster(nodes=1)
+    cluster.claim("own")
+    cluster.pod("there", "own", containers=PORT)
+    cluster.settle()
+    cluster.scheduler_binds("there", "own")
+    cluster.claim("shared")
+    cluster.pod("p", "shared")
+    cluster.pod("q", "shared", containers=PORT, priority=5)
+    return cluster
 
 
 def test_a_shared_claim_is_placed_where_all_its_pods_can_go() -> None:
@@ -28,6 +61,84 @@ def test_when_no_node_suits_all_consumers_the_most_urgent_one_is_served() -> Non
     cluster.pod("q", "shared", nodeSelector={"kubernetes.io/hostname": "n1"}, priority=5)
     cluster.settle()
     assert cluster.node_of("shared") == "n1"
+
+
+def test_what_keeps_one_consumer_off_a_node_keeps_no_other_off() -> None:
+    cluster = two_of_whom_one_cannot_come()
+    ahead = dry_run(cluster)
+    cluster.settle()
+    assert cluster.node_of("shared") == ahead["default/shared"].node == "n0"
+
+
+def test_the_same_is_planned_where_one_consumer_is_told_to_stay_off() -> None:
+    cluster = two_of_whom_one_cannot_come()
+    found = plan(objects_of(cluster), exclude={"default/q": {"n0": "the port is taken"}})
+    assert found.nodes["default/shared"] == "n0"
+
+
+def test_a_bad_claim_of_one_consumer_stops_no_other() -> None:
+    cluster = JointCluster(nodes=1)
+    for name, asked in (("shared", names.CLASS_GPU), ("bad", "nobodys")):
+        cluster.claim(name, device_class=asked)
+    cluster.pod("p", "shared")
+    cluster.pod("q", "shared", "bad", priority=5)
+    before = objects_of(cluster)
+    cluster.settle()
+    assert cluster.node_of("shared") == "n0"
+    for report_errors in (False, True):
+        found = plan(before, report_errors=report_errors)
+        assert found.nodes == {"default/shared": "n0"}
+        assert [*found.unsatisfiable] == ["default/bad"]
+
+
+def test_a_node_is_kept_free_for_one_consumer_where_all_cannot_come_together() -> None:
+    cluster = JointCluster(starves_after=300.0)
+    for name, host in (("small", "n0"), ("other", "n1")):
+        cluster.claim(name)
+        cluster.pod(name, name, nodeSelector={"kubernetes.io/hostname": host})
+        cluster.settle()
+        cluster.scheduler_binds(name, name)
+    cluster.claim("shared", count=2)
+    for name, host in (("p", "n0"), ("q", "n1")):
+        cluster.pod(name, "shared", nodeSelector={"kubernetes.io/hostname": host}, priority=5)
+    cluster.settle()
+    cluster.pass_time(301.0)
+    cluster.settle()
+    cluster.claim("later")
+    cluster.pod("later", "later", nodeSelector={"kubernetes.io/hostname": "n0"})
+    cluster.settle()
+    assert cluster.node_of("later") is None
+    cluster.pod_ends("small", "small")
+    cluster.settle()
+    assert cluster.node_of("shared") == "n0"
+
+
+def test_one_consumer_whose_search_ran_out_of_budget_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(_self: Placer, group: Group, _excluded: Excluded) -> GroupPlacement:
+        return GroupPlacement(undecided=group.pods[-1]["metadata"]["name"] == "q" and len(group.pods) == 1)
+
+    monkeypatch.setattr(Placer, "place", place)
+    cluster = JointCluster(nodes=1)
+    cluster.claim("shared")
+    for name in ("p", "q"):
+        cluster.pod(name, "shared")
+    assert cluster.settle() == UNDECIDED_PAUSE
+
+
+def test_a_pod_that_may_come_back_first_wakes_its_group() -> None:
+    """Of a group that waits, the node is closed to the first pod for longer than to the second, which fits alone."""
+    cluster = JointCluster(nodes=1)
+    cluster.claim("shared")
+    for name in ("p", "q"):
+        cluster.pod(name, "shared")
+    backoff = cluster.reconciler.allocation._context.node_backoff
+    for name, at in (("p", cluster.now + 60), ("q", cluster.now)):
+        backoff.exclude(objects.uid(cluster.api.get(PODS, name)), "n0", why="no room", now=at)
+    assert cluster.settle() is not None
+    assert cluster.node_of("shared") is None
+    cluster.pass_time(FIRST + 1)
+    cluster.settle()
+    assert cluster.node_of("shared") == "n0"
 
 
 def test_a_pinned_pod_gives_its_unused_claims_back_rather_than_hold_them_in_vain() -> None:
@@ -63,6 +174,10 @@ def test_consumers_with_claims_of_their_own_are_served_in_order_as_far_as_possib
     cluster.claim("q-own", count=5)
     cluster.pod("p", "shared", "p-own")
     cluster.pod("q", "shared", "q-own", priority=5)
+    ahead = dry_run(cluster)
+    assert ahead["default/shared"].node == "n0"
+    (why,) = {one.reason for one in ahead["default/q-own"].reasons["default/q-own"]}
+    assert why == "InsufficientCapacity"
     cluster.settle()
     assert cluster.node_of("shared") == cluster.node_of("p-own") == "n0"
     assert cluster.allocation("q-own") is None
