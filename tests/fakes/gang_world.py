@@ -62,6 +62,7 @@ class GangWorld(World):
         self.cards = 0
         """Cards that there are at rest."""
         super().__init__(seed, planner)
+        self.moods = None  # a job that fits has its turn in the end, so no node is closed to it for good
         self.api.history.setdefault(RESOURCE_CLAIMS.plural, [])
 
     def weighted(self) -> list[tuple[Callable[[], None], int]]:
@@ -289,10 +290,8 @@ class GangWorld(World):
 
     def is_held_back(self, answer: Any) -> bool:
         leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
-        kept = [
-            gangs.keeping.kept for one in leading if (gangs := one.allocation.gangs).keeping.kept is not None
-        ]
-        nodes = {node for entry in kept if entry is not None for node in entry.nodes}
+        held = [entry for one in leading for entry in one.allocation.gangs.reservation._held.values()]
+        nodes = {node for entry in held for node in entry.nodes}
         return bool(nodes & set(answer.nodes.values())) or super().is_held_back(answer)
 
     def check_job(self, job: Job) -> None:

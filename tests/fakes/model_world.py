@@ -11,7 +11,8 @@ seed.
                       where it has no devices (`misled`), its node refuses it, and it has to go
     nodes             prepare bound pods and refuse what would over-commit a card, run, end, unprepare; a pod
                       that was deleted by force goes on running for a while
-    administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed
+    administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed; in some schedules
+                      their labels, taints and allocatable CPU change too, and pods choose nodes and repel each other
 
 `check_bound` holds after every step: a pod that has its node keeps its claims, allocated there and reserved for it.
 `check_lifted`: a gate goes only when the pod's claims have got their devices.
@@ -66,6 +67,9 @@ WATCHED: tuple[Kind, ...] = (
 )
 NOES_ROUNDS = 45
 """Of 20 seconds each: longer than the longest patience and the longest exclusion together."""
+ZONE = "zone"
+TAINT = {"key": "maintenance", "effect": "NoSchedule"}
+LOUD = {"sound": "loud"}
 Fate = str
 FATES: tuple[tuple[int, Fate], ...] = (
     (5, "lost"),
@@ -247,6 +251,8 @@ class World:
         self.preemption = self.random.random() < 0.15
         self.full_passes = random.Random(seed) if seed % 2 == 0 else None
         """Draws of its own: the schedules are the same with and without."""
+        self.moods = random.Random(seed) if seed % 4 == 1 else None
+        """Draws of its own, for what nodes and pods say against each other: the other schedules are the same with and without."""
         self.observes_generation = self.random.random() < 0.5
         self.actions = [action for action, _ in self.weighted()]
         self.weights = list(accumulate(weight for _, weight in self.weighted()))
@@ -300,6 +306,8 @@ class World:
         action = self.actions[bisect(self.weights, self.random.random() * self.weights[-1])]
         self.trace.append(action.__name__)
         action()
+        if self.moods is not None and self.moods.random() < 0.3:
+            self.moods.choice((self.change_zone, self.change_taint, self.change_room, self.create_sharers))()
         self.check_claims()
         self.check_bound()
 
@@ -493,7 +501,43 @@ class World:
             spec["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
         for claim in claims:
             self.api.create(RESOURCE_CLAIMS, claim, created=self.timestamp())
-        self.api.create(PODS, _pod(name, spec), created=self.timestamp())
+        self.api.create(PODS, self.in_a_mood(_pod(name, spec)), created=self.timestamp())
+
+    def create_sharers(self) -> None:
+        """Pods with a claim between them, which are not free to go to the same nodes."""
+        assert self.moods is not None
+        if len(self.api.table(PODS)) > 7:
+            return
+        self.made += 1
+        claim = self.claim_body(f"s{self.made}", self.moods.choice(("one", "half", "part")))
+        self.api.create(RESOURCE_CLAIMS, claim, created=self.timestamp())
+        for index in range(2):
+            spec: Object = {
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": f"s{self.made}"}],
+                "containers": [{"name": "main", "image": "busybox"}],
+            }
+            if self.moods.random() < 0.5:
+                spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
+            body = self.in_a_mood(_pod(f"p{self.made}-{index}", spec))
+            self.api.create(PODS, body, created=self.timestamp())
+
+    def in_a_mood(self, pod: Object) -> Object:
+        """With what it says of nodes and of other pods."""
+        if self.moods is None:
+            return pod
+        moods, spec = self.moods, dict(pod["spec"])
+        if moods.random() < 0.15:
+            spec["nodeSelector"] = {ZONE: moods.choice("ab")}
+        if moods.random() < 0.5:
+            spec["tolerations"] = [{"key": TAINT["key"], "operator": "Exists"}]
+        if moods.random() < 0.3:
+            spec["containers"] = [{**spec["containers"][0], "resources": {"requests": {"cpu": "1"}}}]
+        if moods.random() < 0.4:
+            term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": LOUD}}
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+            spec["affinity"] = {"podAntiAffinity": required}
+        labels = LOUD if moods.random() < 0.4 else {}
+        return {**pod, "metadata": {**pod["metadata"], "labels": labels}, "spec": spec}
 
     def create_immediate(self) -> None:
         """A claim that wants its devices without a pod."""
@@ -584,8 +628,28 @@ class World:
     def change_node(self) -> None:
         found = self.api.find(NODES, f"n{self.random.randrange(2)}")
         if found is not None:
-            spec = {} if found["spec"].get("unschedulable") else {"unschedulable": True}
-            self.api.change(NODES, found["metadata"]["name"], spec=spec)
+            cordoned = {} if found["spec"].get("unschedulable") else {"unschedulable": True}
+            self.api.change(NODES, found["metadata"]["name"], spec={**_uncordoned(found), **cordoned})
+
+    def moody_node(self) -> Object | None:
+        assert self.moods is not None
+        return self.api.find(NODES, f"n{self.moods.randrange(2)}")
+
+    def change_zone(self) -> None:
+        if (found := self.moody_node()) is not None and self.moods is not None:
+            labels = {**found["metadata"]["labels"], ZONE: self.moods.choice("ab")}
+            self.api.change(NODES, found["metadata"]["name"], metadata={"labels": labels})
+
+    def change_taint(self) -> None:
+        if (found := self.moody_node()) is not None:
+            taints = [] if found["spec"].get("taints") else [TAINT]
+            self.api.change(NODES, found["metadata"]["name"], spec={**found["spec"], "taints": taints})
+
+    def change_room(self) -> None:
+        if (found := self.moody_node()) is not None and self.moods is not None:
+            allocatable = {**found["status"]["allocatable"], "cpu": self.moods.choice(("1", "2", "64"))}
+            status = {**found["status"], "allocatable": allocatable}
+            self.api.change(NODES, found["metadata"]["name"], status=status)
 
     def remove_node(self) -> None:
         """The machine is gone for good, and with it what ran there; or a new one of that name joins."""
@@ -732,12 +796,30 @@ class World:
             found.append(claim)
         return found
 
-    def accepts(self, pod: Object, target: Object) -> bool:
+    def accepts(self, pod: Object, target: Object, *, coming: bool = False) -> bool:
+        """`coming`: beside those too that are not bound and have their devices there."""
         name = target["metadata"]["name"]
         if target["spec"].get("unschedulable") or (pod["metadata"]["uid"], name) in self.blocked:
             return False
+        if target["spec"].get("taints") and not pod["spec"].get("tolerations"):
+            return False
         labels = target["metadata"]["labels"]
-        return all(labels.get(key) == value for key, value in (pod["spec"].get("nodeSelector") or {}).items())
+        if any(labels.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):
+            return False
+        if self.moods is None:
+            return True
+        guests = [one for one in self.pods() if one is not pod and self.is_guest(one, name, coming=coming)]
+        taken = sum(map(_cpus, (*guests, pod)))
+        repelled = any(_repels(one, pod) or _repels(pod, one) for one in guests)
+        return taken <= int(target["status"]["allocatable"]["cpu"]) and not repelled
+
+    def is_guest(self, pod: Object, name: str, *, coming: bool) -> bool:
+        if pod["status"].get("phase") in {"Succeeded", "Failed"}:
+            return False
+        if pod["spec"].get("nodeName") or not coming:
+            return bool(pod["spec"].get("nodeName") == name)
+        claims = map(self.api.table(RESOURCE_CLAIMS).get, (f"default/{one}" for one in _claim_names(pod)))
+        return any(result["pool"] == name for claim in claims if claim for result in results_of(claim))
 
     def reserve(self, pod: Object, claim: Object) -> bool:
         status = claim["status"]
@@ -927,7 +1009,7 @@ class World:
         for name in ("n0", "n1"):
             if self.api.find(NODES, name) is None:
                 self.add_node(name)
-            self.api.change(NODES, name, spec={})
+            self.api.change(NODES, name, spec=_uncordoned(self.api.get(NODES, name)))
         self.check_noes()
         self.blocked.clear()
         still = 0
@@ -974,21 +1056,26 @@ class World:
 
     def would_take(self, where: str, pod: Object, own: list[Object]) -> bool:
         """Whether the scheduler and the cards of a node have room for the pod, wherever its claims are now."""
-        target = self.api.get(NODES, where)
-        if not self.accepts(pod, target):
-            return False
         mine = {claim["metadata"]["uid"] for claim in own}
         holders = [
             claim
             for claim in self.api.table(RESOURCE_CLAIMS).values()
             if results_of(claim) and claim["metadata"]["uid"] not in mine
         ]
-        shown = [
-            *(self.api.table(DEVICE_CLASSES).values()),
-            *(one for one in self.api.table(RESOURCE_SLICES).values() if one["spec"]["nodeName"] == where),
-        ]
         waiting = [{**claim, "status": {}} for claim in own]
-        return bool(self.planner([target, *shown, *holders, *waiting, pod], report_errors=True).allocations)
+        return bool(self.offer([where], pod, [*holders, *waiting]).allocations)
+
+    def offer(self, where: Iterable[str], pod: Object, claims: Iterable[Object]) -> Any:
+        """What the planner says of those nodes that the scheduler would accept for the pod."""
+        nodes = [one for name in where if self.accepts(pod, one := self.api.get(NODES, name), coming=True)]
+        accepted = {one["metadata"]["name"] for one in nodes}
+        slices = self.api.table(RESOURCE_SLICES).values()
+        shown = [
+            *nodes,
+            *(one for one in slices if one["spec"]["nodeName"] in accepted),
+            *self.api.table(DEVICE_CLASSES).values(),
+        ]
+        return self.planner([*shown, *claims, pod], report_errors=True)
 
     def work_version(self) -> int:
         return sum(len(events) for plural, events in self.api.history.items() if plural != LEASES.plural)
@@ -1035,8 +1122,7 @@ class World:
         used = {claim["metadata"]["uid"] for pod in pods for claim in self.claims_of(pod) or ()}
         living = {pod["metadata"]["uid"] for pod in pods}
         for claim in claims.values():
-            immediate = names.MODE_LABEL in (claim["metadata"].get("annotations") or {})
-            if results_of(claim) and claim["metadata"]["uid"] not in used and not immediate:
+            if results_of(claim) and claim["metadata"]["uid"] not in used and not _is_immediate(claim):
                 reserved = {entry["uid"] for entry in claim["status"].get("reservedFor") or ()}
                 assert reserved & living, f"{claim['metadata']['name']} is held for nobody"
         for pod in pods:
@@ -1050,7 +1136,7 @@ class World:
             assert pod["status"].get("phase") != "Pending", f"{name} is bound and does not run"
             return
         if all(results_of(claim) for claim in wanted):
-            pinned = any(claim["status"].get("reservedFor") for claim in wanted)
+            pinned = any(claim["status"].get("reservedFor") or _is_immediate(claim) for claim in wanted)
             target = self.api.get(NODES, results_of(wanted[0])[0]["pool"])
             lost = {results_of(claim)[0]["pool"] for claim in wanted} == {target["metadata"]["name"]}
             assert pinned, f"{name} has its devices and is not bound"
@@ -1059,10 +1145,7 @@ class World:
         holders = [claim for claim in self.api.table(RESOURCE_CLAIMS).values() if results_of(claim)]
         kept = {claim["metadata"]["uid"] for claim in holders}
         pending = [claim for claim in wanted if claim["metadata"]["uid"] not in kept]
-        shown = [
-            obj for kind in (NODES, RESOURCE_SLICES, DEVICE_CLASSES) for obj in self.api.table(kind).values()
-        ]
-        answer = self.planner([*shown, *holders, *pending, pod], report_errors=True)
+        answer = self.offer(("n0", "n1"), pod, [*holders, *pending])
         assert not answer.allocations or self.is_held_back(answer), f"{name} would fit and waits"
 
     def is_held_back(self, answer: Any) -> bool:
@@ -1081,8 +1164,24 @@ def _claim_names(pod: Object) -> set[str]:
     }
 
 
+def _uncordoned(found: Object) -> Object:
+    return {key: value for key, value in found["spec"].items() if key != "unschedulable"}
+
+
+def _cpus(pod: Object) -> int:
+    return sum("resources" in container for container in pod["spec"]["containers"])
+
+
+def _repels(pod: Object, other: Object) -> bool:
+    return "affinity" in pod["spec"] and bool(other["metadata"].get("labels"))
+
+
 def _pod(name: str, spec: Object) -> Object:
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def _is_immediate(claim: Object) -> bool:
+    return names.MODE_LABEL in (claim["metadata"].get("annotations") or {})
 
 
 def _owner(claim: Object) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.controller.allocation_step import AllocationStep
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
 from koordra.controller.writes import Writer, Written
@@ -72,6 +73,12 @@ def test_a_successor_that_waits_half_the_time_is_caught(monkeypatch: pytest.Monk
 def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderLease, "may_write", lambda self: self._renewed is not None)
     caught("its lease may be over", last=12)
+
+
+def test_a_pod_that_is_kept_off_by_what_concerns_another_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_part = AllocationStep._excluded
+    monkeypatch.setattr(AllocationStep, "_excluded", lambda self, group, part=None: of_part(self, group))
+    caught("would fit and waits", last=9)
 
 
 def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
