@@ -38,11 +38,11 @@ from benchmarks import _results
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
+from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Change, ChangeQueue
-from koordra.controller.reconciler import Reconciler
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.metrics import PARTS, LatencyBreakdown
 from koordra.controller.run import collect_seldom
-from koordra.controller.writes import Writer
 from koordra.kube import encoded
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices

@@ -14,7 +14,7 @@ from koordra.cli import options
 from koordra.cli.cluster_objects import connect
 from koordra.cli.manifest_files import read_text
 from koordra.cli.output import render_table
-from koordra.controller.leftover_store import NAME, learned_of
+from koordra.controller.allocation.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.settings import NodePaths

@@ -20,9 +20,9 @@ from koordra.cli.manifest_files import read_objects, with_workload_pods
 from koordra.cli.output import Document, as_text, render_table, show_document
 from koordra.controller.cache.changes import tables_of
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.dry_run import dry_run_claims, refusals
 from koordra.controller.gangs.annotations import gang_of
 from koordra.controller.gangs.dry_run import dry_run_gangs
+from koordra.controller.reconcile.dry_run import dry_run_claims, refusals
 from koordra.errors import ApiError, InvalidManifest
 from koordra.kube import KubeClient
 from koordra.placement import Plan, plan

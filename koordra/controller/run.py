@@ -1,4 +1,4 @@
-"""The process: take the lease, list, reconcile until the lease or the process ends, and again.
+"""The process: the webhook, in every replica; and take the lease, list, reconcile until the lease or the process ends, and again.
 
     standing by ──lease taken──> list everything ──> passes, woken by changes and timers
          ^                                             │  API away: back off, 0.2 s to 10 s
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,25 +23,30 @@ from functools import partial
 from typing import Final
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
-from koordra.controller.leftover_store import LeftoverStore
+from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.pod_requeue import PodRequeue, has_ours
-from koordra.controller.reconcile_loop import run_passes
-from koordra.controller.reconciler import Reconciler
+from koordra.controller.reconcile.pod_requeue import PodRequeue, has_ours
+from koordra.controller.reconcile.reconcile_loop import run_passes
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.resource_class.reconcile import start_classes
-from koordra.controller.writes import Writer
+from koordra.controller.webhook.cert_rotation import WebhookSettings, rotate_keys
+from koordra.controller.webhook.handlers import paths
+from koordra.controller.webhook.lookups import Lookups
+from koordra.controller.webhook.server import WebhookServer
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, parse_address
 from koordra.process import spawn
 from koordra.watch import negotiate
 
@@ -52,6 +58,9 @@ hundred thousand, none of which is part of a cycle."""
 LEASE_NAME: Final = "koordra-controller"
 GATHER: Final = 0.02
 """Seconds that changes are gathered before a pass; a burst of events is one pass."""
+SWITCH: Final = 0.0005
+"""Seconds for which a thread keeps the interpreter while another waits for it (Python's default is 0.005). A review reads, locks and
+writes, and after each waits for a pass of the controller beside it: at the default these waits are most of a slow review."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,40 @@ class _Process:
     def report(self, claim_event: ClaimEvent, /) -> None:
         for sink in self.sinks:
             sink(claim_event)
+
+
+def start_webhook(
+    client: KubeClient,
+    settings: WebhookSettings,
+    *,
+    metrics: Metrics,
+    stop: threading.Event,
+    legacy: LegacySettings | None = None,
+) -> WebhookServer | None:
+    """Start serving; None without an address. Ends with `stop`. Raises InvalidInput for a bad address.
+
+    Every replica calls this, leader or not. With `legacy` it rewrites legacy pods too. It answers once it has a certificate, and is
+    ready once its look-ups are listed. The server is the caller's to ask for its `port` and `is_ready`.
+    """
+    if not settings.address:
+        return None
+    sys.setswitchinterval(SWITCH)
+    lookups = Lookups(client)
+    rewriting = LegacyWebhook(client, legacy, lookups, metrics=metrics) if legacy else None
+    server = WebhookServer(
+        parse_address(settings.address),
+        paths(lookups) | (rewriting.paths() if rewriting else {}),
+        metrics=metrics,
+        ready=lambda: lookups.is_synced() and (not rewriting or rewriting.is_synced()),
+    )
+    lookups.start(stop)
+    if rewriting:
+        rewriting.start(stop)
+    spawn(
+        partial(rotate_keys, client, settings, server, stop=stop, legacy=legacy is not None),
+        name="webhook-keys",
+    )
+    return server
 
 
 def run(

@@ -21,8 +21,8 @@ from cryptography import x509
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.controller.webhook import connections, keys
-from koordra.controller.webhook.run import CONFIGURATIONS, SECRET_NAME, SECRETS
-from koordra.controller.webhook.run import NAME as CONFIGURATION
+from koordra.controller.webhook.cert_rotation import CONFIGURATIONS, SECRET_NAME, SECRETS
+from koordra.controller.webhook.cert_rotation import NAME as CONFIGURATION
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
 from koordra.kube import JSON_PATCH, KubeClient
 from tests.cluster.installation import Installation

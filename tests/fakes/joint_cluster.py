@@ -13,9 +13,9 @@ from typing import Any
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.reconciler import Reconciler
+from koordra.controller.allocation.writes import Writer
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.writes import Writer
 from tests.fakes.kube_api import FakeCaches, FakeKubeApi, Write
 
 GI = 1024**3

@@ -46,10 +46,10 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
+from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
-from koordra.controller.reconciler import Reconciler
-from koordra.controller.writes import Writer
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import device_class, gpu_slice, node

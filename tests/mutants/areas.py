@@ -16,7 +16,11 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "search": ("koordra.allocator.search", "koordra.allocator.placement"),
     "lease": ("koordra.controller.leadership",),
-    "writer": ("koordra.controller.writes", "koordra.controller.cache.assume_cache", "koordra.watch"),
+    "writer": (
+        "koordra.controller.allocation.writes",
+        "koordra.controller.cache.assume_cache",
+        "koordra.watch",
+    ),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),
     "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
 }

@@ -10,10 +10,10 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.allocation_step import AllocationStep
+from koordra.controller.allocation.writes import Writer, Written
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
-from koordra.controller.writes import Writer, Written
+from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.placement.index import ClusterIndex
 from tests.property.test_controller_model import one_schedule
 

@@ -16,7 +16,7 @@ import koordra
 from koordra import kubeconfig, logs, process
 from koordra.cli.processes import controller, nri
 from koordra.controller import run as controller_run
-from koordra.controller.webhook import run as webhook_run
+from koordra.controller.webhook.cert_rotation import WebhookSettings
 from koordra.nri import service
 from tests.conftest import ROOT
 
@@ -30,7 +30,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
     monkeypatch.setattr(service, "run", lambda options, _stop: found.append(options))
     monkeypatch.setattr(controller_run, "run", lambda _client, settings, **_: found.append(settings))
-    monkeypatch.setattr(webhook_run, "start_webhook", lambda _client, settings, **_: found.append(settings))
+    monkeypatch.setattr(
+        controller_run, "start_webhook", lambda _client, settings, **_: found.append(settings)
+    )
     return found
 
 
@@ -60,7 +62,7 @@ def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:
     arguments += ["--webhook-address", ":9443", "--webhook-certificates", "/tls", "--webhook-host", "h"]
     assert CliRunner().invoke(controller.command, arguments).exception is None
     webhook, settings = started
-    assert webhook == webhook_run.WebhookSettings(":9443", "ns", Path("/tls"), "h")
+    assert webhook == WebhookSettings(":9443", "ns", Path("/tls"), "h")
     assert (settings.identity, settings.leader_elect, settings.lease_namespace) == ("me", False, "ns")
     assert (settings.starves_after, settings.preemption, settings.elastic_gpu) == (7.0, True, True)
     assert settings.peer_annotations

@@ -101,8 +101,8 @@ def command(
     stop = process.stop_on_signals()
 
     from koordra import logs, metrics
-    from koordra.controller.run import Readiness, Settings, run
-    from koordra.controller.webhook.run import WebhookSettings, start_webhook
+    from koordra.controller.run import Readiness, Settings, run, start_webhook
+    from koordra.controller.webhook.cert_rotation import WebhookSettings
     from koordra.kubeconfig import new_client
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None

@@ -1,5 +1,8 @@
-"""What one allocation is decided from, step by step of a pass.
+"""One allocation: what it is decided from, step by step of a pass, and how it is written.
 
+placer                the best node for a group, by the engine of koordra.placement
+leftover_store        where what was learned of the workload outlives the controller
+writes                finalizer, then allocation, then the pod's gate; every write is conditional
 pass_context          the state that all steps share, and the outcome of writes
 scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and the allocations that wait for its answer
 node_backoff          nodes that a pod stays off for a while because kube-scheduler refused it there

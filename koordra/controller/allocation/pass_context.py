@@ -18,6 +18,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
+from koordra.controller.allocation.writes import Outcome, Writer, Written
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
@@ -26,7 +27,6 @@ from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.event_recorder import EventDedup
 from koordra.controller.reporting.metrics import LatencyBreakdown
-from koordra.controller.writes import Outcome, Writer, Written
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 

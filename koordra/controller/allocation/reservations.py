@@ -30,8 +30,8 @@ from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.groups import Group
-from koordra.controller.placer import Placer
 from koordra.placement.decide import Excluded
 from koordra.placement.index import NodeInfo
 from koordra.placement.request.groups import Urgency

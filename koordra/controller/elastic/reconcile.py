@@ -36,6 +36,7 @@ from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SL
 from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.writes import Outcome, Writer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.elastic import cards
 from koordra.controller.elastic.claims import (
@@ -52,7 +53,7 @@ from koordra.controller.elastic.claims import (
     managed,
     without_claim,
 )
-from koordra.controller.reconcile_loop import Caches, ReconcileLoop
+from koordra.controller.reconcile.reconcile_loop import Caches, ReconcileLoop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.controller.resource_class.reconcile import (
     NAME_TAKEN,
@@ -62,7 +63,6 @@ from koordra.controller.resource_class.reconcile import (
     ready,
     write_status,
 )
-from koordra.controller.writes import Outcome, Writer
 from koordra.errors import ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger

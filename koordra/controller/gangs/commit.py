@@ -1,6 +1,6 @@
 """The writes of a gang: its allocations, all or none of the least, and then its gates.
 
-allocate   claim by claim, each conditional (writes.py). One that is not written ends it, and what was written in this pass
+allocate   claim by claim, each conditional (allocation/writes.py). One that is not written ends it, and what was written in this pass
            is given back at once. Where no answer comes the pass ends: the next one, of whatever process, finds the gang
            PartiallyAllocated and gives back
 ungate     pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the same write,
@@ -16,10 +16,10 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
+from koordra.controller.allocation.writes import Outcome
 from koordra.controller.gangs.annotations import COMMITTED, HELD
 from koordra.controller.gangs.member_placement import PlacementRequest
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
-from koordra.controller.writes import Outcome
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced

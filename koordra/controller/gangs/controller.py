@@ -22,6 +22,7 @@ from koordra.api.kinds import NODES
 from koordra.api.objects import Object
 from koordra.api.tables import DueKeys
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events
@@ -31,7 +32,6 @@ from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
-from koordra.controller.placer import Placer
 from koordra.placement.request.groups import Urgency
 
 _LAST: Final[Urgency] = (2**31, "", "")

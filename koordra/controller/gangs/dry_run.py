@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs.member_placement import request_for
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
 from koordra.controller.gangs.phase import Phase, statuses_of
-from koordra.controller.placer import Placer
 from koordra.placement.gang import GangPlaced
 
 

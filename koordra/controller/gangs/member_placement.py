@@ -23,10 +23,10 @@ from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
+from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
-from koordra.controller.placer import GroupPlacement, Placer
 from koordra.errors import PlanError
 from koordra.placement import gang as placement
 from koordra.placement.decide import Excluded

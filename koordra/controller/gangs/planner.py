@@ -18,6 +18,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
@@ -31,7 +32,6 @@ from koordra.controller.gangs.member_placement import (
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus, Phase
-from koordra.controller.placer import Placer
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
 from koordra.placement.index import NodeInfo

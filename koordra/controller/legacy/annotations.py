@@ -43,7 +43,7 @@ from koordra.controller.elastic.cards import (
     published_devices,
 )
 from koordra.controller.elastic.claims import place_of
-from koordra.controller.reconcile_loop import PERIOD, run_passes
+from koordra.controller.reconcile.reconcile_loop import PERIOD, run_passes
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger

@@ -20,7 +20,7 @@ from koordra.controller.legacy.quota import Gangs, beyond, bounded, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
 from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_entries
-from koordra.controller.reconcile_loop import run_passes
+from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.errors import Conflict, NotFound
 from koordra.kube import KubeClient

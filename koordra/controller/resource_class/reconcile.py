@@ -42,7 +42,7 @@ from koordra.api.resource_class import (
 )
 from koordra.cel.selectors import admission_error
 from koordra.controller import claims as claims_of
-from koordra.controller.reconcile_loop import Caches, ReconcileLoop
+from koordra.controller.reconcile.reconcile_loop import Caches, ReconcileLoop
 from koordra.errors import (
     ApiUnreachable,
     Conflict,

@@ -12,9 +12,9 @@ the annotation of that name on a claim, template or pod decides, and joint is th
     claims         validation, isolation held against the classes;  native  translation;  handlers  gates, and the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
     server         HTTPS, with connections
-    run            all of it in one call; the keys in their Secret, shared by the replicas, or in files that cert-manager keeps; caBundle
-                   of the configurations
+    cert_rotation  the keys in their Secret, shared by the replicas, or in files that cert-manager keeps; caBundle of the configurations
 
+Pods of other stacks have a path of their own (koordra.controller.legacy); what is served where is put together in koordra.controller.run.
 Every replica serves, leader or not. A failing pod webhook is ignored by the API server (an ungated pod works too); a failing
 claim webhook refuses, but only claims that carry parameters of koordra's: no other claim is ever sent here.
 """

@@ -12,14 +12,14 @@ from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.node_backoff import NodeBackoff
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
+from koordra.controller.allocation.writes import dropped_fields
 from koordra.controller.cache.assume_cache import AssumeCache, is_older
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.cache.slice_index import joint_slices
 from koordra.controller.claims import Owner
-from koordra.controller.placer import Placer
-from koordra.controller.writes import dropped_fields
 from koordra.placement.request.groups import urgency
 from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups

@@ -7,7 +7,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.writes import Outcome
+from koordra.controller.allocation.writes import Outcome
 from koordra.errors import ApiUnreachable, Conflict
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed, Write

@@ -10,8 +10,8 @@ import pytest
 
 from koordra.api import objects
 from koordra.api.kinds import PODS
-from koordra.controller.dry_run import dry_run_claims, refusals
-from koordra.controller.placer import GroupPlacement
+from koordra.controller.allocation.placer import GroupPlacement
+from koordra.controller.reconcile.dry_run import dry_run_claims, refusals
 from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 

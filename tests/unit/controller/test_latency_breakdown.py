@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
-from koordra.controller.reconciler import Reconciler
+from koordra.controller.allocation.writes import Writer
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
-from koordra.controller.writes import Writer
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
 from tests.fakes.metric_samples import sample

@@ -14,8 +14,8 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.debug import leftover_table
-from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
-from koordra.controller.placer import Placer
+from koordra.controller.allocation.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
+from koordra.controller.allocation.placer import Placer
 from koordra.errors import InvalidManifest, NotFound
 from koordra.placement.free_amounts.state import Request
 from koordra.placement.policy.learned_order import Learned

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from koordra.controller.allocation.leftover_store import data_of, learned_of
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.leftover_store import data_of, learned_of
-from koordra.controller.placer import Placer
 from koordra.placement.policy.learned_order import Learned
 from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups_of

@@ -13,10 +13,10 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.changes import Change
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.placer import Placer
 from koordra.placement import plan
 from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups_of

@@ -8,7 +8,7 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.pod_requeue import A_SECOND, LOOK_AGAIN, MOST, PodRequeue, has_ours
+from koordra.controller.reconcile.pod_requeue import A_SECOND, LOOK_AGAIN, MOST, PodRequeue, has_ours
 from koordra.errors import ApiUnreachable, NotFound
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from koordra import watch
 from koordra.api.kinds import DEVICE_CLASSES
-from koordra.controller import reconcile_loop
+from koordra.controller.reconcile import reconcile_loop
 from koordra.errors import ApiError, NotFound
 
 

@@ -10,12 +10,12 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.allocation.node_backoff import FIRST
-from koordra.controller.allocation_step import UNDECIDED_PAUSE
+from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.allocation.writes import Outcome
 from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
 from koordra.controller.cache.groups import Group
-from koordra.controller.placer import GroupPlacement, Placer
+from koordra.controller.reconcile.allocation_step import UNDECIDED_PAUSE
 from koordra.controller.reporting.claim_events import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
-from koordra.controller.writes import Outcome
 from koordra.placement import plan
 from koordra.placement.decide import Excluded
 from tests.fakes.joint_cluster import JointCluster

@@ -10,7 +10,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.writes import Outcome, Writer, dropped_fields
+from koordra.controller.allocation.writes import Outcome, Writer, dropped_fields
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from tests.fakes.kube_api import FakeKubeApi
 

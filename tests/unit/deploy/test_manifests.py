@@ -11,8 +11,8 @@ import yaml
 
 from koordra.api import names, resource_class
 from koordra.controller.run import LEASE_NAME
-from koordra.controller.webhook import handlers, run
-from koordra.controller.webhook.run import SECRET_NAME, SERVICE_NAME
+from koordra.controller.webhook import cert_rotation, handlers
+from koordra.controller.webhook.cert_rotation import SECRET_NAME, SERVICE_NAME
 from koordra_devcluster.apiserver.access import cel_policies
 
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
@@ -64,9 +64,9 @@ def test_every_policy_has_a_binding_that_denies() -> None:
 
 
 def webhooks() -> Iterator[Object]:
-    for kind in run.CONFIGURATIONS:
+    for kind in cert_rotation.CONFIGURATIONS:
         (configuration,) = of_kind("webhook", kind.kind)
-        assert configuration["metadata"]["name"] == run.NAME
+        assert configuration["metadata"]["name"] == cert_rotation.NAME
         yield from configuration["webhooks"]
 
 

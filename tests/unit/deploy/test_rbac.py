@@ -20,7 +20,7 @@ import yaml
 
 from koordra.api import kinds, names
 from koordra.api.resource_class import CONFIG_MAPS, RESOURCE_CLASSES
-from koordra.controller.webhook.run import SECRETS
+from koordra.controller.webhook.cert_rotation import SECRETS
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client

@@ -17,8 +17,8 @@ from koordra.cel.selectors import compile_error
 from koordra.cli.processes.controller import read_legacy_settings
 from koordra.controller.claims import is_koordra_class
 from koordra.controller.legacy.admission import PATHS
-from koordra.controller.webhook import run as webhook_run
-from koordra.controller.webhook.run import SERVICE_NAME
+from koordra.controller.webhook import cert_rotation
+from koordra.controller.webhook.cert_rotation import SERVICE_NAME
 from koordra.errors import ApiError
 from koordra.topology.presets.mig import cards
 from koordra_devcluster.apiserver.access import cel_policies
@@ -42,7 +42,7 @@ def webhooks() -> list[Object]:
 
 
 def test_webhooks_call_what_is_served() -> None:
-    assert document("mutating.yaml")["metadata"]["name"] == webhook_run.LEGACY
+    assert document("mutating.yaml")["metadata"]["name"] == cert_rotation.LEGACY
     called = [entry["clientConfig"]["service"] for entry in webhooks()]
     assert {one["path"] for one in called} == set(PATHS)
     assert {one["name"] for one in called} == {SERVICE_NAME}

@@ -18,7 +18,7 @@ from koordra.controller.legacy import controller, quota
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.quota import Charge
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
-from koordra.controller.reconciler import Reconciler
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.watch import WatchCache
 from tests.fakes.joint_cluster import JointCluster
 from tests.patience import PATIENCE

@@ -15,8 +15,8 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.run import Readiness, Settings, run
-from koordra.controller.webhook.run import WebhookSettings, start_webhook
+from koordra.controller.run import Readiness, Settings, run, start_webhook
+from koordra.controller.webhook.cert_rotation import WebhookSettings
 from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from koordra.metrics import Metrics

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.dry_run import dry_run_claims
+from koordra.controller.reconcile.dry_run import dry_run_claims
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.gang import Gang, GangPlaced, place_gang

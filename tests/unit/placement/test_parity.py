@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from koordra.allocator.request.classes import shipped_classes
+from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.placer import Placer
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.free_amounts.state import Request

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.webhook import keys, run
-from koordra.controller.webhook.run import SECRETS, Served, refresh_files, refresh_secret
+from koordra.controller.webhook import cert_rotation, keys
+from koordra.controller.webhook.cert_rotation import SECRETS, Served, refresh_files, refresh_secret
 from koordra.errors import Conflict, NodeError, NotFound
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -182,22 +182,22 @@ def test_a_replica_that_is_second_takes_the_keys_of_the_first() -> None:
 
 def test_the_bundle_reaches_every_entry_once() -> None:
     client = Secrets()
-    for kind in run.CONFIGURATIONS:
+    for kind in cert_rotation.CONFIGURATIONS:
         entries = [{"name": name, "clientConfig": {}} for name in ("a", "b")]
-        client.create(kind, {"metadata": {"name": run.NAME}, "webhooks": entries})
-    assert run.inject(client, b"bundle")
+        client.create(kind, {"metadata": {"name": cert_rotation.NAME}, "webhooks": entries})
+    assert cert_rotation.inject(client, b"bundle")
     assert client.patches == 2
-    assert run.inject(client, b"bundle")
+    assert cert_rotation.inject(client, b"bundle")
     assert client.patches == 2
-    for kind in run.CONFIGURATIONS:
-        found = client.get(kind, run.NAME)
+    for kind in cert_rotation.CONFIGURATIONS:
+        found = client.get(kind, cert_rotation.NAME)
         assert {entry["clientConfig"]["caBundle"] for entry in found["webhooks"]} == {
             base64.b64encode(b"bundle").decode()
         }
 
 
 def test_without_configurations_there_is_nothing_to_inject() -> None:
-    assert run.inject(Secrets(), b"bundle")
+    assert cert_rotation.inject(Secrets(), b"bundle")
 
 
 def test_files_of_cert_manager_are_read_each_time(tmp_path: Any) -> None:

@@ -28,7 +28,7 @@ from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.pod_index import is_bound, is_living
-from koordra.controller.reconcile_loop import run_passes
+from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger

@@ -24,15 +24,15 @@ from koordra.api import objects
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
+from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.preemption import EvictionBackoff, Preemption
 from koordra.controller.allocation.reservations import Reservations
+from koordra.controller.allocation.writes import Outcome
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
-from koordra.controller.group_queue import GroupQueue, Quota, basis_of
-from koordra.controller.placer import GroupPlacement, Placer
+from koordra.controller.reconcile.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.reporting import claim_events
-from koordra.controller.writes import Outcome
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
 from koordra.placement.policy.learned_order import Learned

@@ -21,13 +21,13 @@ from koordra.api.tables import DueKeys, keep_if
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.placer import waits_for_others
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
-from koordra.controller.placer import waits_for_others
 from koordra.placement.decide import Excluded
 from koordra.placement.request.groups import MAX_CONSUMERS, urgency
 

@@ -26,15 +26,15 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.node_backoff import NodeBackoff
+from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.reservations import STARVES_AFTER, Reservations
-from koordra.controller.allocation_step import best_placement
 from koordra.controller.cache.changes import Change, Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.annotations import gang_of
-from koordra.controller.placer import GroupPlacement, Placer
+from koordra.controller.reconcile.allocation_step import best_placement
 from koordra.controller.reporting import claim_events
 
 _REFUSED: Final = re.compile(

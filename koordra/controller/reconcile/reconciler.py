@@ -29,15 +29,15 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import Refusal
-from koordra.controller.allocation_step import AllocationStep
+from koordra.controller.allocation.writes import Outcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
-from koordra.controller.group_queue import Quota
+from koordra.controller.reconcile.allocation_step import AllocationStep
+from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
-from koordra.controller.writes import Outcome, Writer
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned
 

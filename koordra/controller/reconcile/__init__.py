@@ -1,0 +1,9 @@
+"""Passes: from what is observed to what is written, for as long as a term of leadership lasts.
+
+reconcile_loop      a pass after any change, pause or failure; also for the reconcilers beside the main one
+reconciler          one pass, step by step
+allocation_step     its planning step: groups that wait, most urgent first
+group_queue         the groups that wait, and which of them a pass considers
+dry_run             what the next pass would decide, without writing
+pod_requeue         pods that their kubelet has given up for a minute
+"""
