@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if not mark.kwargs.get("reason"):
                 raise pytest.UsageError(f"{item.nodeid}: second_try needs a reason")
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A command that runs in this process blocks the signals that end it: what later tests start would not end by them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        return (yield)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
