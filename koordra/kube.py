@@ -91,8 +91,9 @@ class KubeClient:
         found: dict[str, str] = {}
         for version in kinds.SERVED:
             with suppress(NotFound, Forbidden):
-                answer = self._answer("GET", f"/apis/{RESOURCE_GROUP}/{version}")
-                for resource in answer.get("resources") or ():
+                for resource in (
+                    self._answer("GET", f"/apis/{RESOURCE_GROUP}/{version}").get("resources") or ()
+                ):
                     found.setdefault(str(resource.get("name")), version)
         self._served = found
         return found

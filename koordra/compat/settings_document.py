@@ -72,8 +72,7 @@ def _with_device_config(settings: Settings, section: Reader) -> Settings:
     owners = (
         each for each in having if any(name.startswith(f"{domain}/") for name in each.device_config.values())
     )
-    owner = next(owners, having[0])
-    return vgpu_section(settings, section, owner)
+    return vgpu_section(settings, section, next(owners, having[0]))
 
 
 def _common(settings: Settings, read: Reader) -> Settings:

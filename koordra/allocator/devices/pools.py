@@ -187,8 +187,7 @@ def _selected(selection: NodeSelection, node: Fields) -> bool:
 
 def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice], *, counters: bool) -> str:
     """Why the pool cannot be trusted; empty when it can."""
-    named = Counter(device.name for entry in kept for device in entry.devices)
-    for name, times in named.items():
+    for name, times in Counter(device.name for entry in kept for device in entry.devices).items():
         if times > 1:
             return f"duplicate device name {name}"
     if not counters:

@@ -234,8 +234,7 @@ def write_status(
         old = earlier.get(condition["type"]) or {}
         moved = old["lastTransitionTime"] if old.get("status") == condition["status"] else now
         found.append({**condition, "lastTransitionTime": moved, "observedGeneration": generation})
-    wanted = {**before, **(fields or {}), "conditions": found}
-    status = objects.without_none(wanted)
+    status = objects.without_none({**before, **(fields or {}), "conditions": found})
     if status != before:
         client.update(kind, {**obj, "status": status}, subresource="status")
 

@@ -199,10 +199,10 @@ class ResultCache(BoundedCache[Where, Result]):
     def saying(self, where: Where, epoch: int, ceiling: CostPair | None) -> Result | None:
         """What is known, if it says enough for this ceiling."""
         found = self.get(where)
-        if found is None:
-            return None
-        fits_nowhere = found.cost is None and found.bound is None
-        if found.epoch != epoch and not fits_nowhere:
+        if found is None or (
+            found.epoch != epoch  # what fits nowhere holds for every epoch
+            and (found.cost is not None or found.bound is not None)
+        ):
             return None
         if found.bound is not None and (ceiling is None or found.bound < ceiling):
             return None

@@ -236,7 +236,6 @@ class RailBound:
         most = {kind: max(map(sum, counts.takes), default=0) for kind, counts in takes.items()}
         holds = [most[kind] for kind in self.fitting.kinds.of.values()]
         for allowed, domain in self._domains:
-            together = np.bincount(domain, weights=holds)
-            if np.sort(together)[-allowed:].sum() < self.found.size:
+            if np.sort(np.bincount(domain, weights=holds))[-allowed:].sum() < self.found.size:
                 return False
         return True
