@@ -1,7 +1,8 @@
 """`make bench`: every benchmark of this folder, one after the other.
 
-A benchmark is a module with `main()`. It prints ratios against a plain implementation that runs in the same process, and
-absolute times with the machine they were measured on. Ratios are what is compared between machines.
+A benchmark is a module with `main()`. It prints ratios against a plain implementation that runs in the same
+process, and absolute times with the machine they were measured on. Ratios are what is compared between
+machines.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""The plain backtracking that upstream's structured allocator does, over the same plain objects that `plan()` gets.
+"""The plain backtracking that upstream's structured allocator does, over the same plain objects that `plan()`
+gets.
 
-Requests in order, per request one device after the other, per device the pools' devices in order; a candidate is held against
-use, selectors of class and request, counters and constraints, in that order; on failure one step back. As upstream does:
+Requests in order, per request one device after the other, per device the pools' devices in order; a candidate
+is held against use, selectors of class and request, counters and constraints, in that order; on failure one
+step back. As upstream does:
 
-- a selector is compiled once, and evaluated once for each request and device that the search gets to (not once for each
-  device that looks the same, which is koordra's cache);
+- a selector is compiled once, and evaluated once for each request and device that the search gets to (not
+  once for each device that looks the same, which is koordra's cache);
 - devices of one request are chosen in ascending order (kubernetes#133678);
-- once a claim has too many devices, the search goes back to the last request that has another alternative (#130593).
+- once a claim has too many devices, the search goes back to the last request that has another alternative
+  (#130593).
 
-No bounds, no symmetry, nothing remembered. Only what the benchmarks need is there: exact counts, firstAvailable,
-matchAttribute, counters. Objects are read by koordra's code on both sides.
+No bounds, no symmetry, nothing remembered. Only what the benchmarks need is there: exact counts,
+firstAvailable, matchAttribute, counters. Objects are read by koordra's code on both sides.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Admission of legacy pods: milliseconds of a review and reviews a second, over TLS, from a process of its own.
+"""Admission of legacy pods: milliseconds of a review and reviews a second, over TLS, from a process of its
+own.
 
-`koordra controller --legacy-pods` serves as a process beside the development cluster's API server, with 200 pods of the
-namespace in its watch and a ResourceQuota to hold. Reviews come over kept connections, as the API server sends them, of pods in
-every dialect and 180 shapes. Times are the caller's: body sent to answer read.
+`koordra controller --legacy-pods` serves as a process beside the development cluster's API server, with 200
+pods of the namespace in its watch and a ResourceQuota to hold. Reviews come over kept connections, as the API
+server sends them, of pods in every dialect and 180 shapes. Times are the caller's: body sent to answer read.
 
     plain review          of a pod that opted out: what HTTPS and JSON cost by themselves
-    first of a template   the template has to be made first, so the API server's time is in it (here the development cluster's)
-    known, N connections  one after the other on each connection: what a pod waits for, and how many one replica answers
+    first of a template   the template has to be made first, so the API server's time is in it (here the
+                          development cluster's)
+    known, N connections  one after the other on each connection: what a pod waits for, and how many one
+                          replica answers
     all different         no two pods of one workload: every one is translated anew
     500 a second          sent when they are due, on four connections; late counts from when it was due
 
@@ -96,8 +99,8 @@ def measure(
     rate: float = 0.0,
     how: Callable[[Object, int], None] = lambda pod, number: None,
 ) -> tuple[list[float], float, float]:
-    """Milliseconds of each review, reviews a second, and the server's milliseconds of processor a review. With a `rate`
-    reviews are sent when they are due, otherwise as soon as the one before is answered."""
+    """Milliseconds of each review, reviews a second, and the server's milliseconds of processor a review.
+    With a `rate` reviews are sent when they are due, otherwise as soon as the one before is answered."""
     times: list[list[float]] = [[] for _ in range(connections)]
     share = number // connections
     barrier = threading.Barrier(connections + 1)

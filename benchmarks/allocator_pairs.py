@@ -1,17 +1,21 @@
-"""Worst cases of device allocation, against the plain backtracking of upstream (`_upstream.py`) in the same process.
+"""Worst cases of device allocation, against the plain backtracking of upstream (`_upstream.py`) in the same
+process.
 
-1. Eight GPU+NIC pairs on one machine, written as 16 requests and 8 constraints: GPUs first or pair by pair; all pairs there,
-   one NIC missing, or a ninth GPU in front that has no NIC.
-2. kubernetes#130593: the most devices that a claim may ask for on a node that has one less; alternatives whose totals are too large.
-3. kubernetes#131730 and scheduler_perf's backtracking case: partitions that are there in number but not in counters.
-4. scheduler_perf's list-attribute stress, on which upstream schedules 1.1 pods a second: 32 requests over 64 devices with lists of
-   47 values, the first 32 of which match nothing.
+1. Eight GPU+NIC pairs on one machine, written as 16 requests and 8 constraints: GPUs first or pair by pair;
+   all pairs there, one NIC missing, or a ninth GPU in front that has no NIC.
+2. kubernetes#130593: the most devices that a claim may ask for on a node that has one less; alternatives
+   whose totals are too large.
+3. kubernetes#131730 and scheduler_perf's backtracking case: partitions that are there in number but not in
+   counters.
+4. scheduler_perf's list-attribute stress, on which upstream schedules 1.1 pods a second: 32 requests over 64
+   devices with lists of 47 values, the first 32 of which match nothing.
 
-"at least" before a ratio: the plain search was stopped at its limit of candidates. "0 dead ends": the plain search never had
-to step back, so there is nothing that a better search could save. That is so for eight pairs on a machine of just eight GPUs
-and eight NICs, in whatever order requests and devices are listed: every GPU still has a NIC when its turn comes. What
-plan() then takes is what it costs to read the objects, to count, and to score. Both sides read the objects with the same code
-and evaluate selectors with the same library; plain evaluates once for each request and device, as upstream does.
+"at least" before a ratio: the plain search was stopped at its limit of candidates. "0 dead ends": the plain
+search never had to step back, so there is nothing that a better search could save. That is so for eight pairs
+on a machine of just eight GPUs and eight NICs, in whatever order requests and devices are listed: every GPU
+still has a NIC when its turn comes. What plan() then takes is what it costs to read the objects, to count,
+and to score. Both sides read the objects with the same code and evaluate selectors with the same library;
+plain evaluates once for each request and device, as upstream does.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ def node() -> Dict:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}}
 
 
-# --- the cases ------------------------------------------------------------------------------------------------------
+# --- the cases ----------------------------------------------------------------------------------------------
 
 
 def pairs(*, gpus: Sequence[int], nics: Sequence[int], gpus_first: bool) -> list[Dict]:
@@ -99,7 +103,8 @@ def pairs(*, gpus: Sequence[int], nics: Sequence[int], gpus_first: bool) -> list
 
 
 def one_less(*, requests: int, count: int) -> list[Dict]:
-    """`requests` requests for `count` devices each on a node that has one device less than all of them need."""
+    """`requests` requests for `count` devices each on a node that has one device less than all of them
+    need."""
     published = [{"name": f"device-{number}"} for number in range(requests * count - 1)]
     asked = [
         {"name": f"r{number}", "exactly": {"deviceClassName": "any", "count": count}}
@@ -124,7 +129,8 @@ def alternatives() -> list[Dict]:
 
 
 def partitions(*, count: int, memory: int, large: int = 1, small: int = 7) -> list[Dict]:
-    """Partitions of one card: large ones first, which take twice the memory, so that first fit has to go back."""
+    """Partitions of one card: large ones first, which take twice the memory, so that first fit has to go
+    back."""
     published = [
         {
             "name": f"device-{number}",
@@ -223,8 +229,8 @@ def plain_seconds(case: Case) -> tuple[float, bool, Plain]:
 
 
 def stress(*, nodes: int = 500, pods: int = 20) -> tuple[float, float, float]:
-    """The list-attribute stress on a cluster: seconds to read its slices, pods a second of the first plan over what was read,
-    and of a later one, when the nodes are known to be alike."""
+    """The list-attribute stress on a cluster: seconds to read its slices, pods a second of the first plan
+    over what was read, and of a later one, when the nodes are known to be alike."""
     device_class, _, published, wanted = lists()
     cluster: list[Dict] = []
     for number in range(nodes):

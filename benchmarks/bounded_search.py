@@ -1,8 +1,9 @@
 """Claims that no shortcut serves: many different shares at once, on nodes that are all different.
 
-1. Four GPU shares and four NIC shares of eight sizes, a NIC beside each GPU, on busy nodes of eight GPUs and eight NICs. What is
-   compared is a node's answer with bounds and without them (`allocator.lower_bound`), in the same process; without them the search
-   of each node ends when its allowance does, and its answer is not always the best.
+1. Four GPU shares and four NIC shares of eight sizes, a NIC beside each GPU, on busy nodes of eight GPUs and
+   eight NICs. What is compared is a node's answer with bounds and without them (`allocator.lower_bound`), in
+   the same process; without them the search of each node ends when its allowance does, and its answer is not
+   always the best.
 2. The same over 40 and over 1,000 nodes, as `plan()` asks them under a policy that has every node asked.
 3. 24 shares that fill eight cards to the last byte.
 """

@@ -1,24 +1,27 @@
 """The controller with 5,000 claims on 500 nodes of eight GPUs and eight NICs (1,000 ResourceSlices).
 
-Everything of one pass is the shipped code, with the shipped allocator; the API server is an in-memory double in this
-process, so that the figures are the controller's own. Four parts of its work are timed apart:
+Everything of one pass is the shipped code, with the shipped allocator; the API server is an in-memory double
+in this process, so that the figures are the controller's own. Four parts of its work are timed apart:
 
     watch    decode an event's line and put it into the cache
     decide   everything of a pass that is not one of the others: reading the state, planning, bookkeeping
     encode   the JSON of what is written
     write    the double's answer to it (over HTTP this is the server's time and the network's)
 
-CPU is told by what was done in it; latency, from a claim's creation to its allocation, by what its controller did in the
-meantime (koordra.controller.reporting.metrics, as in `koordra_controller_stage_seconds`): the four parts of one claim add up.
+CPU is told by what was done in it; latency, from a claim's creation to its allocation, by what its controller
+did in the meantime (koordra.controller.reporting.metrics, as in `koordra_controller_stage_seconds`): the four
+parts of one claim add up.
 
-passes      a pass in which nothing has changed, and one with one new claim, on small and large clusters in which all other claims
-            have their devices and their pods run: it costs what has changed
+passes      a pass in which nothing has changed, and one with one new claim, on small and large clusters in
+            which all other claims have their devices and their pods run: it costs what has changed
 burst       all claims are there at once, as after a failover or an outage
 arrivals    claims come at a steady rate
 relist      1,000 slices listed anew: decoded, compared, and read by the allocator again
-plain       the ratio that can be compared between machines: `plan()` over all nodes for each claim, over decide+encode
+plain       the ratio that can be compared between machines: `plan()` over all nodes for each claim, over
+            decide+encode
 
-CPU is the process's own time, whatever else the machine does; latencies are by the wall clock, so a busy machine shows in them.
+CPU is the process's own time, whatever else the machine does; latencies are by the wall clock, so a busy
+machine shows in them.
 """
 
 from __future__ import annotations
@@ -258,7 +261,8 @@ def node(name: str) -> Object:
 
 
 def claim(name: str, number: int) -> Object:
-    """Of ten claims six are a share of a GPU with a share of a NIC, three a GPU, one two GPUs with two NICs."""
+    """Of ten claims six are a share of a GPU with a share of a NIC, three a GPU, one two GPUs with two
+    NICs."""
     kind = number % 10
     gpu: Object = {"deviceClassName": names.CLASS_GPU, "count": 1}
     nic: Object = {"deviceClassName": names.CLASS_NIC, "count": 1}
@@ -405,7 +409,8 @@ def plain(bench: Bench) -> float:
 
 @dataclass(frozen=True)
 class Passes:
-    """Milliseconds of CPU: medians of PASSES passes; and seconds of the first pass, which takes over everything."""
+    """Milliseconds of CPU: medians of PASSES passes; and seconds of the first pass, which takes over
+    everything."""
 
     nodes: int
     claims: int
@@ -415,8 +420,8 @@ class Passes:
 
 
 def passes(nodes: int, claims: int) -> Passes:
-    """An idle pass and one with one new claim, of a class and on nodes in a state that were met before: what a search costs that
-    the allocator has not made yet is told by `burst`."""
+    """An idle pass and one with one new claim, of a class and on nodes in a state that were met before: what
+    a search costs that the allocator has not made yet is told by `burst`."""
     bench = Bench(nodes)
     devices = [device["name"] for entry in machine_slices() for device in entry["spec"]["devices"]]
     for number in range(claims):

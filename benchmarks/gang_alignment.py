@@ -1,25 +1,30 @@
-"""What the placement of gangs is worth in bus bandwidth: koordra, topology-blind first fit, Koordinator's algorithm.
+"""What the placement of gangs is worth in bus bandwidth: koordra, topology-blind first fit, Koordinator's
+algorithm.
 
-The same arrivals for all: jobs of 2 to 16 members with 1, 2 or 4 GPUs and as many NICs each, and between them pods that want GPUs only,
-on nodes of a DGX A100 in blocks of eight, until 150 % of the GPUs were asked for; with every fourth arrival one of the earlier jobs ends,
-the same one for all (nothing happens where it was not placed). A job that does not fit is dropped. All members or none, for all.
+The same arrivals for all: jobs of 2 to 16 members with 1, 2 or 4 GPUs and as many NICs each, and between them
+pods that want GPUs only, on nodes of a DGX A100 in blocks of eight, until 150 % of the GPUs were asked for;
+with every fourth arrival one of the earlier jobs ends, the same one for all (nothing happens where it was not
+placed). A job that does not fit is dropped. All members or none, for all.
 
-    first-fit    members one after the other, each on the first node with enough GPUs and NICs; the first free ones of each
-    Koordinator  its DeviceShare plugin (LeastAllocated, its default): the node with most left; GPUs by its topology tree (deepest group
-                 that fits, groups in use first, lowest number), NICs by preferred PCIe root, round robin. Its gangs know nothing of blocks
+    first-fit    members one after the other, each on the first node with enough GPUs and NICs; the first free
+                 ones of each
+    Koordinator  its DeviceShare plugin (LeastAllocated, its default): the node with most left; GPUs by its
+                 topology tree (deepest group that fits, groups in use first, lowest number), NICs by
+                 preferred PCIe root, round robin. Its gangs know nothing of blocks
     koordra      place_gang, claims with JointAllocation PCIeSwitch, Required, PerDevice
 
-The model of bandwidth is the reference's: 56 GB/s where every GPU has a NIC of its own under its PCIe switch, 25 GB/s where not (two
-nodes with GB300, all_reduce, one GPU and one NIC of 800 Gb/s each); a job is as fast as its slowest member. Figures of blocks
-and rails are counted, no bandwidth is made of them. "Rails per rail needed" is, for jobs on several nodes, the number of rails used by those that the node with most of them uses (1:
-every node on the same rails). "allocated" is the mean part of GPUs in use from 100 % asked for on.
+The model of bandwidth is the reference's: 56 GB/s where every GPU has a NIC of its own under its PCIe switch,
+25 GB/s where not (two nodes with GB300, all_reduce, one GPU and one NIC of 800 Gb/s each); a job is as fast
+as its slowest member. Figures of blocks and rails are counted, no bandwidth is made of them. "Rails per rail
+needed" is, for jobs on several nodes, the number of rails used by those that the node with most of them uses
+(1: every node on the same rails). "allocated" is the mean part of GPUs in use from 100 % asked for on.
 
     python -m benchmarks gang_alignment                         the seeds below
     KOORDRA_SEEDS=1,2,3 python -m benchmarks gang_alignment     others
 
-Nothing but the seed is drawn from, and no clock is read: a seed gives the same figures on every machine. A seed's run of a policy is
-compared with first fit's run of the same seed; of these ratios and differences the mean over the seeds is told, with the standard
-deviation and the least and the most.
+Nothing but the seed is drawn from, and no clock is read: a seed gives the same figures on every machine. A
+seed's run of a policy is compared with first fit's run of the same seed; of these ratios and differences the
+mean over the seeds is told, with the standard deviation and the least and the most.
 """
 
 from __future__ import annotations
@@ -188,7 +193,7 @@ def _paired(machine: Machine, seat: Seat) -> bool:
     return len(nx.bipartite.maximum_matching(graph, left)) // 2 == len(seat.gpus)
 
 
-# --- peers ----------------------------------------------------------------------------------------------------------
+# --- peers --------------------------------------------------------------------------------------------------
 
 
 def _first_fit(cluster: Cluster, members: int, gpus: int, nics: bool) -> list[Seat] | None:
@@ -227,7 +232,8 @@ def _koordinator(cluster: Cluster, members: int, gpus: int, nics: bool) -> list[
 
 
 def _by_tree(cluster: Cluster, node: int, gpus: int, nics: bool) -> Seat:
-    """Koordinator's choice on one node: the deepest group of GPUs that fits, then NICs of their PCIe roots in turn."""
+    """Koordinator's choice on one node: the deepest group of GPUs that fits, then NICs of their PCIe roots in
+    turn."""
     machine, free = cluster.machine, cluster.gpus[node]
     gpu_roots, nic_roots = machine.roots
     every = range(len(machine.gpus))
@@ -252,11 +258,12 @@ def _by_tree(cluster: Cluster, node: int, gpus: int, nics: bool) -> Seat:
     return Seat(node, tuple(chosen), tuple(order[: gpus * nics]))
 
 
-# --- koordra --------------------------------------------------------------------------------------------------------
+# --- koordra ------------------------------------------------------------------------------------------------
 
 
 class Koordra:
-    """`place_gang` over the same cluster, on an engine that is told of what changes, as the controller's is."""
+    """`place_gang` over the same cluster, on an engine that is told of what changes, as the controller's
+    is."""
 
     def __init__(self, machine: Machine) -> None:
         self.engine = engine_for()

@@ -1,13 +1,13 @@
 """A gang of 1,000 pods on 10,000 nodes: how long the decision takes.
 
-Nodes of eight Hopper GPUs and NICs in blocks of 32 and spines of 8 blocks, in the engine's index as a controller keeps it. On a part
-of the nodes devices are in use (any set of GPUs with their NICs).
+Nodes of eight Hopper GPUs and NICs in blocks of 32 and spines of 8 blocks, in the engine's index as a
+controller keeps it. On a part of the nodes devices are in use (any set of GPUs with their NICs).
 
     cold    no request class is known: every kind of node is asked for the first time
     warm    the next gang, asked of the same nodes
 
-Times are the processor's for this thread; they include the classes of members, the tables, the places of all pods and their
-AllocationResults.
+Times are the processor's for this thread; they include the classes of members, the tables, the places of all
+pods and their AllocationResults.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ CASES = (
     ("1 launcher and 999 x 8 GPUs + 8 NICs", 1000, 8, 8, True, 0.6),
     ("5,000 x 8 GPUs + 8 NICs: does not fit", 5000, 8, 8, False, 0.6),
 )
-"""What is asked, and on which part of the nodes devices are in use. (With 90 % about 1,000 of the nodes are whole.)"""
+"""What is asked, and on which part of the nodes devices are in use. (With 90 % about 1,000 of the nodes are
+whole.)"""
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""What the NRI hook adds to the creation of a container: round trips over a real socket, from a process of its own.
+"""What the NRI hook adds to the creation of a container: round trips over a real socket, from a process of
+its own.
 
-The node has 250 running containers, which the runtime lists at registration and which the hook looks at every second
-meanwhile. Then 1,000 containers are created, a third of them with a claim (two lookups, one small file written). Times are
-those of the runtime's end: serialised request to parsed answer. The plain implementation is the library's example plugin,
-which decides nothing. Growth is the median of the last 250 creations against that of the first, and the process's memory.
+The node has 250 running containers, which the runtime lists at registration and which the hook looks at every
+second meanwhile. Then 1,000 containers are created, a third of them with a claim (two lookups, one small file
+written). Times are those of the runtime's end: serialised request to parsed answer. The plain implementation
+is the library's example plugin, which decides nothing. Growth is the median of the last 250 creations against
+that of the first, and the process's memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Allocation on the OpenB lists: every published policy against its published numbers, and `koordra` against FGD.
+"""Allocation on the OpenB lists: every published policy against its published numbers, and `koordra` against
+FGD.
 
     default         all policies, 10 seeds (42..51)
     other lists     fgd and koordra 10 seeds; the others 2

@@ -1,10 +1,14 @@
-"""GPU beside its NIC: `koordra` and first fit that counts devices, on the same arrivals, placed by the engine.
+"""GPU beside its NIC: `koordra` and first fit that counts devices, on the same arrivals, placed by the
+engine.
 
-    mixed       made-up arrivals until 130 % of the GPUs are asked for: pairs of a whole GPU or a share with (part of) a NIC, GPUs
-                without a NIC, several GPUs, a few machines' worth of eight; on nodes of a DGX A100 and of a PCIe server with few NICs
-    dlrm        the GPU instances of the DLRM trace in their order of time, with departures, on 95 % of the GPUs they need
+    mixed       made-up arrivals until 130 % of the GPUs are asked for: pairs of a whole GPU or a share with
+                (part of) a NIC, GPUs without a NIC, several GPUs, a few machines' worth of eight; on nodes of
+                a DGX A100 and of a PCIe server with few NICs
+    dlrm        the GPU instances of the DLRM trace in their order of time, with departures, on 95 % of the
+                GPUs they need
 
-Aligned is PIX or PXB. `best` counts pairs with the best level that was free on their node, found by trying every pair.
+Aligned is PIX or PXB. `best` counts pairs with the best level that was free on their node, found by trying
+every pair.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""`plan --defragment` on clusters at 90 % after departures: moves for 8 GPUs with 8 NICs, the bound, and the time.
+"""`plan --defragment` on clusters at 90 % after departures: moves for 8 GPUs with 8 NICs, the bound, and the
+time.
 
-A cluster is filled in order of its nodes until nothing of the mix fits, then pods leave at random until 90 % of the GPUs are given
-out. Pods are shares, whole GPUs, pairs of GPU and NIC and some of several GPUs; one in twenty must not be moved. Each answer is
-carried out, so that it is seen to be right.
+A cluster is filled in order of its nodes until nothing of the mix fits, then pods leave at random until 90 %
+of the GPUs are given out. Pods are shares, whole GPUs, pairs of GPU and NIC and some of several GPUs; one in
+twenty must not be moved. Each answer is carried out, so that it is seen to be right.
 
     moves        pods that move
-    at least     what no answer can be below: every smaller number of moves was excluded, or the emptiest site's pods
+    at least     what no answer can be below: every smaller number of moves was excluded, or the emptiest
+                 site's pods
     proven       of the answers, how many are the fewest possible for sure
 """
 

@@ -1,15 +1,17 @@
 """The full DRA path at 500 and 2,000 nodes: plain objects in, CEL, matchAttribute, AllocationResults out.
 
-Nodes of eight Hopper GPUs and their NICs, published as the plugin publishes them. Claims ask for one GPU (by selector) and one NIC of
-the same PCIe root, each with a pod. Slices are read once, as a controller does, and `plan()` gets the rest as dicts:
+Nodes of eight Hopper GPUs and their NICs, published as the plugin publishes them. Claims ask for one GPU (by
+selector) and one NIC of the same PCIe root, each with a pod. Slices are read once, as a controller does, and
+`plan()` gets the rest as dicts:
 
     start       slices read, devices gathered, ranked for the first time
     claims      a plan of 1,000 claims on the slices read before
     start-up    of 10,000 nodes, and the memory that their slices take once read
-    steady      plans of 50 claims each, one after the other; earlier ones are given as allocated claims; one engine is kept from
-                plan to plan, as who plans again and again does
+    steady      plans of 50 claims each, one after the other; earlier ones are given as allocated claims; one
+                engine is kept from plan to plan, as who plans again and again does
 
-Times are the processor's for this thread. Objects that were read before are not looked through by the garbage collector.
+Times are the processor's for this thread. Objects that were read before are not looked through by the garbage
+collector.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def _measured(count: int) -> dict[str, Any]:
     began = time.thread_time()
     plan([*rest, *_claim(0)], engine=engine)
     gathered = time.thread_time() - began
-    # As the controller does once everything is listed; otherwise a collection of the slices falls into one of the parts.
+    # As the controller does once everything is listed; otherwise a collection of the slices falls into one of
+    # the parts.
     gc.collect()
     gc.freeze()
     asked = [entry for number in range(CLAIMS) for entry in _claim(number)]

@@ -1,7 +1,8 @@
 """Speed of replays: against the plain numpy FGD, at 1,000 and 10,000 nodes.
 
-ratio       one replay of the default OpenB list, koordra and fgd, per decision against the plain FGD on the same arrivals
-            (whose every thirtieth decision is timed, on the state that it has then: it is that slow)
+ratio       one replay of the default OpenB list, koordra and fgd, per decision against the plain FGD on the
+            same arrivals (whose every thirtieth decision is timed, on the state that it has then: it is that
+            slow)
 nodes       p99 of a decision with the OpenB mix at 1,213 and 9,704 nodes
 """
 

@@ -1,17 +1,21 @@
 """MIG slices on a cluster of cut cards: how much of it can be given out, against first fit and best fit.
 
-Cards are eight to a node, each as an H100 in MIG mode publishes itself with every possible place. Requests are single slices of one
-profile; their mix is drawn by chance for every seed (Dirichlet), from seeds that nothing was tuned on. Two lives:
+Cards are eight to a node, each as an H100 in MIG mode publishes itself with every possible place. Requests
+are single slices of one profile; their mix is drawn by chance for every seed (Dirichlet), from seeds that
+nothing was tuned on. Two lives:
 
 fill      slices until 130 % of the cards were asked for, none ever ends; allocated in % at 100 % and at 130 %
-churn     slices that end by chance, at an offered load of 110 %; mean of what is allocated once the cluster is full
+churn     slices that end by chance, at an offered load of 110 %; mean of what is allocated once the cluster
+          is full
 
-first-fit      the first place in published order, of the first card that has one: what kube-scheduler's allocator takes
+first-fit      the first place in published order, of the first card that has one: what kube-scheduler's
+               allocator takes
 best-fit       the card with the least left that has a place, and on it the first place in published order
 kept places    the same card, but the place that makes least of the other places impossible
 koordra        the engine: with the mix known, and starting with nothing and learning from what arrives
 
-All run in this process on the same requests; sizes are koordra's (mean of the card's memory slices and compute).
+All run in this process on the same requests; sizes are koordra's (mean of the card's memory slices and
+compute).
 """
 
 from __future__ import annotations

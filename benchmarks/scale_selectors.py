@@ -1,12 +1,15 @@
 """What it is worth that the fleet knows selectors: searches and time per claim, and the allocation ratio.
 
-    time        2,000 nodes of four models in four zones, some set aside by a taint. Claims want a model, two models, more memory than some
-                models have, a zone, a pool that is set aside. `plan()` with a fleet that knows what they may use, and with one that
-                does not (it asks the nodes in the order of what is free), in one process: searches per claim, processor time per claim
-    allocation  a cluster of 96 nodes of four models, filled to 130 % with shares and whole GPUs of which two in five may run on some
-                models only. What comes is learned as it comes, from nothing: knowing which models a claim may use, and not knowing it
+    time        2,000 nodes of four models in four zones, some set aside by a taint. Claims want a model, two
+                models, more memory than some models have, a zone, a pool that is set aside. `plan()` with a
+                fleet that knows what they may use, and with one that does not (it asks the nodes in the order
+                of what is free), in one process: searches per claim, processor time per claim
+    allocation  a cluster of 96 nodes of four models, filled to 130 % with shares and whole GPUs of which two
+                in five may run on some models only. What comes is learned as it comes, from nothing: knowing
+                which models a claim may use, and not knowing it
 
-Both sides of either comparison decide on the same claims in the same order. Times are the processor's for this thread.
+Both sides of either comparison decide on the same claims in the same order. Times are the processor's for
+this thread.
 """
 
 from __future__ import annotations
@@ -58,11 +61,12 @@ def main() -> None:
     print(text)
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time ---------------------------------------------------------------------------------------------------
 
 
 def _mixed(count: int, mix: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[list[Object], list[Object]]:
-    """Nodes of eight cards, a dozen of a model after the other; four zones of all models, every twentieth node set aside."""
+    """Nodes of eight cards, a dozen of a model after the other; four zones of all models, every twentieth
+    node set aside."""
     slices, nodes = cluster_of(count)
     for number, (entry, node) in enumerate(zip(slices, nodes, strict=True)):
         model = MODELS[mix[number // BLOCK % len(mix)]]
@@ -200,7 +204,7 @@ def _claim(
     ]
 
 
-# --- allocation -----------------------------------------------------------------------------------------------------
+# --- allocation ---------------------------------------------------------------------------------------------
 
 SHARES = (19, 32, 47, 50, 65, 81)
 CONSTRAINED: tuple[tuple[str, ...], ...] = (("T4",), ("V100",), ("T4", "V100"), ("A100", "H100"), ("H100",))
@@ -247,7 +251,8 @@ def _arrival(draw: np.random.Generator, number: int) -> tuple[Object, Object, in
 def _filled(
     cluster: list[Object], arrivals: list[tuple[Object, Object, int]], capacity: int, *, known: bool
 ) -> Object:
-    """The live path's own code; each claim is tried once. Where models are not known, all may be used as far as is learned."""
+    """The live path's own code; each claim is tried once. Where models are not known, all may be used as far
+    as is learned."""
     engine = engine_for(learned=Learned())
     Manifests.of([*cluster, *shipped_classes()]).fill(engine.index)
     asked = given = 0

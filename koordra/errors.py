@@ -25,8 +25,8 @@
     │   └── ApiUnreachable                     nobody answered, or the answer broke off; trying again helps
     └── ClusterError                  exit 5   the development cluster or the demo did not come up
 
-Foreign errors (`grpc.RpcError`, `urllib3` exceptions, `pynvml.NVMLError`, `OSError` from /sys) are translated at the module
-that touches the foreign thing and never travel inward.
+Foreign errors (`grpc.RpcError`, `urllib3` exceptions, `pynvml.NVMLError`, `OSError` from /sys) are translated
+at the module that touches the foreign thing and never travel inward.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class KoordraError(Exception):
 class InvalidInput(KoordraError):
     """Something a person or another program wrote cannot be meant.
 
-    The text always has the same three parts, so that it can be acted on: which object, which field, and what to do.
+    The text always has the same three parts, so that it can be acted on: which object, which field, and what
+    to do.
     """
 
     exit_code = 2
@@ -113,7 +114,8 @@ class ProtocolError(NRIError):
 
 
 class RemoteError(NRIError):
-    """A ttrpc call answered with a status other than OK (`code` is a gRPC code): by the peer, or by the hook's refusal."""
+    """A ttrpc call answered with a status other than OK (`code` is a gRPC code): by the peer, or by the
+    hook's refusal."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code

@@ -1,14 +1,16 @@
 """The Kubernetes API over plain dicts.
 
-`koordra.kubeconfig` finds the server and its credentials; requests and answers are JSON that this module encodes and decodes
-itself, because the models of the `kubernetes` library refuse fields they do not know and cost more than the request.
+`koordra.kubeconfig` finds the server and its credentials; requests and answers are JSON that this module
+encodes and decodes itself, because the models of the `kubernetes` library refuse fields they do not know and
+cost more than the request.
 
-Of resource.k8s.io an older server may serve older versions only: after `negotiate` each kind is read and written in the
-best version that the server has, and callers see v1 (koordra.api.kinds). A patch of a spec is sent as it is; koordra patches
-metadata and status only, which have one shape.
+Of resource.k8s.io an older server may serve older versions only: after `negotiate` each kind is read and
+written in the best version that the server has, and callers see v1 (koordra.api.kinds). A patch of a spec is
+sent as it is; koordra patches metadata and status only, which have one shape.
 
-Every failure leaves as an `ApiError` of errors.py. `ApiUnreachable` means that nobody can say whether the request took
-effect (connection lost, time-out, 429, 5xx): the caller reads again before it writes again. Nothing is retried here.
+Every failure leaves as an `ApiError` of errors.py. `ApiUnreachable` means that nobody can say whether the
+request took effect (connection lost, time-out, 429, 5xx): the caller reads again before it writes again.
+Nothing is retried here.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ Query = Mapping[str, str] | None
 class KubeClient:
     """One API server. Safe to use from several threads.
 
-    `pool` has the server's TLS settings, `credentials` the headers that each request carries. `timeout`: seconds after which a
-    request (not a watch) is given up. `user_agent` names the component in audit logs.
+    `pool` has the server's TLS settings, `credentials` the headers that each request carries. `timeout`:
+    seconds after which a request (not a watch) is given up. `user_agent` names the component in audit logs.
     """
 
     def __init__(
@@ -108,7 +110,8 @@ class KubeClient:
     def list(
         self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
     ) -> tuple[list[Object], str]:
-        """All objects (page by page) and the resourceVersion to watch from. Items carry apiVersion and kind."""
+        """All objects (page by page) and the resourceVersion to watch from. Items carry apiVersion and
+        kind."""
         items: list[Object] = []
         query = {"limit": "500", "fieldSelector": field_selector, "labelSelector": label_selector}
         served = self._as_served(kind)
@@ -134,8 +137,8 @@ class KubeClient:
     ) -> Object:
         """Create; raises Conflict (reason AlreadyExists) when the name is taken.
 
-        With `name` and `subresource` the body goes to a subresource (`pods/<name>/binding`). `strict` has the server refuse unknown
-        and duplicate fields, as kubectl does for what people write.
+        With `name` and `subresource` the body goes to a subresource (`pods/<name>/binding`). `strict` has the
+        server refuse unknown and duplicate fields, as kubectl does for what people write.
         """
         place = (namespace or objects.namespace(body)) if kind.namespaced else None
         query = {"fieldValidation": "Strict"} if strict else None
@@ -144,7 +147,8 @@ class KubeClient:
         )
 
     def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
-        """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries one."""
+        """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries
+        one."""
         place = body["metadata"].get("namespace")
         return self._send(
             "PUT", kind, body["metadata"]["name"], namespace=place, subresource=subresource, body=body
@@ -160,7 +164,8 @@ class KubeClient:
         subresource: str | None = None,
         content_type: str = MERGE_PATCH,
     ) -> Object:
-        """Merge patch by default; put a resourceVersion into the patch to make it conditional. Bytes are sent as they are."""
+        """Merge patch by default; put a resourceVersion into the patch to make it conditional. Bytes are sent
+        as they are."""
         where = {"namespace": namespace, "subresource": subresource}
         return self._send("PATCH", kind, name, body=body, content_type=content_type, **where)
 
@@ -175,7 +180,8 @@ class KubeClient:
         grace_period: int | None = None,
         propagation: str | None = None,
     ) -> None:
-        """Delete; with `uid` only that very object, with `resource_version` only unchanged. Raises NotFound, and Conflict.
+        """Delete; with `uid` only that very object, with `resource_version` only unchanged. Raises NotFound,
+        and Conflict.
 
         `propagation`: what becomes of the objects it owns: Background (the default), Foreground or Orphan.
         """
@@ -192,10 +198,11 @@ class KubeClient:
     def watch(
         self, kind: Kind, *, resource_version: str, field_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
-        """(event type, object) from `resource_version` on, until the server ends the stream after WATCH_SECONDS.
+        """(event type, object) from `resource_version` on, until the server ends the stream after
+        WATCH_SECONDS.
 
-        BOOKMARK events are passed on: their object carries only a newer resourceVersion. Raises Gone when the history
-        no longer reaches back.
+        BOOKMARK events are passed on: their object carries only a newer resourceVersion. Raises Gone when the
+        history no longer reaches back.
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
@@ -313,6 +320,7 @@ def _decode_status(data: bytes) -> Object:
 
 
 def _status_error(code: int, status: Fields) -> ApiError:
-    # The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages end in logs.
+    # The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages
+    # end in logs.
     message = _VALUE.sub(r"\1{...}", str(status.get("message") or "the API server gave no message"))
     return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

@@ -1,7 +1,7 @@
 """Where the API server is and how to be let in: the only importer of the `kubernetes` client library.
 
-The library reads a kubeconfig file or the service account of the pod, and keeps TLS and tokens fresh. It is slow to import, so
-that commands import this module only when they ask a cluster.
+The library reads a kubeconfig file or the service account of the pod, and keeps TLS and tokens fresh. It is
+slow to import, so that commands import this module only when they ask a cluster.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from koordra.kube import KubeClient
 def new_client(
     kubeconfig: str | None = None, *, timeout: float = 15.0, user_agent: str = "koordra"
 ) -> KubeClient:
-    """A client of the API server that a kubeconfig file names; None takes the pod's service account, or KUBECONFIG or
-    ~/.kube/config outside a cluster. Raises InvalidManifest."""
+    """A client of the API server that a kubeconfig file names; None takes the pod's service account, or
+    KUBECONFIG or ~/.kube/config outside a cluster. Raises InvalidManifest."""
     configuration = _configuration(kubeconfig)
 
     def credentials() -> dict[str, str]:

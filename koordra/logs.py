@@ -1,7 +1,8 @@
-"""Structured logs on stderr: a stable event name and key=value pairs, one line each. The only importer of structlog.
+"""Structured logs on stderr: a stable event name and key=value pairs, one line each. The only importer of
+structlog.
 
-Event names are identifiers (`claim_prepared`), so that they can be searched for and counted; values say which claim, node or
-device. Set up once per process by `configure`; before that, nothing below a warning is shown.
+Event names are identifiers (`claim_prepared`), so that they can be searched for and counted; values say which
+claim, node or device. Set up once per process by `configure`; before that, nothing below a warning is shown.
 """
 
 from __future__ import annotations

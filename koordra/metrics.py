@@ -1,8 +1,10 @@
-"""Metrics and health over HTTP: what a process counts, for Prometheus and for probes. The only importer of prometheus_client.
+"""Metrics and health over HTTP: what a process counts, for Prometheus and for probes. The only importer of
+prometheus_client.
 
-A process makes one `Metrics` and hands it down; a part that counts asks it for its instruments once, when it is built, and a
-test makes its own. Names are `koordra_<part>_<what>_<unit>`, labels have few values (a reason, never a pod's name).
-`serve` answers `/metrics`, `/healthz` (the process lives) and `/readyz` (it does its work: the caller's word).
+A process makes one `Metrics` and hands it down; a part that counts asks it for its instruments once, when it
+is built, and a test makes its own. Names are `koordra_<part>_<what>_<unit>`, labels have few values (a
+reason, never a pod's name). `serve` answers `/metrics`, `/healthz` (the process lives) and `/readyz` (it does
+its work: the caller's word).
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ LATENCY_BUCKETS: Final = (
 
 
 class Metrics:
-    """The instruments of one process. Asking twice for a name is a programming error and raises ValueError."""
+    """The instruments of one process. Asking twice for a name is a programming error and raises
+    ValueError."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

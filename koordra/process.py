@@ -1,7 +1,9 @@
 """How a long-running koordra process starts and ends, the same for all of them.
 
-SIGTERM, SIGINT and SIGHUP (the terminal was closed) set one event; every loop waits on it instead of sleeping, so that a process ends within its current step.
-A second signal ends at once. A process that was started by the demo ends with it, however the demo ended. Threads are daemons: a thread that hangs in a foreign library must not keep a node's process alive.
+SIGTERM, SIGINT and SIGHUP (the terminal was closed) set one event; every loop waits on it instead of
+sleeping, so that a process ends within its current step. A second signal ends at once. A process that was
+started by the demo ends with it, however the demo ended. Threads are daemons: a thread that hangs in a
+foreign library must not keep a node's process alive.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def stop_on_signals() -> threading.Event:
     """An event that is set by the first of these signals; the second one ends the process.
 
-    Call it before any other thread is started: the signals are blocked in all threads and taken by one of their own. A
-    Python signal handler runs only when the main thread gets to run, and the kernel may hand the signal to another thread,
-    so a main thread that waits without a time limit would not notice.
+    Call it before any other thread is started: the signals are blocked in all threads and taken by one of
+    their own. A Python signal handler runs only when the main thread gets to run, and the kernel may hand the
+    signal to another thread, so a main thread that waits without a time limit would not notice.
     """
     stop = threading.Event()
     _end_with_parent()

@@ -1,11 +1,13 @@
 """Strict Kubernetes quantities: `80Gi`, `500m`, `1e3`, exactly.
 
-A quantity is a decimal number with at most one suffix: binary (`Ki` .. `Ei`), decimal (`n u m k M G T P E`) or an exponent
-(`e3`, `E-2`). The value is kept as an exact `Fraction`-free `Decimal`; nothing is rounded on the way in. Two things are
-written out: `canonical` (the shortest exact form, as the API server prints it for binary sizes) and `to_int`, which refuses
-a fraction instead of dropping it: half a MiB that silently became 0 is how a memory limit gets lost.
+A quantity is a decimal number with at most one suffix: binary (`Ki` .. `Ei`), decimal (`n u m k M G T P E`)
+or an exponent (`e3`, `E-2`). The value is kept as an exact `Fraction`-free `Decimal`; nothing is rounded on
+the way in. Two things are written out: `canonical` (the shortest exact form, as the API server prints it for
+binary sizes) and `to_int`, which refuses a fraction instead of dropping it: half a MiB that silently became 0
+is how a memory limit gets lost.
 
-Source of the rules: k8s.io/apimachinery `resource.Quantity` (sign, digits, one suffix; no blanks, no upper-case `K`).
+Source of the rules: k8s.io/apimachinery `resource.Quantity` (sign, digits, one suffix; no blanks, no
+upper-case `K`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _MAX_TEXT = 64
 
 
 def parse(text: object) -> Decimal:
-    """The exact value of a quantity as Kubernetes writes it; numbers without quotes count as they are written.
+    """The exact value of a quantity as Kubernetes writes it; numbers without quotes count as they are
+    written.
 
     Raises InvalidQuantity for anything the API server would refuse.
     """
@@ -67,7 +70,8 @@ def to_int(text: str | int) -> int:
 
 
 def canonical(value: Decimal | int) -> str:
-    """The shortest exact spelling: the largest binary suffix that divides a whole number, milli for fractions."""
+    """The shortest exact spelling: the largest binary suffix that divides a whole number, milli for
+    fractions."""
     exact = Decimal(value)
     if exact != exact.to_integral_value():
         milli = exact.scaleb(3)

@@ -4,9 +4,9 @@
       ^                                                       │ stream ended by the server: watch again from the last version
       └──────── 410 Gone, or any error: jittered backoff ─────┘
 
-Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the differences to
-the old copy are reported the same way, so that nobody has to know whether a watch broke. Objects are shared, not copied:
-whoever wants to change one copies it first.
+Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the
+differences to the old copy are reported the same way, so that nobody has to know whether a watch broke.
+Objects are shared, not copied: whoever wants to change one copies it first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def retried(
     errors: type[ApiError] = ApiUnreachable,
     longest: float = LONGEST_BACKOFF,
 ) -> _Answer | None:
-    """The answer, asked for ever less often while `errors` come, of which the first is reported. None when `stop` was set before."""
+    """The answer, asked for ever less often while `errors` come, of which the first is reported. None when
+    `stop` was set before."""
     backoff, reported = FIRST_BACKOFF, False
     while not stop.is_set():
         try:
@@ -74,8 +75,8 @@ def negotiate(client: KubeClient, stop: threading.Event) -> None:
 
 
 class WatchCache:
-    """The objects of one kind, kept current by a thread of its own (`run`). `trim` takes from each object what is to be
-    kept of it, its name and resourceVersion at least."""
+    """The objects of one kind, kept current by a thread of its own (`run`). `trim` takes from each object
+    what is to be kept of it, its name and resourceVersion at least."""
 
     def __init__(
         self,

@@ -1,10 +1,12 @@
-"""Size of koordra's own Python, package by package, and its growth since the table in benchmarks/results/house.md.
+"""Size of koordra's own Python, package by package, and its growth since the table in
+benchmarks/results/house.md.
 
     scripts/size.py            print both
     scripts/size.py --write    make the table's last two columns what is there now
 
-Statements are nodes of `ast.stmt`. Tokens are those of `tokenize` that Python reads: no comments, line ends, indentation. Counted
-is koordra/ without generated code; tests, benchmarks and the cluster double (devcluster/) are not.
+Statements are nodes of `ast.stmt`. Tokens are those of `tokenize` that Python reads: no comments, line ends,
+indentation. Counted is koordra/ without generated code; tests, benchmarks and the cluster double
+(devcluster/) are not.
 """
 
 from __future__ import annotations

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parent.parent
-# The programs that tests start find the checkout's packages where this process finds them (`pythonpath` in pyproject.toml).
+# The programs that tests start find the checkout's packages where this process finds them (`pythonpath` in
+# pyproject.toml).
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(ROOT / "devcluster"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 GOLDEN = Path(__file__).resolve().parent / "golden"
 
-# Deterministic in CI and on a laptop alike; no deadline, since a machine under load is not a bug. `make test` takes the
-# profile "fast", `make test-long` runs the same tests with "full", and `make soak` with many more examples, drawn anew;
-# `make mutants` only wants to know that a test fails, and looks for no smaller example.
+# Deterministic in CI and on a laptop alike; no deadline, since a machine under load is not a bug. `make test`
+# takes the profile "fast", `make test-long` runs the same tests with "full", and `make soak` with many more
+# examples, drawn anew; `make mutants` only wants to know that a test fails, and looks for no smaller example.
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
 for profile, examples, phases in (
     ("fast", 20, tuple(Phase)),
@@ -40,7 +41,8 @@ settings.load_profile("fast")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A second try for the tests marked `second_try(reason=...)`; the summary names every one that needed it ("R")."""
+    """A second try for the tests marked `second_try(reason=...)`; the summary names every one that needed it
+    ("R")."""
     for item in items:
         for mark in item.iter_markers("second_try"):
             if not mark.kwargs.get("reason"):
@@ -50,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """A command that runs in this process blocks the signals that end it: what later tests start would not end by them."""
+    """A command that runs in this process blocks the signals that end it: what later tests start would not
+    end by them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         return (yield)

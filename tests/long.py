@@ -18,7 +18,8 @@ def mostly_long(values: Iterable[Any], *, fast: int = 1) -> list[Any]:
 
 
 def examples(number: int) -> settings:
-    """That many examples in `make test-long`, a fifth of them in `make test`, and in `make soak` as many as it asks for."""
+    """That many examples in `make test-long`, a fifth of them in `make test`, and in `make soak` as many as
+    it asks for."""
     if "KOORDRA_EXAMPLES" in os.environ:
         return settings(max_examples=max(number, int(os.environ["KOORDRA_EXAMPLES"])))
     return settings(max_examples=max(1, number * settings().max_examples // 100))

@@ -1,4 +1,5 @@
-"""The direction of imports, read from the source: upper layers import lower ones, never the other way, never sideways."""
+"""The direction of imports, read from the source: upper layers import lower ones, never the other way, never
+sideways."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ ALLOWED: dict[str, set[str]] = {
         for tier in SECOND_TIER
     },
 }
-"""Package or module under koordra/ -> what it may import from koordra besides itself; commands may import everything."""
+"""Package or module under koordra/ -> what it may import from koordra besides itself; commands may import
+everything."""
 ALLOWED["koordra_devcluster"].add("kubeconfig")
 
 COMMANDS = ("cli/", "__init__.py", "__main__.py", "koordra_devcluster/cli.py", "koordra_devcluster/demo/")
@@ -138,7 +140,8 @@ def test_third_party_packages_have_one_door() -> None:
 
 
 def test_allocator_cel_placement_and_simulation_are_pure() -> None:
-    """No clock, no randomness, no files, no logger in selectors, the search for a placement and in its replay."""
+    """No clock, no randomness, no files, no logger in selectors, the search for a placement and in its
+    replay."""
     forbidden = {
         "time",
         "random",
@@ -207,7 +210,8 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
 
 
 def test_sibling_packages_do_not_import_each_other_in_circles() -> None:
-    """A package and what is in it are one; of two packages in the same folder at most one imports the other."""
+    """A package and what is in it are one; of two packages in the same folder at most one imports the
+    other."""
     packages = {module_name(path) for path in PACKAGE.rglob("__init__.py") if "_proto" not in path.parts}
     graph: dict[str, set[str]] = {package: set() for package in packages}
     for module, found in import_graph().items():
@@ -219,7 +223,8 @@ def test_sibling_packages_do_not_import_each_other_in_circles() -> None:
 
 
 def _siblings(one: str, other: str) -> tuple[str, str]:
-    """The two ancestors, or the modules themselves, that lie in the same folder; of a module and its own package, the same."""
+    """The two ancestors, or the modules themselves, that lie in the same folder; of a module and its own
+    package, the same."""
     for n, (left, right) in enumerate(zip(one.split("."), other.split("."), strict=False)):
         if left != right:
             return ".".join(one.split(".")[: n + 1]), ".".join(other.split(".")[: n + 1])
@@ -227,7 +232,8 @@ def _siblings(one: str, other: str) -> tuple[str, str]:
 
 
 def test_imports_stand_at_the_top() -> None:
-    """Only commands import inside functions, so that `--help` stays fast; elsewhere that hides a cycle or a cost."""
+    """Only commands import inside functions, so that `--help` stays fast; elsewhere that hides a cycle or a
+    cost."""
     found = {
         relative(path)
         for path in PACKAGE.rglob("*.py")

@@ -36,7 +36,8 @@ def _reads_a_clock(node: ast.AST) -> bool:
 
 
 def test_what_has_to_be_quick_is_shown_otherwise() -> None:
-    """By order, by count or on a clock that the test moves: tests/patience.py, tests/fakes/clock.py, tests/fakes/effort.py."""
+    """By order, by count or on a clock that the test moves: tests/patience.py, tests/fakes/clock.py,
+    tests/fakes/effort.py."""
     found = {str(path.relative_to(TESTS)): stopwatches(ast.parse(path.read_text())) for path in FILES}
     assert {path: lines for path, lines in found.items() if lines} == {}
 

@@ -11,7 +11,8 @@ from koordra.cli import options
 
 @click.group()
 def command() -> None:
-    """A development double of a Kubernetes cluster, for laptops, the demo and tests. Not Kubernetes: it runs no real containers."""
+    """A development double of a Kubernetes cluster, for laptops, the demo and tests. Not Kubernetes: it runs
+    no real containers."""
 
 
 @command.command("control-plane")
@@ -54,7 +55,8 @@ def control_plane(
     gates: tuple[str, ...],
     log_level: str,
 ) -> None:
-    """Double of kube-apiserver, kube-controller-manager (claims, workloads, garbage) and kube-scheduler, in one process."""
+    """Double of kube-apiserver, kube-controller-manager (claims, workloads, garbage) and kube-scheduler, in
+    one process."""
     from functools import partial
     from pathlib import Path
 
@@ -121,7 +123,8 @@ def kubelet(
     nri_state_change_only: bool,
     log_level: str,
 ) -> None:
-    """Double of a kubelet and its container runtime (CDI, NRI). Containers are records in DIR/containers; nothing is executed."""
+    """Double of a kubelet and its container runtime (CDI, NRI). Containers are records in DIR/containers;
+    nothing is executed."""
     from pathlib import Path
 
     from koordra import process
@@ -157,7 +160,8 @@ def kubelet(
 
 
 def _sleep_until(stop: threading.Event) -> None:
-    """Wakes now and then: a signal that another thread received is handled by the main thread only when it runs."""
+    """Wakes now and then: a signal that another thread received is handled by the main thread only when it
+    runs."""
     while not stop.wait(0.5):
         pass
 

@@ -1,4 +1,5 @@
-"""The control plane of the development cluster in one process: API server, claim loops, workloads, garbage, scheduler.
+"""The control plane of the development cluster in one process: API server, claim loops, workloads, garbage,
+scheduler.
 
 The loops are threads that talk HTTP to the API server like anyone else, with the kubeconfig that it writes.
 """

@@ -7,8 +7,8 @@ Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `ko
     devices/           what a node offers, and which device can serve which request
     node_state         one node while a group is placed, in whole numbers
     search/            the devices of one node: branch and bound, symmetry, packing
-    score              what makes one placement better than another: the only place where that is said; selection_terms, device_table: its terms
-                       that read which devices are chosen
+    score              what makes one placement better than another: the only place where that is said;
+                       selection_terms, device_table: its terms that read which devices are chosen
     joint_allocation   GPUs and NICs near each other; constraints: matchAttribute, distinctAttribute
     offer              a placement written as allocations
     explain/           why a claim fits on no node; reasons: the words

@@ -1,13 +1,13 @@
 """matchAttribute and distinctAttribute over the devices chosen so far.
 
-A constraint is monotone: once a device is refused, adding more devices never makes it acceptable. Its state is a
-tuple of value sets, so that the search can go back by keeping the old one:
+A constraint is monotone: once a device is refused, adding more devices never makes it acceptable. Its state
+is a tuple of value sets, so that the search can go back by keeping the old one:
 
     matchAttribute     (intersection,)        what all devices so far have in common; () before the first
     distinctAttribute  (values, values, ...)  one set per device, pairwise disjoint
 
-A scalar is a set of one; lists count only with the gate DRAListTypeAttributes. Values are typed: the string "1" and the
-number 1 have nothing in common. A device without the attribute is refused.
+A scalar is a set of one; lists count only with the gate DRAListTypeAttributes. Values are typed: the string
+"1" and the number 1 have nothing in common. A device without the attribute is refused.
 """
 
 from __future__ import annotations

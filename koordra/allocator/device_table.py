@@ -1,11 +1,12 @@
 """Sets of devices of one machine that are judged once, so that the best of them is looked up.
 
-What a set costs by the terms that read the selection alone (`SelectionTerms`) is the same on every node of a kind. A table has
-that of many sets, made by calling the terms. A question then is three vector operations, and its answer is the search's:
+What a set costs by the terms that read the selection alone (`SelectionTerms`) is the same on every node of a
+kind. A table has that of many sets, made by calling the terms. A question then is three vector operations,
+and its answer is the search's:
 
     leave out the sets with a device that cannot be taken
-    add what groups cost that are whole now and would be broken (the only term of whole devices that reads what else is free)
-    take the least
+    add what groups cost that are whole now and would be broken (the only term of whole devices that reads
+    what else is free) take the least
 
 A set is a mask; which bit is which device is the caller's.
 """
@@ -28,7 +29,8 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """By set: its devices, its cost, and by group that is better not broken (`groups`: masks) what breaking it costs."""
+    """By set: its devices, its cost, and by group that is better not broken (`groups`: masks) what breaking
+    it costs."""
 
     sets: Masks
     cost: Numbers
@@ -50,7 +52,8 @@ class DeviceTable:
 
 @dataclass(frozen=True, slots=True)
 class MachineTerms:
-    """The selection terms of a machine, whose devices are bits: `bit` has the mask of each by its position in the terms."""
+    """The selection terms of a machine, whose devices are bits: `bit` has the mask of each by its position in
+    the terms."""
 
     terms: SelectionTerms
     gpus: Sequence[int]

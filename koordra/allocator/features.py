@@ -48,8 +48,8 @@ class Features(frozenset[str]):
     def of(cls, features: str | Iterable[str] | None) -> Features:
         """None is 1.37's defaults; several names may be joined by `+`; other gates of DRA change nothing.
 
-        Raises PlanError for a name that is no gate's of DRA, or one of KNOWN misspelt: a gate that is thought to be on and
-        is not would make claims wait for no visible reason.
+        Raises PlanError for a name that is no gate's of DRA, or one of KNOWN misspelt: a gate that is thought
+        to be on and is not would make claims wait for no visible reason.
         """
         if features is None:
             return cls(DEFAULT_ON)

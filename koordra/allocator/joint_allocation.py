@@ -1,24 +1,28 @@
 """JointAllocation: how near GPUs and NICs must be, as counting over scopes.
 
-A scope (PCIe switch, PCIe root, NUMA node, socket, node) divides a machine's devices into classes by `scope_key`, so
-being together is an equivalence and the pairing rules become counts per class (g GPUs, n NICs):
+A scope (PCIe switch, PCIe root, NUMA node, socket, node) divides a machine's devices into classes by
+`scope_key`, so being together is an equivalence and the pairing rules become counts per class (g GPUs, n
+NICs):
 
-    PerDevice   each GPU has a NIC of its own in scope     g <= n in every class (Hall's condition is that simple here)
+    PerDevice   each GPU has a NIC of its own in scope     g <= n in every class (Hall's condition is that
+                                                           simple here)
     PerGroup    the NICs cover the scopes of the GPUs      n > 0 wherever g > 0
     Together    everything lies in one class               one class in all
 
-A device counts once, however many shares of it the requests have: two shares of one card are one GPU, which one NIC serves,
-and two shares of one NIC are one NIC, which is no NIC of its own for two GPUs. (MIG partitions and VFs are devices by themselves.)
-Shares that are still to come may coincide with what is there, so bounds take them for the most that they can bring.
+A device counts once, however many shares of it the requests have: two shares of one card are one GPU, which
+one NIC serves, and two shares of one NIC are one NIC, which is no NIC of its own for two GPUs. (MIG
+partitions and VFs are devices by themselves.) Shares that are still to come may coincide with what is there,
+so bounds take them for the most that they can bring.
 
-While devices are being chosen, the GPUs that still lack a NIC may not outnumber the NICs still to come; that cuts hopeless
-branches early. A GPU without a key (no switch above it, NUMA node unknown) is together with nobody and is refused.
+While devices are being chosen, the GPUs that still lack a NIC may not outnumber the NICs still to come; that
+cuts hopeless branches early. A GPU without a key (no switch above it, NUMA node unknown) is together with
+nobody and is refused.
 
-If only one kind is asked for, there is nothing to pair and every pairing means Together. A JointAllocation in a claim that
-has only GPUs or only NICs reaches the other claims of the pod for the kind it lacks.
+If only one kind is asked for, there is nothing to pair and every pairing means Together. A JointAllocation in
+a claim that has only GPUs or only NICs reaches the other claims of the pod for the kind it lacks.
 
-Preferred is relaxed level by level: the scope as written, then each wider one up to Node, then none. The first level with a
-solution is taken.
+Preferred is relaxed level by level: the scope as written, then each wider one up to Node, then none. The
+first level with a solution is taken.
 """
 
 from __future__ import annotations
@@ -51,9 +55,11 @@ class Rule:
 
 @dataclass(slots=True)
 class ScopeTracker:
-    """Counts of different devices per class for one rule; changed by `add` and put back by `remove`. `shares`: of each device.
+    """Counts of different devices per class for one rule; changed by `add` and put back by `remove`.
+    `shares`: of each device.
 
-    Every step of a search counts here. What a Counter does in Python (a missing key, `del`) is `get` and `pop` of a dict."""
+    Every step of a search counts here. What a Counter does in Python (a missing key, `del`) is `get` and
+    `pop` of a dict."""
 
     rule: Rule
     gpus: Counter[str] = field(default_factory=Counter)
@@ -135,7 +141,8 @@ class ScopeTracker:
         return self._keys[offered]
 
     def standing(self, offered: PublishedDevice) -> int:
-        """How the device's class stands (what more of it would change); equal standings are interchangeable."""
+        """How the device's class stands (what more of it would change); equal standings are
+        interchangeable."""
         key = self.key(offered)
         if key is None:
             return -1000
@@ -159,10 +166,11 @@ def relaxation_levels(joint: JointAllocation) -> tuple[Scope | None, ...]:
 def rules_of(
     claims: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: NodeState
 ) -> list[list[Rule | None]]:
-    """Every JointAllocation of the group as its rules at each relaxation level; None for the level at which nothing is asked any more.
+    """Every JointAllocation of the group as its rules at each relaxation level; None for the level at which
+    nothing is asked any more.
 
-    `siblings` tells for each claim which claims a pod uses together with it: a claim that only has GPUs here, or only NICs, pairs with
-    those. With one kind of device there is nothing to pair.
+    `siblings` tells for each claim which claims a pod uses together with it: a claim that only has GPUs here,
+    or only NICs, pairs with those. With one kind of device there is nothing to pair.
     """
     if not any(claim.joints for claim in claims):
         return []

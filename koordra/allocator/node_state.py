@@ -1,8 +1,8 @@
 """One node while a group is being placed: its devices in search order, and what is taken of each.
 
-Amounts are whole numbers here (`capacity.nano`), and so is how much of a device is used: the largest used part of any
-capacity that measures it (not the number of sharers), in units of which every device of the node has `whole`, the least
-common multiple of what is published.
+Amounts are whole numbers here (`capacity.nano`), and so is how much of a device is used: the largest used
+part of any capacity that measures it (not the number of sharers), in units of which every device of the node
+has `whole`, the least common multiple of what is published.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Verdicts = dict[tuple[object, int], Verdict]
 class NodeState:
     """The devices of one node in search order, and what is taken of them by earlier allocations.
 
-    `honors_partitions`: the node's whole cards are given out as partitions of its NVLink fabric only. `verdicts`: those that are
-    known of the node's class; what is found is added.
+    `honors_partitions`: the node's whole cards are given out as partitions of its NVLink fabric only.
+    `verdicts`: those that are known of the node's class; what is found is added.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ class NodeState:
         return in_units(self.room(device, name))
 
     def part(self, device: int, amounts: Mapping[str, int]) -> int:
-        """The largest part of any measuring capacity of the device that the amounts are, `whole` being all of it."""
+        """The largest part of any measuring capacity of the device that the amounts are, `whole` being all of
+        it."""
         return max(
             (
                 amount * self.whole // self.capacity[device][name]
@@ -135,12 +136,14 @@ class NodeState:
         return {name: nano(amount) for name, amount in self.devices[device].device.counters.items()}
 
     def counters_for(self, device: int) -> dict[tuple[str, str], int] | None:
-        """What the device would take of the pool's counters, None when they do not suffice; a share pays only once."""
+        """What the device would take of the pool's counters, None when they do not suffice; a share pays only
+        once."""
         consumes = self.devices[device].device.consumes_counters
         if not consumes or (self.shared[device] and self.holders[device]):
             return {}
         left = self.counters[self.pool_of[device]]
-        # Nothing is taken from a set that is overdrawn, even if the device does not use the counter in question.
+        # Nothing is taken from a set that is overdrawn, even if the device does not use the counter in
+        # question.
         if any(amount < 0 for (set_name, _), amount in left.items() if set_name in consumes):
             return None
         taken = self.consumes(device)
@@ -148,8 +151,8 @@ class NodeState:
 
 
 class _Published(NamedTuple):
-    """What a node's pools publish, in whole numbers: the same whatever is in use. `whole` is the least common multiple of the
-    capacities that measure devices."""
+    """What a node's pools publish, in whole numbers: the same whatever is in use. `whole` is the least common
+    multiple of the capacities that measure devices."""
 
     devices: list[PublishedDevice]
     pool_of: list[int]

@@ -22,7 +22,8 @@ _SHARES: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "shares.koordra.io")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A group's placement on one node, by positions in its `devices`. `cost` orders offers; smaller is better."""
+    """A group's placement on one node, by positions in its `devices`. `cost` orders offers; smaller is
+    better."""
 
     node: str
     claims: Sequence[ResolvedClaim]
@@ -31,7 +32,8 @@ class Offer:
     cost: CostPair = NOTHING
 
     def allocations(self, *, pin_to_node: bool) -> list[Allocation]:
-        """One allocation per claim, in the group's order. `pin_to_node`: name the node even for network devices."""
+        """One allocation per claim, in the group's order. `pin_to_node`: name the node even for network
+        devices."""
         return [
             self._allocation(position, claim, pin_to_node=pin_to_node)
             for position, claim in enumerate(self.claims)
@@ -78,7 +80,8 @@ class Offer:
         )
 
     def _node_selector(self, devices: Sequence[int]) -> Mapping[str, Any] | None:
-        """Upstream's form: the node for local devices, else every requirement of the devices' selectors, else nothing."""
+        """Upstream's form: the node for local devices, else every requirement of the devices' selectors, else
+        nothing."""
         expressions: list[Mapping[str, Any]] = []
         fields: list[Mapping[str, Any]] = []
         for device in devices:
@@ -111,7 +114,8 @@ def _add_new(into: list[Mapping[str, Any]], requirements: Sequence[Mapping[str, 
 
 
 def _configuration(claim: ResolvedClaim, chosen: Sequence[RequestAlternative]) -> list[Mapping[str, Any]]:
-    """Classes' entries first, then the claim's; `requests` is left out where an entry concerns all of them."""
+    """Classes' entries first, then the claim's; `requests` is left out where an entry concerns all of
+    them."""
     found: list[Mapping[str, Any]] = []
     for device_class in dict.fromkeys(wanted.device_class for wanted in chosen):
         names = [wanted.label for wanted in chosen if wanted.device_class is device_class]

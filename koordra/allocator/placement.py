@@ -1,11 +1,13 @@
-"""One group on one node after the other: relaxation levels, bounds, search; and what need not be searched again.
+"""One group on one node after the other: relaxation levels, bounds, search; and what need not be searched
+again.
 
-A Preferred JointAllocation has relaxation levels. On each node the combinations of levels are tried from the lowest total
-upwards and the first that fits is taken; relaxing costs more than anything else in the objective, so nodes compare rightly.
+A Preferred JointAllocation has relaxation levels. On each node the combinations of levels are tried from the
+lowest total upwards and the first that fits is taken; relaxing costs more than anything else in the
+objective, so nodes compare rightly.
 
-Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by device (`alike`): only the
-first of those is searched. If it did not fit, the reasons of the others are worked out anew, and those that are about all requests
-together once per canonical form (`symmetry.py`).
+Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by
+device (`alike`): only the first of those is searched. If it did not fit, the reasons of the others are worked
+out anew, and those that are about all requests together once per canonical form (`symmetry.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ from koordra.api.opaque.parameters import PlacementPolicy
 
 @dataclass(slots=True)
 class NodeAnswer:
-    """What one node said to one group. `bound`: the node holds nothing that costs less than the ceiling that was given; it costs so much
-    at least, if it fits, which was not found out. `short`: the budget ran out, and it was not a whole one, since earlier nodes had used of it.
+    """What one node said to one group. `bound`: the node holds nothing that costs less than the ceiling that
+    was given; it costs so much at least, if it fits, which was not found out. `short`: the budget ran out,
+    and it was not a whole one, since earlier nodes had used of it.
 
-    `reasons` are worked out when they are asked for, which is only where no node fits. `tried`: the JointAllocations of the last
-    relaxation that was tried where none fits, when only what is Required is left.
+    `reasons` are worked out when they are asked for, which is only where no node fits. `tried`: the
+    JointAllocations of the last relaxation that was tried where none fits, when only what is Required is
+    left.
     """
 
     offer: Offer | None = None
@@ -94,11 +98,13 @@ class Placement:
         ceiling: CostPair | None = None,
         verdicts: Verdicts | None = None,
     ) -> NodeAnswer:
-        """The best placement on the node, or why there is none. What does not cost less than the ceiling is not looked for.
+        """The best placement on the node, or why there is none. What does not cost less than the ceiling is
+        not looked for.
 
-        `alike`: equal for nodes that fit or do not fit alike, of which only the first is searched; it is given without a ceiling. None for a
-        node that is searched by itself. `verdicts`: what was found out about requests and devices on nodes that publish the same; what is
-        found is added. A node that was cut may be asked again with a higher ceiling; nothing may have been taken there in between.
+        `alike`: equal for nodes that fit or do not fit alike, of which only the first is searched; it is
+        given without a ceiling. None for a node that is searched by itself. `verdicts`: what was found out
+        about requests and devices on nodes that publish the same; what is found is added. A node that was cut
+        may be asked again with a higher ceiling; nothing may have been taken there in between.
         """
         state = partial(
             NodeState,
@@ -196,7 +202,8 @@ class Placement:
             self.left -= search.tried
 
     def _run(self, search: Search) -> Outcome:
-        """The walk; shares that have no room to spare are packed before it goes too far, and where it ran out of budget."""
+        """The walk; shares that have no room to spare are packed before it goes too far, and where it ran out
+        of budget."""
         if self.policy is None:
             return search.run()
         budget, tries = search.budget, tries_before_packing(search)
@@ -246,5 +253,6 @@ class Placement:
 
 
 def takes_all(asked: Sequence[ResolvedClaim]) -> bool:
-    """Whether some request is for all devices that match, which upstream may answer with an error on the way."""
+    """Whether some request is for all devices that match, which upstream may answer with an error on the
+    way."""
     return any(wanted.takes_all for claim in asked for wanted in claim.alternatives)

@@ -1,11 +1,13 @@
-"""What kube-scheduler would refuse about a node, judged before devices are looked at, so that it seldom says no later.
+"""What kube-scheduler would refuse about a node, judged before devices are looked at, so that it seldom says
+no later.
 
-Only what is cheap and certain: readiness, cordon, taints, node name, node selector and required affinity, and room for
-the pod's CPU, memory, other scalar resources and pod count. What is left out (ports, volumes, inter-pod affinity,
-topology spread) the scheduler answers itself; that answer excludes the node for a while.
+Only what is cheap and certain: readiness, cordon, taints, node name, node selector and required affinity, and
+room for the pod's CPU, memory, other scalar resources and pod count. What is left out (ports, volumes,
+inter-pod affinity, topology spread) the scheduler answers itself; that answer excludes the node for a while.
 
 Sources: kube-scheduler plugins NodeName, NodeUnschedulable, NodeAffinity, TaintToleration, NodeResourcesFit;
-k8s.io/component-helpers nodeaffinity; pod requests as in KEP 753 (restartable init containers) and KEP 2837 (pod level).
+k8s.io/component-helpers nodeaffinity; pod requests as in KEP 753 (restartable init containers) and KEP 2837
+(pod level).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), defaul
 
 
 def selector_matches(selector: Fields, node: Fields) -> bool:
-    """A core/v1 NodeSelector: any term; a term is all of its expressions and fields; an empty term matches nothing.
+    """A core/v1 NodeSelector: any term; a term is all of its expressions and fields; an empty term matches
+    nothing.
 
     So does one that cannot be read.
     """
@@ -79,7 +82,8 @@ def requirement_matches(requirement: Fields, labels: Mapping[str, str]) -> bool:
 
 
 def requests_of(pod: Fields) -> dict[str, Decimal]:
-    """What the pod takes of a node: containers plus sidecars, or the largest init container, plus overhead, plus itself."""
+    """What the pod takes of a node: containers plus sidecars, or the largest init container, plus overhead,
+    plus itself."""
     spec = objects.spec_of(pod)
     starting: dict[str, Decimal] = {}
     sidecars: dict[str, Decimal] = {}
@@ -154,7 +158,8 @@ def labels_read(pods: Iterable[Fields]) -> frozenset[str]:
 
 
 def unsuitable(node: Fields, pod: Fields, *, taken: Amounts) -> tuple[str, ...]:
-    """Every clause by which the scheduler would refuse the node for the pod. `taken` is what other pods ask there."""
+    """Every clause by which the scheduler would refuse the node for the pod. `taken` is what other pods ask
+    there."""
     return tuple(_refusals(node, pod, taken))
 
 

@@ -1,8 +1,8 @@
 """Why a claim waits: one vocabulary for Events, conditions, metrics, logs and the command line.
 
-A Reason says where (node, device), which request, which clause failed and both figures of it. `device` is None for what
-concerns a whole node, `node` is None for what holds on every node. Input that cannot be planned anywhere uses the same
-words, so that there is nothing else to learn:
+A Reason says where (node, device), which request, which clause failed and both figures of it. `device` is
+None for what concerns a whole node, `node` is None for what holds on every node. Input that cannot be planned
+anywhere uses the same words, so that there is nothing else to learn:
 
     a DeviceClass that does not exist              SelectorMismatch    (no device can match it)
     a selector that does not compile or fails      SelectorError
@@ -12,7 +12,8 @@ words, so that there is nothing else to learn:
 
 Two words are about claims that several pods share:
 
-    SharedClaimPinned   a claim of the pod is allocated on another node, so the pod's other claims cannot be here
+    SharedClaimPinned   a claim of the pod is allocated on another node, so the pod's other claims cannot be
+                        here
     ReservedForFull     a claim of the pod has as many consumers as `status.reservedFor` can name
 """
 
@@ -76,7 +77,8 @@ def reason_of(cause: Cause, detail: str, node: str | None = None) -> Reason:
 
 
 class ClaimRefused(PlanError):
-    """One claim cannot be planned at all; upstream ends with an error there. `reason` is told on the claim."""
+    """One claim cannot be planned at all; upstream ends with an error there. `reason` is told on the
+    claim."""
 
     def __init__(self, claim: str, reason: Reason) -> None:
         self.claim = claim

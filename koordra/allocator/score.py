@@ -1,25 +1,33 @@
-"""What makes one placement better than another: an ordered pair of what the claim pays and what the cluster pays (`CostPair`).
+"""What makes one placement better than another: an ordered pair of what the claim pays and what the cluster
+pays (`CostPair`).
 
-The written cost is the sum of the following. What is 10^4 and more is about the claim, the rest about the cluster; the smallest pair
-wins, and among equals the first in search order (node name, then device order). `Plan.scores` publishes minus the sum, so that
-higher is better. Every term depends only on the final state up to symmetry (`symmetry.py` relies on it).
+The written cost is the sum of the following. What is 10^4 and more is about the claim, the rest about the
+cluster; the smallest pair wins, and among equals the first in search order (node name, then device order).
+`Plan.scores` publishes minus the sum, so that higher is better. Every term depends only on the final state up
+to symmetry (`symmetry.py` relies on it).
 
     10^11   per level by which a Preferred JointAllocation is relaxed (added by the caller)
     10^9    per step down in a firstAvailable list
-    10^6    nearness: for each GPU, the level of the NIC paired with it (PIX 1, PXB 2, PHB 3, NODE 4, SYS 5; best pairing; a
-            device counts once, however many shares of it there are);
-            where a request takes `All`, the nearest one, since what everyone of the group has is nobody's own
-    10^5    NVLink (of the GPUs of a node that has it): 5 per pair that no NVLink joins, a half per link that a pair has less
-            than the widest pair of the node, 5 if the GPUs are no partition though the fabric has partitions of that size
-    10^4    compactness: switch groups, roots and NUMA nodes that the GPUs are spread over, less one each; NUMA counts double
-    10      broken groups: free GPUs left in groups that were whole and no longer are: switch groups and partitions of two
-            (times 4), NUMA nodes and partitions of four (times 1); a GPU without a switch above it is grouped by its root
-    1       destroyed places: of each card of which a part is taken, thousandths of its parts, by size, that can no longer be
-            taken (`partitionable_gpu`); so that a small MIG slice goes where no large one can
-    1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
+    10^6    nearness: for each GPU, the level of the NIC paired with it (PIX 1, PXB 2, PHB 3, NODE 4, SYS 5;
+            best pairing; a device counts once, however many shares of it there are); where a request takes
+            `All`, the nearest one, since what everyone of the group has is nobody's own
+    10^5    NVLink (of the GPUs of a node that has it): 5 per pair that no NVLink joins, a half per link that
+            a pair has less than the widest pair of the node, 5 if the GPUs are no partition though the fabric
+            has partitions of that size
+    10^4    compactness: switch groups, roots and NUMA nodes that the GPUs are spread over, less one each;
+            NUMA counts double
+    10      broken groups: free GPUs left in groups that were whole and no longer are: switch groups and
+            partitions of two (times 4), NUMA nodes and partitions of four (times 1); a GPU without a switch
+            above it is grouped by its root
+    1       destroyed places: of each card of which a part is taken, thousandths of its parts, by size, that
+            can no longer be taken (`partitionable_gpu`); so that a small MIG slice goes where no large one
+            can
+    1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's
+            GPUs
 
-Each term has an exact form and one for a choice to which devices are still added, which no completion undercuts. What they read says
-who else may call them: what reads the selection alone is tabulated (`device_table`), for gangs.
+Each term has an exact form and one for a choice to which devices are still added, which no completion
+undercuts. What they read says who else may call them: what reads the selection alone is tabulated
+(`device_table`), for gangs.
 
     term                     reads                       exact                      at least
     alternatives             selection                   `_alternatives`            the same
@@ -29,12 +37,15 @@ who else may call them: what reads the selection alone is tabulated (`device_tab
     destroyed places         selection, counters         `_destroyed`               the same
     leftover                 amounts                     `_cards`, `_left_of_node`  `_least_cards`, with all that may be taken
 
-Where the workload is known, what a choice is expected to waste (`ClusterCost`, `placement.policy.expected_waste`) comes before the last
-three lines of the first table, which then break ties.
+Where the workload is known, what a choice is expected to waste (`ClusterCost`,
+`placement.policy.expected_waste`) comes before the last three lines of the first table, which then break
+ties.
 
-Policies turn the last three lines of the first table: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
-and does not mind broken groups and destroyed places. On cards it counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
-as tie-break under Binpack and Spread of the device policy.
+Policies turn the last three lines of the first table: `Spread` counts what is used instead of what is left,
+on cards (device) or on the node (node), and does not mind broken groups and destroyed places. On cards it
+counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as
+above under TopologyAware, and 1 (NVLink: 1 per half) as tie-break under Binpack and Spread of the device
+policy.
 """
 
 from __future__ import annotations
@@ -75,7 +86,8 @@ POLICIES: Final = tuple(_POLICIES)
 
 
 def policy_of(name: str) -> PlacementPolicy | None:
-    """The policy's two halves; None for FirstFit, which does not score. Raises PlanError for an unknown name."""
+    """The policy's two halves; None for FirstFit, which does not score. Raises PlanError for an unknown
+    name."""
     if name not in _POLICIES:
         raise PlanError(f"{name!r} is not a policy; policies are {', '.join(POLICIES)}")
     return _POLICIES[name]
@@ -84,7 +96,8 @@ def policy_of(name: str) -> PlacementPolicy | None:
 def effective_policy(
     of_claims: Iterable[PlacementPolicy], policy: PlacementPolicy | None = None
 ) -> PlacementPolicy:
-    """The policy of a group: per half, that of the first claim that names one, else of `policy`, else of DEFAULT_POLICY."""
+    """The policy of a group: per half, that of the first claim that names one, else of `policy`, else of
+    DEFAULT_POLICY."""
     in_order = (*of_claims, policy or _DEFAULT, _DEFAULT)
     return PlacementPolicy(
         next(each.node for each in in_order if each.node),
@@ -104,14 +117,14 @@ class ClusterCost(Protocol):
         ...
 
     def least(self, device: int, amounts: Mapping[str, int] | None) -> int:
-        """What the first number changes at least when a request gets these amounts of the device, all of it for None, whatever else was
-        chosen, but no other share of the device."""
+        """What the first number changes at least when a request gets these amounts of the device, all of it
+        for None, whatever else was chosen, but no other share of the device."""
         ...
 
 
 class Cost:
-    """The objective of one node under one policy, both halves of which are said: `cost(search)` of a complete choice, `bound` of a
-    partial one."""
+    """The objective of one node under one policy, both halves of which are said: `cost(search)` of a complete
+    choice, `bound` of a partial one."""
 
     def __init__(self, state: NodeState, policy: PlacementPolicy, waste: ClusterCost | None = None) -> None:
         self.state, self.waste = state, waste
@@ -166,10 +179,11 @@ class Cost:
         more_others: int,
         further_waste: int = 0,
     ) -> CostPair:
-        """At most the cost of any completion. `gpus`, `others`: the devices chosen so far; at least so many more will be, which change
-        the first number of the cluster's cost by `further_waste` at least.
+        """At most the cost of any completion. `gpus`, `others`: the devices chosen so far; at least so many
+        more will be, which change the first number of the cluster's cost by `further_waste` at least.
 
-        Each term by its own least: a step down stays, and so do pairs of GPUs and groups that they are spread over.
+        Each term by its own least: a step down stays, and so do pairs of GPUs and groups that they are spread
+        over.
         """
         further = tail.gpus.devices
         packing = self._destroyed(gpus) + self._overdrawn
@@ -195,7 +209,7 @@ class Cost:
         packing += self._left_of_node(used if spread else used + tail.gpus.parts)
         return self._pair(search, selection, (packing,))
 
-    # --- terms ------------------------------------------------------------------------------------------------------------
+    # --- terms ----------------------------------------------------------------------------------------------
 
     def _alternatives(self, search: PartialChoice) -> int:
         # One step per request, however many devices it has.
@@ -222,7 +236,8 @@ class Cost:
         return self._partitionable.destroyed(gpus) if self._keeps else 0
 
     def _cards(self, search: PartialChoice) -> int:
-        """Thousandths left of each shared device that the group uses; spreading, what each share finds used, its own included."""
+        """Thousandths left of each shared device that the group uses; spreading, what each share finds used,
+        its own included."""
         shared = [entry.device for entry in search.placed if entry.shared]
         if self.device is DevicePolicy.SPREAD:
             return sum([1000 * self.state.parts[device] // self.state.whole for device in shared])
@@ -231,8 +246,9 @@ class Cost:
     def _least_cards(
         self, search: PartialChoice, chosen: Sequence[int], side: DeviceTypeDemand, more: int, penalty: int
     ) -> tuple[int, int]:
-        """The same at least: what the chosen devices leave less all that may still be taken, and the fullest of those to come. Before
-        it what the claim pays for devices beyond `more`, each of which is the penalty."""
+        """The same at least: what the chosen devices leave less all that may still be taken, and the fullest
+        of those to come. Before it what the claim pays for devices beyond `more`, each of which is the
+        penalty."""
         if self.device is DevicePolicy.SPREAD:
             held = [entry.device for entry in search.placed if entry.shared and entry.device in chosen]
             return 0, sum([1000 * self.state.parts[device] // self.state.whole for device in held])
@@ -246,7 +262,8 @@ class Cost:
         return farther, max(0, left + further - farther - side.thousandths)
 
     def _least_further(self, side: DeviceTypeDemand, chosen: Sequence[int], more: int, penalty: int) -> int:
-        """What further devices leave at least before anything is taken of them: so many, with the room that is lacking.
+        """What further devices leave at least before anything is taken of them: so many, with the room that
+        is lacking.
 
         `penalty`: what each device beyond that number costs.
         """

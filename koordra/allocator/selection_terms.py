@@ -1,6 +1,8 @@
-"""The terms of the score that read the selection alone, and what is better not broken; their weights (the table is in `score`).
+"""The terms of the score that read the selection alone, and what is better not broken; their weights (the
+table is in `score`).
 
-Kept apart from the rest of the score since sets of devices of a machine are judged by them once (`device_table`).
+Kept apart from the rest of the score since sets of devices of a machine are judged by them once
+(`device_table`).
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ UNLINKED: Final = 10
 COMPACTNESS: Final = 10**4
 
 COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
-"""Attribute and weight of compactness: what devices should have in common. Another such attribute is a line here; symmetry and
-bounds read it."""
+"""Attribute and weight of compactness: what devices should have in common. Another such attribute is a line
+here; symmetry and bounds read it."""
 
 _WHOLE: Final = (((names.ATTR_PCIE_SWITCH, names.STANDARD_PCIE_ROOT), 4), ((names.ATTR_NUMA_NODE,), 1))
-"""Attributes of COMPACT of which the first that a GPU has names its group, and the weight of a broken group."""
+"""Attributes of COMPACT of which the first that a GPU has names its group, and the weight of a broken
+group."""
 
 PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
 
 Groups = Sequence[tuple[int, Sequence[frozenset[int]]]]
-"""By level (switch groups, roots, NUMA nodes): the weight of a group more than one, and the GPUs of each group."""
+"""By level (switch groups, roots, NUMA nodes): the weight of a group more than one, and the GPUs of each
+group."""
 
 WholeGroups = list[tuple[int, frozenset[int]]]
 """Weight and members of the groups that are better not broken."""
@@ -38,8 +42,9 @@ WholeGroups = list[tuple[int, frozenset[int]]]
 class SelectionTerms:
     """The terms that read which devices are chosen, whatever else is free: nearness, NVLink, compactness.
 
-    Each has an exact form, for a complete choice, and a least one, for a choice to which devices are still added. Devices are
-    positions; `level` is that of a GPU and a NIC. `aware`: these terms are about the claim, not a tie-break.
+    Each has an exact form, for a complete choice, and a least one, for a choice to which devices are still
+    added. Devices are positions; `level` is that of a GPU and a NIC. `aware`: these terms are about the
+    claim, not a tie-break.
     """
 
     def __init__(
@@ -103,7 +108,8 @@ class SelectionTerms:
         return found
 
     def _spread(self, gpus: frozenset[int], candidates: frozenset[int] = frozenset(), more: int = 0) -> int:
-        """Groups that the GPUs are spread over; with `more` of the candidates, which go where they open the fewest."""
+        """Groups that the GPUs are spread over; with `more` of the candidates, which go where they open the
+        fewest."""
         if len(gpus) + more < 2:
             return 0
         found = 0

@@ -1,4 +1,5 @@
-"""What is written to `status.allocation`: which devices a claim has, how much of each, and with which configuration."""
+"""What is written to `status.allocation`: which devices a claim has, how much of each, and with which
+configuration."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class DeviceResult:
 
 
 def pinned_node(selector: Fields | None) -> str:
-    """The one node that a NodeSelector names through `metadata.name In [node]`; empty where it pins to none that way."""
+    """The one node that a NodeSelector names through `metadata.name In [node]`; empty where it pins to none
+    that way."""
     pinned = {
         str(name)
         for term in (selector or {}).get("nodeSelectorTerms") or ()
@@ -81,7 +83,8 @@ def pinned_node(selector: Fields | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """`config` entries are complete API entries (source, requests, opaque); `node_selector` None means every node."""
+    """`config` entries are complete API entries (source, requests, opaque); `node_selector` None means every
+    node."""
 
     results: tuple[DeviceResult, ...] = ()
     config: tuple[Fields, ...] = field(default=(), hash=False)

@@ -1,8 +1,9 @@
-"""ResourceClaims as they are asked for: requests, constraints, tolerations, configuration; and the DeviceClass.
+"""ResourceClaims as they are asked for: requests, constraints, tolerations, configuration; and the
+DeviceClass.
 
-A request is exact (`exactly`) or a list of alternatives in order of preference (`firstAvailable`); both end up as
-`DeviceRequest.alternatives`, one entry for an exact request. Fields that the API server fills in (namespace, uid,
-allocationMode, count) may be absent. v1beta1's flat request form is read too.
+A request is exact (`exactly`) or a list of alternatives in order of preference (`firstAvailable`); both end
+up as `DeviceRequest.alternatives`, one entry for an exact request. Fields that the API server fills in
+(namespace, uid, allocationMode, count) may be absent. v1beta1's flat request form is read too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What is asked for: an exact request, or one entry of `firstAvailable` (then `name` is the subrequest's)."""
+    """What is asked for: an exact request, or one entry of `firstAvailable` (then `name` is the
+    subrequest's)."""
 
     name: str
     device_class: str
@@ -61,7 +63,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """`prioritized`: the alternatives come from `firstAvailable`, and results are named `request/subrequest`."""
+    """`prioritized`: the alternatives come from `firstAvailable`, and results are named
+    `request/subrequest`."""
 
     name: str
     alternatives: tuple[Alternative, ...]
@@ -70,7 +73,8 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Over the devices of `requests` (all of the claim when empty); exactly one attribute is set, else it is unknown."""
+    """Over the devices of `requests` (all of the claim when empty); exactly one attribute is set, else it is
+    unknown."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str = ""
@@ -89,7 +93,8 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One entry of `config`, at `where`; `raw` is the entry without `requests`, copied into the allocation unchanged."""
+    """One entry of `config`, at `where`; `raw` is the entry without `requests`, copied into the allocation
+    unchanged."""
 
     requests: tuple[str, ...]
     raw: Fields = field(hash=False)
@@ -115,7 +120,8 @@ class DeviceClass:
 class ResourceClaim:
     """A claim's spec. `key` is `namespace/name`; `uid` is empty for a manifest that was never applied.
 
-    `content` is equal for claims whose requests, constraints and configuration are written alike: those of one template are read once.
+    `content` is equal for claims whose requests, constraints and configuration are written alike: those of
+    one template are read once.
     """
 
     namespace: str

@@ -1,11 +1,13 @@
-"""ResourceSlices: which devices a driver publishes, for which nodes, in which generation of which pool; and of each device its
-attributes, capacities with their request policies, taints, counters. DeviceTaintRules.
+"""ResourceSlices: which devices a driver publishes, for which nodes, in which generation of which pool; and
+of each device its attributes, capacities with their request policies, taints, counters. DeviceTaintRules.
 
-All values are frozen and exact (`Decimal` amounts). Reading is strict about the fields koordra acts on and ignores
-those it does not know, since a newer API server may send more; an attribute of a type that is not known stays in the
-value as `Attribute("", None)`, because that alone does not make the device unusable, only the selectors that read it.
+All values are frozen and exact (`Decimal` amounts). Reading is strict about the fields koordra acts on and
+ignores those it does not know, since a newer API server may send more; an attribute of a type that is not
+known stays in the value as `Attribute("", None)`, because that alone does not make the device unusable, only
+the selectors that read it.
 
-Source: resource.k8s.io/v1 ResourceSlice (KEP 4381, 4815 counters, 5055 taints, 5075 consumable capacity, 5491 lists).
+Source: resource.k8s.io/v1 ResourceSlice (KEP 4381, 4815 counters, 5055 taints, 5075 consumable capacity, 5491
+lists).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class DeviceID(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """`kind` is the API's field name (`int`, `string`, `versions`, ...); lists are tuples; `""` is an unknown type."""
+    """`kind` is the API's field name (`int`, `string`, `versions`, ...); lists are tuples; `""` is an unknown
+    type."""
 
     kind: str
     value: Any
@@ -99,7 +102,8 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelection:
-    """Where something is usable: one node, the nodes of a selector, all nodes, or (None of them) nowhere known."""
+    """Where something is usable: one node, the nodes of a selector, all nodes, or (None of them) nowhere
+    known."""
 
     node_name: str = ""
     all_nodes: bool = False
@@ -108,7 +112,8 @@ class NodeSelection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """Devices that are published alike are one value (`read_device`), so that what is made of it can be kept by identity."""
+    """Devices that are published alike are one value (`read_device`), so that what is made of it can be kept
+    by identity."""
 
     name: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
@@ -227,7 +232,8 @@ def read_selection(read: Reader) -> NodeSelection:
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
-    """`shared_counters` maps counter set to counter to amount; `duplicate_counter_sets` are names that came twice."""
+    """`shared_counters` maps counter set to counter to amount; `duplicate_counter_sets` are names that came
+    twice."""
 
     name: str
     driver: str
@@ -268,7 +274,8 @@ class ResourceSlice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaintRule:
-    """A taint that an administrator puts on every device the selector names; empty selector fields match all."""
+    """A taint that an administrator puts on every device the selector names; empty selector fields match
+    all."""
 
     taint: Taint
     driver: str = ""

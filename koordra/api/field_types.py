@@ -1,9 +1,10 @@
 """The types of the fields of objects, as tables, and each value that is of another type.
 
-An API server checks this; a manifest file has not been through one, and a number where a text belongs would be carried on unseen.
-A table has a line for each type; fields that it lacks are not looked at.
+An API server checks this; a manifest file has not been through one, and a number where a text belongs would
+be carried on unseen. A table has a line for each type; fields that it lacks are not looked at.
 
-    Type: field type, ...     types: text, whole, truth, amount (text or number), open (anything), Name, []Name, {}Name
+    Type: field type, ...     types: text, whole, truth, amount (text or number), open (anything), Name,
+                              []Name, {}Name
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def parse_types(table: str) -> Types:
 
 
 def wrong_fields(value: Any, kind: str, types: Types, *, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """(path, problem, remedy) of every field whose value is not of its type. A null field is one that is not there; an entry of a
-    list or map cannot be null."""
+    """(path, problem, remedy) of every field whose value is not of its type. A null field is one that is not
+    there; an entry of a list or map cannot be null."""
     if kind == "open":
         return
     if kind in _SCALARS:

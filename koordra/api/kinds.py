@@ -1,13 +1,14 @@
-"""The Kubernetes API resources koordra reads and writes, where they live under the server's URL, and the served versions of
-resource.k8s.io with the way between them and v1.
+"""The Kubernetes API resources koordra reads and writes, where they live under the server's URL, and the
+served versions of resource.k8s.io with the way between them and v1.
 
     v1          1.34 on                    what koordra speaks inside
     v1beta2     1.33 to 1.38               the same shapes
-    v1beta1     1.32 to 1.37               a request's body stands beside its name (v1: under `exactly`), a device's body
-                                           under `basic` (v1: beside its name)
+    v1beta1     1.32 to 1.37               a request's body stands beside its name (v1: under `exactly`), a
+                                           device's body under `basic` (v1: beside its name)
     v1alpha3    DeviceTaintRule only (1.33 to 1.35)
 
-Objects are converted where they cross the border (koordra.kube); metadata and status have one shape in all of them.
+Objects are converted where they cross the border (koordra.kube); metadata and status have one shape in all of
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Kind:
     def path(
         self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """URL path; without a namespace a namespaced kind is addressed over all namespaces. Every part is quoted."""
+        """URL path; without a namespace a namespaced kind is addressed over all namespaces. Every part is
+        quoted."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

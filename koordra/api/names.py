@@ -13,7 +13,8 @@ CLASS_NIC: Final = "nic.koordra.io"
 CLASS_VF: Final = "vf.koordra.io"
 
 JOINT_TAINT: Final = "koordra.io/joint"
-"""Device taint (NoSchedule) that keeps kube-scheduler's own allocator away from devices the controller gives out."""
+"""Device taint (NoSchedule) that keeps kube-scheduler's own allocator away from devices the controller gives
+out."""
 
 HELD_TAINT: Final = "koordra.io/held"
 """Device taint: the node still uses the device for a claim that the API no longer knows."""
@@ -30,7 +31,8 @@ PARTITION_POLICY_LABELS: Final = (
     "koordra.io/gpu-partition-policy",
     "node.koordinator.sh/gpu-partition-policy",
 )
-"""Node labels that say whether whole GPUs are given out as partitions of the NVLink fabric only; the first one present counts."""
+"""Node labels that say whether whole GPUs are given out as partitions of the NVLink fabric only; the first
+one present counts."""
 
 PARTITION_HONOR: Final = "Honor"
 
@@ -40,7 +42,8 @@ MODE_NATIVE: Final = "native"
 ALLOCATOR_CONTROLLER: Final = "controller"
 ALLOCATOR_SCHEDULER: Final = "scheduler"
 ALLOCATOR_NOBODY: Final = "none"
-"""Values of the attribute koordra.io/allocator. `none` is the quarantine between the modes: nobody gives the device out."""
+"""Values of the attribute koordra.io/allocator. `none` is the quarantine between the modes: nobody gives the
+device out."""
 
 QUARANTINE_TAINT: Final = "koordra.io/quarantine"
 """Device taint (NoSchedule) of a device that changes hands between joint and native allocation."""
@@ -52,8 +55,8 @@ DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Builtin claim finalizer; with it kube-controller-manager frees the claim when its last pod ends."""
 
 RETAIN_FINALIZER: Final = "koordra.io/retain"
-"""koordra's own claim finalizer, in place of the builtin one: the claim keeps its devices between pods, and after it was deleted
-until koordra frees it."""
+"""koordra's own claim finalizer, in place of the builtin one: the claim keeps its devices between pods, and
+after it was deleted until koordra frees it."""
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation on a claim made from a template: which entry of pod.spec.resourceClaims it serves."""

@@ -1,7 +1,7 @@
 """Reading plain Kubernetes dicts: who an object is, and what it belongs to.
 
-Hot paths hold API objects as the dicts that came off the wire; these few functions are the only places that know where
-the identifying fields sit, so that a missing `metadata` reads the same everywhere.
+Hot paths hold API objects as the dicts that came off the wire; these few functions are the only places that
+know where the identifying fields sit, so that a missing `metadata` reads the same everywhere.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def status_of(obj: Fields) -> Fields:
 
 
 def is_native(obj: Fields, in_native: bool) -> bool:
-    """Whether the object is meant for native nodes: its own word first, for a pod also its node selector's, then its namespace's."""
+    """Whether the object is meant for native nodes: its own word first, for a pod also its node selector's,
+    then its namespace's."""
     for found in (annotations_of(obj), labels_of(obj), spec_of(obj).get("nodeSelector")):
         mode = found.get(names.MODE_LABEL) if isinstance(found, Mapping) else None
         if mode in (names.MODE_NATIVE, names.MODE_JOINT):
@@ -116,10 +117,11 @@ def pod_is_finished(pod: Fields) -> bool:
 
 
 def pod_claim_names(pod: Fields) -> dict[str, str | None]:
-    """pod.spec.resourceClaims entry name -> ResourceClaim name; None while a template's claim does not exist yet.
+    """pod.spec.resourceClaims entry name -> ResourceClaim name; None while a template's claim does not exist
+    yet.
 
-    Template claims are found through pod.status.resourceClaimStatuses, as the kubelet and the scheduler do; an entry
-    there without a name means that no claim is needed and the entry is left out.
+    Template claims are found through pod.status.resourceClaimStatuses, as the kubelet and the scheduler do;
+    an entry there without a name means that no claim is needed and the entry is left out.
     """
     statuses = {
         str(entry.get("name")): entry.get("resourceClaimName")

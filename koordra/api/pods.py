@@ -1,10 +1,12 @@
 """Pods in manifests: where an object holds them, their containers, and what these request. Pure.
 
-A Pod is one; a workload carries pod templates: at `spec.template` (Deployment, StatefulSet, DaemonSet, ReplicaSet, Job), deeper
-(CronJob), or several of them (a Volcano Job's tasks, a training operator's replica specs, a JobSet). Wherever a field inside an
-object holds a `spec` with a list of containers, that is a pod template; nothing needs a list of kinds.
+A Pod is one; a workload carries pod templates: at `spec.template` (Deployment, StatefulSet, DaemonSet,
+ReplicaSet, Job), deeper (CronJob), or several of them (a Volcano Job's tasks, a training operator's replica
+specs, a JobSet). Wherever a field inside an object holds a `spec` with a list of containers, that is a pod
+template; nothing needs a list of kinds.
 
-What users write may have any shape: a part of another type than it should have is read as absent, and stays where it is.
+What users write may have any shape: a part of another type than it should have is read as absent, and stays
+where it is.
 """
 
 from __future__ import annotations

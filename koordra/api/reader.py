@@ -1,10 +1,11 @@
-"""Reading one object of a manifest: its fields by name and type, with errors that name the object, the field and the remedy.
+"""Reading one object of a manifest: its fields by name and type, with errors that name the object, the field
+and the remedy.
 
     read = Reader.of(obj).inner("spec")
     read.text("driver"), read.whole("count"), [taint(each) for each in read.each("taints")]
 
-A field that is absent, null or an empty text has its type's empty value, unless it is required. Paths are made only for errors
-and for nested objects, since a cluster's slices hold millions of fields that are right.
+A field that is absent, null or an empty text has its type's empty value, unless it is required. Paths are
+made only for errors and for nested objects, since a cluster's slices hold millions of fields that are right.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ LONGEST_CONTENT: Final = 16 << 10
 
 
 class Reader:
-    """`data` is the object itself, empty where it is absent; `field` where it stands in the manifest `object`."""
+    """`data` is the object itself, empty where it is absent; `field` where it stands in the manifest
+    `object`."""
 
     __slots__ = ("data", "error", "field", "object")
 
@@ -52,7 +54,8 @@ class Reader:
     def content(self) -> bytes:
         """Equal for data that is written alike, by which what was read can be kept.
 
-        Empty where it is not plain JSON, or longer than what is worth keeping: a tenant writes claims of up to a megabyte.
+        Empty where it is not plain JSON, or longer than what is worth keeping: a tenant writes claims of up
+        to a megabyte.
         """
         try:
             content = marshal.dumps(self.data, 0)  # type: ignore[arg-type]

@@ -3,10 +3,12 @@
     driverName           koordra.io where absent
     deviceType           gpu, mig, nic or vf: which of koordra's devices are meant
     selectors            more CEL, as in a DeviceClass
-    parametersRef        ResourceClassParameters (koordra.io) of any namespace, or a ConfigMap of koordra's own namespace
+    parametersRef        ResourceClassParameters (koordra.io) of any namespace, or a ConfigMap of koordra's
+                         own namespace
     suitableNodes        a NodeSelector: only these nodes serve the class
     policy               placement, gpu, rdma: the fields of PlacementPolicy, GpuConfig and RdmaConfig
-    structuredParameters accepted and without meaning, so that a classic manifest needs its apiVersion changed only
+    structuredParameters accepted and without meaning, so that a classic manifest needs its apiVersion changed
+    only
 
 It becomes a DeviceClass of the same name:
 
@@ -14,8 +16,9 @@ It becomes a DeviceClass of the same name:
     driver and guard, type,  ├──> spec.selectors, spec.config     suitableNodes ──> an annotation
     filters, own selectors ──┘    policy last, so that it wins
 
-Parameters may stand on others (`base` in the same namespace), so a chain has to end: a cycle is refused by naming it. Every
-refusal is a `ClassRefused` with the reason that the condition `Ready` will carry and a text that says what to do.
+Parameters may stand on others (`base` in the same namespace), so a chain has to end: a cycle is refused by
+naming it. Every refusal is a `ClassRefused` with the reason that the condition `Ready` will carry and a text
+that says what to do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tables by key that do not grow for ever: some keep nothing empty, since what they are about comes and goes under names of its own;
-others forget what can be worked out again, or what is due."""
+"""Tables by key that do not grow for ever: some keep nothing empty, since what they are about comes and goes
+under names of its own; others forget what can be worked out again, or what is due."""
 
 from __future__ import annotations
 

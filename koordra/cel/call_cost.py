@@ -1,6 +1,8 @@
-"""How large values of a selector can be, and what calls of functions and methods cost: the bounds that costs are made of.
+"""How large values of a selector can be, and what calls of functions and methods cost: the bounds that costs
+are made of.
 
-Source: cel-go's checker/cost.go and ext/, Kubernetes' pkg/cel/library/cost.go. What no rule here names costs 1.
+Source: cel-go's checker/cost.go and ext/, Kubernetes' pkg/cel/library/cost.go. What no rule here names costs
+1.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _CEILING: Final = 2**63
 
 
 class Value(NamedTuple):
-    """Bounds of a value: how long it is at least and at most, all that is in it, and the same of its keys and items."""
+    """Bounds of a value: how long it is at least and at most, all that is in it, and the same of its keys and
+    items."""
 
     type: str
     low: int
@@ -116,7 +119,8 @@ NAMESPACED: Final = frozenset(
 
 
 def called(name: str, cost: int, values: Sequence[Value], nodes: Sequence[Node]) -> Estimate:
-    """A function or a method, whose receiver is the first of the values. A call without the arguments of its rule does not compile."""
+    """A function or a method, whose receiver is the first of the values. A call without the arguments of its
+    rule does not compile."""
     given = (*values, *[_NOTHING] * 3)
     own = _COSTS[name](*given) if name in _COSTS else 1
     first, weight = given[0], sum(value.weight for value in values)

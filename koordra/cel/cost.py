@@ -1,13 +1,15 @@
 """What evaluating a selector can cost at most, in the units of the API server's estimate.
 
-Kubernetes refuses a selector whose estimate is above 1,000,000 and stops an evaluation there; the library counts nothing, so the
-estimate stands for both. Units and rules are cel-go's (checker/cost.go, ext/lists.go, ext/sets.go) and Kubernetes'
-(k8s.io/apiserver/pkg/cel/library/cost.go, k8s.io/dynamic-resource-allocation/cel): 1 for a name, a field and most calls, 10 for a
-list, 30 for a map, a tenth for each character that is read, every element of a comprehension's range times its body.
+Kubernetes refuses a selector whose estimate is above 1,000,000 and stops an evaluation there; the library
+counts nothing, so the estimate stands for both. Units and rules are cel-go's (checker/cost.go, ext/lists.go,
+ext/sets.go) and Kubernetes' (k8s.io/apiserver/pkg/cel/library/cost.go,
+k8s.io/dynamic-resource-allocation/cel): 1 for a name, a field and most calls, 10 for a list, 30 for a map, a
+tenth for each character that is read, every element of a comprehension's range times its body.
 
-Two things differ. A size that Kubernetes takes for unknown, and the selector for too complex, is here what the value can hold at
-most: nothing is refused for it that the API server stores. And a value has a weight, all that is in it: values that share parts
-grow with every `cel.bind` while their sizes do not. Comparisons are charged by weight, and no value may be heavier than the limit.
+Two things differ. A size that Kubernetes takes for unknown, and the selector for too complex, is here what
+the value can hold at most: nothing is refused for it that the API server stores. And a value has a weight,
+all that is in it: values that share parts grow with every `cel.bind` while their sizes do not. Comparisons
+are charged by weight, and no value may be heavier than the limit.
 """
 
 from __future__ import annotations
@@ -244,4 +246,5 @@ _LOOPS: Final = {
     "optMap": (14, 0),
     "optFlatMap": (13, 0),
 }
-"""What the expansion of a macro costs once and for each element, without its arguments: cel-go's parser/macro.go, ext/."""
+"""What the expansion of a macro costs once and for each element, without its arguments: cel-go's
+parser/macro.go, ext/."""

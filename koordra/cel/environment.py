@@ -1,7 +1,9 @@
-"""The CEL library with Kubernetes' declarations for device selectors. The only module that knows `cel-expr-python`.
+"""The CEL library with Kubernetes' declarations for device selectors. The only module that knows
+`cel-expr-python`.
 
-`device.driver`, `device.attributes`, `device.capacity` and `device.allowMultipleAllocations` are four variables with dots in their
-names, so any other field of `device` is an undeclared reference, as in Kubernetes.
+`device.driver`, `device.attributes`, `device.capacity` and `device.allowMultipleAllocations` are four
+variables with dots in their names, so any other field of `device` is an undeclared reference, as in
+Kubernetes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _RUNNING: Final[ContextVar[tuple[Mapping[str, Any], Sequence[Any]]]] = ContextVa
 def compiled(
     parts: Sequence[Written], *, consumable_capacity: bool, list_attributes: bool
 ) -> tuple[Evaluation, str]:
-    """An expression and what its type is called, see `translated`. Raises RuntimeError, ValueError or TypeError."""
+    """An expression and what its type is called, see `translated`. Raises RuntimeError, ValueError or
+    TypeError."""
     programs = [
         _environment(consumable_capacity, list_attributes, written.free).compile(written.text)
         for written in parts

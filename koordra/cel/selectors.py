@@ -1,19 +1,25 @@
-"""CEL device selectors, evaluated as Kubernetes evaluates them: an answer is Kubernetes' answer or a SelectorError.
+"""CEL device selectors, evaluated as Kubernetes evaluates them: an answer is Kubernetes' answer or a
+SelectorError.
 
-The library is the C++ implementation of CEL; Kubernetes uses the Go one with libraries of its own. What differs is bridged
-(syntax and translation rewrite the expression, functions adds what Kubernetes adds), and what cannot be bridged is refused.
+The library is the C++ implementation of CEL; Kubernetes uses the Go one with libraries of its own. What
+differs is bridged (syntax and translation rewrite the expression, functions adds what Kubernetes adds), and
+what cannot be bridged is refused.
 
-1. An unknown *domain* is an empty map, an unknown *id* a run-time error. The library's maps have no default, so look-ups of a domain
-   are rewritten. A domain that is reached through a `cel.bind` variable keeps the library's error: that is an error where
-   Kubernetes has an empty map, never a wrong answer, since CEL's operators are monotone.
-2. Quantities, versions, addresses, URLs and formats are messages of a private proto package; their methods are Python functions
-   over exact values. The library registers one implementation per kind of argument, so types share methods.
-3. Kubernetes stops an evaluation at a cost of 1,000,000. The library counts nothing, so the bound is estimated before (cost).
+1. An unknown *domain* is an empty map, an unknown *id* a run-time error. The library's maps have no default,
+   so look-ups of a domain are rewritten. A domain that is reached through a `cel.bind` variable keeps the
+   library's error: that is an error where Kubernetes has an empty map, never a wrong answer, since CEL's
+   operators are monotone.
+2. Quantities, versions, addresses, URLs and formats are messages of a private proto package; their methods
+   are Python functions over exact values. The library registers one implementation per kind of argument, so
+   types share methods.
+3. Kubernetes stops an evaluation at a cost of 1,000,000. The library counts nothing, so the bound is
+   estimated before (cost).
 
-What is known to differ. Refused where Kubernetes answers: comparing whole numbers of two types by `<` outside of `dyn`, `asInteger`
-of a quantity from 10^18 on, a precision above 100 in `format`, 10,000 iterations in one evaluation, and others as rare. Answered where Kubernetes has an
-error: a version (address, URL) compared by `==` with a value of another type is unequal; and some expressions that Kubernetes
-refuses for their types, since the literals and calls in them, and what is deeper than the library parses, are not typed as finely
+What is known to differ. Refused where Kubernetes answers: comparing whole numbers of two types by `<` outside
+of `dyn`, `asInteger` of a quantity from 10^18 on, a precision above 100 in `format`, 10,000 iterations in one
+evaluation, and others as rare. Answered where Kubernetes has an error: a version (address, URL) compared by
+`==` with a value of another type is unequal; and some expressions that Kubernetes refuses for their types,
+since the literals and calls in them, and what is deeper than the library parses, are not typed as finely
 here. The API server does not store those.
 
 Programs are cached by expression; results by expression and exactly the values that the expression reads.
@@ -65,7 +71,8 @@ def matches(expression: str, device: DeviceFacts) -> bool:
 def compile_error(
     expression: str, *, consumable_capacity: bool = True, list_attributes: bool = True
 ) -> str | None:
-    """Why the expression does not compile, None when it does. The flags are the gates a new expression is held to."""
+    """Why the expression does not compile, None when it does. The flags are the gates a new expression is
+    held to."""
     program = _program(expression, consumable_capacity, list_attributes)
     return program if isinstance(program, str) else None
 
@@ -86,7 +93,8 @@ def names_read_by(expression: str) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Program:
-    """`evaluate` is None where the expression is too complex to be evaluated. Itself the key of its results: there is one of each."""
+    """`evaluate` is None where the expression is too complex to be evaluated. Itself the key of its results:
+    there is one of each."""
 
     evaluate: Evaluation | None
     names: frozenset[str] | None
@@ -119,7 +127,7 @@ def _program(
     return _Program(evaluate, names_read(tree))
 
 
-# --- values ---------------------------------------------------------------------------------------------------------
+# --- values -------------------------------------------------------------------------------------------------
 
 
 class _Values(NamedTuple):

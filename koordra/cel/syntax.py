@@ -1,12 +1,15 @@
 """CEL expressions as trees: one pass over the text, within the limits of the API server's parser.
 
-The grammar is cel-go's (parser/gen/CEL.g4). A rule of it is a generator that yields the rules inside it, and `walk` drives them
-with a stack of its own: the steps are in proportion to the length of an expression, whatever its depth, and none is recursive.
+The grammar is cel-go's (parser/gen/CEL.g4). A rule of it is a generator that yields the rules inside it, and
+`walk` drives them with a stack of its own: the steps are in proportion to the length of an expression,
+whatever its depth, and none is recursive.
 
-Limits: 10 KiB (resource.k8s.io, CELSelectorExpressionMaxLength); 250 of each recursive rule inside one another, and 250 nodes
-above one another (cel-go, parser.MaxRecursionDepth). What is refused is refused in the words of the API server.
+Limits: 10 KiB (resource.k8s.io, CELSelectorExpressionMaxLength); 250 of each recursive rule inside one
+another, and 250 nodes above one another (cel-go, parser.MaxRecursionDepth). What is refused is refused in the
+words of the API server.
 
-Literals keep their spelling, since the library reads them again. Parentheses are gone; `||` and `&&` have all operands in one node.
+Literals keep their spelling, since the library reads them again. Parentheses are gone; `||` and `&&` have all
+operands in one node.
 """
 
 from __future__ import annotations
@@ -46,10 +49,11 @@ class SyntaxRefused(ValueError):
 class Node:
     """A part of an expression; identity is equality.
 
-    kind      name, literal, select, index, list, map (keys and values in turn), message, call, method (receiver first),
-              and for operators: ternary, logical, relation, calc, unary
+    kind      name, literal, select, index, list, map (keys and values in turn), message, call, method
+              (receiver first), and for operators: ternary, logical, relation, calc, unary
     text      the name, the spelling of the literal, the field, the function, the operator
-    of        the type of a literal: bool, int, uint, double, string, bytes, null; `list(...)` where the first element has one
+    of        the type of a literal: bool, int, uint, double, string, bytes, null; `list(...)` where the first
+              element has one
     optional  which parts are marked with `?`: elements, keys, the index (1), the field (1)
     fields    the fields of a message
     height    counted nodes above one another, see MAX_DEPTH
@@ -179,7 +183,8 @@ class _Parser:
         return terms[0] if len(terms) == 1 else _node("logical", operators[0], tuple(terms))
 
     def _operation(self, rule: str, least: int) -> Steps[Node]:
-        """Operators of one rule, from the precedence `least` on; each is a context of the rule around those before it."""
+        """Operators of one rule, from the precedence `least` on; each is a context of the rule around those
+        before it."""
         entered = 1
         self._enter(rule)
         found: Node = yield self._operation("calc", 1) if rule == "relation" else self._unary()

@@ -2,21 +2,26 @@
 
     X.transformMap(k, v, F, E)    X.transformList(k, v, F, {k: E}).koordraMerged()               F may be left out
     X.transformMapEntry(k, v, E)  X.transformList(k, v, E).koordraMerged()
-    X.optMap(x, E)                cel.bind(r, X, r.optMap(x, E))    also optFlatMap: their expansion writes X twice
-    X.validate(S)                 X.validate(S)[?0]                  functions here cannot give optionals, but lists
+    X.optMap(x, E)                cel.bind(r, X, r.optMap(x, E))    also optFlatMap: their expansion writes X
+                                                                    twice
+    X.validate(S)                 X.validate(S)[?0]                  functions here cannot give optionals, but
+                                                                     lists
     format.named(S)               format.named(S)[?0]
     X.format(L), X.indexOf(S), X.lastIndexOf(S), X.reverse(), X.flatten(),
-    lists.range(N)                                                   functions of koordra's under names of their own
-    string(X), where ip or cidr occurs                               a function of koordra's, which knows these two
+    lists.range(N)                                                   functions of koordra's under names of
+                                                                     their own
+    string(X), where ip or cidr occurs                               a function of koordra's, which knows
+                                                                     these two
     device.attributes[D]          device.attributes[?D].orValue({})  an unknown domain is an empty map
 
 Each part of a tree is written once, so what is written is as long as what was read, but for a factor.
 
-The library parses 32 levels, the API server 250. A part that is deeper than `_DEPTH` becomes an expression of its own, and where
-it stood `koordraPart(n, {"x": x})` asks for its value, with the variables that it reads.
+The library parses 32 levels, the API server 250. A part that is deeper than `_DEPTH` becomes an expression of
+its own, and where it stood `koordraPart(n, {"x": x})` asks for its value, with the variables that it reads.
 
-Names that begin with `koordra` are koordra's own: an expression that has one is refused, and so is what the library takes and
-Kubernetes does not: literals of several types in one list or map, and types that Kubernetes does not name.
+Names that begin with `koordra` are koordra's own: an expression that has one is refused, and so is what the
+library takes and Kubernetes does not: literals of several types in one list or map, and types that Kubernetes
+does not name.
 """
 
 from __future__ import annotations
@@ -38,7 +43,8 @@ _OPTIONAL: Final = frozenset({"optional", "first", "last", "validate", "named"})
 
 
 class Written(NamedTuple):
-    """A written part: how strongly it binds, how many levels it has, which variables it reads that are bound outside of it."""
+    """A written part: how strongly it binds, how many levels it has, which variables it reads that are bound
+    outside of it."""
 
     text: str
     level: int = _PRIMARY
@@ -47,7 +53,8 @@ class Written(NamedTuple):
 
 
 def translated(expression: Node) -> tuple[Written, ...]:
-    """The expression and the parts it asks for, which come first. Raises SyntaxRefused for what Kubernetes does not take."""
+    """The expression and the parts it asks for, which come first. Raises SyntaxRefused for what Kubernetes
+    does not take."""
     writer = _Writer(
         addresses=any(node.text in ("ip", "cidr") and not node.of for node in _nodes(expression))
     )
@@ -60,7 +67,8 @@ def translated(expression: Node) -> tuple[Written, ...]:
 
 
 def names_read(expression: Node) -> frozenset[str] | None:
-    """The names (ids, without domain) that are read where all look-ups are `device.attributes["domain"].name`; None otherwise."""
+    """The names (ids, without domain) that are read where all look-ups are
+    `device.attributes["domain"].name`; None otherwise."""
     names = set()
     left = [expression]
     while left:
@@ -114,7 +122,8 @@ class _Writer:
         self._bound = 0
 
     def write(self, node: Node, *, mixed: bool = False) -> Steps[Written]:
-        """`mixed`: lists and maps inside may hold literals of several types, as the arguments of `format` do."""
+        """`mixed`: lists and maps inside may hold literals of several types, as the arguments of `format`
+        do."""
         _refuse_names(node)
         if not mixed:
             _refuse_mixed(node)
@@ -206,7 +215,7 @@ class _Writer:
         return found
 
 
-# --- composing --------------------------------------------------------------------------------------------------------
+# --- composing ----------------------------------------------------------------------------------------------
 
 
 def _of(text: str, parts: Sequence[Written], *, level: int = _PRIMARY) -> Written:
@@ -265,7 +274,7 @@ def _bind(name: str, value: Written, body: Written) -> Written:
     return found._replace(free=value.free | (body.free - {name}))
 
 
-# --- what Kubernetes does not take ------------------------------------------------------------------------------------
+# --- what Kubernetes does not take --------------------------------------------------------------------------
 
 
 def _refuse_names(node: Node) -> None:
@@ -280,7 +289,8 @@ def _refuse_names(node: Node) -> None:
 
 
 def _refuse_mixed(node: Node) -> None:
-    """Kubernetes wants one type in the elements of a literal; here only those that are literals themselves are compared."""
+    """Kubernetes wants one type in the elements of a literal; here only those that are literals themselves
+    are compared."""
     columns = {"list": (node.parts,), "map": (node.parts[::2], node.parts[1::2])}.get(node.kind, ())
     for column in columns:
         kinds = list(dict.fromkeys(node.of for node in column if node.of))

@@ -1,9 +1,11 @@
-"""The program `koordra`: commands that parse, call and print. The only part of koordra that may import every other.
+"""The program `koordra`: commands that parse, call and print. The only part of koordra that may import every
+other.
 
 main             the table of commands, and how errors end the program
 options, output  what several commands have in common: options, and how results are printed
 processes/       controller, kubelet-plugin, nri: what runs in a cluster
-claims, devices  commands that ask the API server (cordon-device among them); cluster_objects is how they read the cluster
+claims, devices  commands that ask the API server (cordon-device among them); cluster_objects is how they read
+                 the cluster
 plan, convert    plan, explain and convert: commands that read manifest files (manifest_files)
 topology, top    commands about one machine; machine_view is what topology shows
 debug            debug dump, debug leftover-table

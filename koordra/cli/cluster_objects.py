@@ -33,14 +33,16 @@ def read_cluster(client: KubeClient) -> list[Object]:
 
 
 def read_devices(client: KubeClient) -> list[Object]:
-    """Everything that says which devices there are and who has them, of koordra's joint and native nodes alike."""
+    """Everything that says which devices there are and who has them, of koordra's joint and native nodes
+    alike."""
     return _listed(client, (kinds.NODES, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIMS)) + _readable(
         client, (kinds.DEVICE_TAINT_RULES,)
     )
 
 
 def read_predicates(client: KubeClient) -> list[Object]:
-    """The objects that predicates between pods, volumes and gangs are made of, as far as the caller may read them."""
+    """The objects that predicates between pods, volumes and gangs are made of, as far as the caller may read
+    them."""
     return _readable(client, _PREDICATES)
 
 

@@ -20,7 +20,8 @@ from koordra.compat.settings_document import is_device_config, with_document
 from koordra.errors import InvalidManifest
 
 DEVICE_CONFIG: Final = "device-config.yaml"
-"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is read."""
+"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is
+read."""
 
 
 @click.command("convert")
@@ -49,10 +50,11 @@ def convert_command(
 ) -> None:
     """Older manifests as resource.k8s.io/v1, on stdout.
 
-    Reads classic DRA (v1alpha2 and its parameters), v1alpha3, v1beta1, v1beta2, and pods and workloads that use them; and pods
-    and workloads that ask for devices by extended resources: Koordinator, HAMi, Volcano, Alnair, Elastic GPU, Aliyun, TKE and
-    plain device plugins. Other objects pass through unchanged. What changes its meaning is reported on stderr, per field. An object
-    that cannot be converted is left out and reported, and the exit code is 2.
+    Reads classic DRA (v1alpha2 and its parameters), v1alpha3, v1beta1, v1beta2, and pods and workloads that
+    use them; and pods and workloads that ask for devices by extended resources: Koordinator, HAMi, Volcano,
+    Alnair, Elastic GPU, Aliyun, TKE and plain device plugins. Other objects pass through unchanged. What
+    changes its meaning is reported on stderr, per field. An object that cannot be converted is left out and
+    reported, and the exit code is 2.
     """
     manifests = [_plain(entry) for entry in read_manifests(files)]
     if not manifests:

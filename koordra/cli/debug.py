@@ -51,9 +51,11 @@ def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
 @click.option("-n", "--namespace", default="koordra-system", help="Where the controller runs.")
 @options.output("table", "json")
 def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, output: str) -> None:
-    """Show a learned table: FILE (koordra replay --save-table), or without one what the cluster's controller has learned.
+    """Show a learned table: FILE (koordra replay --save-table), or without one what the cluster's controller
+    has learned.
 
-    Which free shares of a GPU get filled and which stay empty, what is asked for with each GPU, and which models are reserved.
+    Which free shares of a GPU get filled and which stay empty, what is asked for with each GPU, and which
+    models are reserved.
     """
     if file is not None:
         table = _of_file(file)

@@ -1,8 +1,9 @@
 """`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it.
 `koordra cordon-device`: nothing new on some of them, until they are uncordoned.
 
-The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/node_slices.py says why), which the node's plugin turns into
-a device taint within seconds. One merge patch sets or removes all devices of the call, and nobody else's.
+The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/node_slices.py says why), which the
+node's plugin turns into a device taint within seconds. One merge patch sets or removes all devices of the
+call, and nobody else's.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _ZERO: Final = Decimal(0)
 def devices(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
     """koordra's devices on every node: what is free of them, and which claims hold the rest.
 
-    Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are in use leave no
-    room. Tainted: kept from new claims.
+    Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are
+    in use leave no room. Tainted: kept from new claims.
     """
     rows = [
         row

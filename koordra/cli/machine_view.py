@@ -1,4 +1,5 @@
-"""What `koordra topology` shows: a machine (of the hardware, a description, or the API of a cluster) or placed jobs, and in which form."""
+"""What `koordra topology` shows: a machine (of the hardware, a description, or the API of a cluster) or
+placed jobs, and in which form."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class MachineView:
 
 
 def of_root(root: Path, *, state_dir: Path | None) -> MachineView:
-    """What discovery finds below ``root``. Holders come from the kubelet-plugin's records where these can be read."""
+    """What discovery finds below ``root``. Holders come from the kubelet-plugin's records where these can be
+    read."""
     if not root.is_dir():
         raise DiscoveryError(f"{root} is not a directory; give the directory that stands for /")
     found = discover(root)
@@ -154,7 +156,8 @@ def render_jobs(jobs: list[Job], output: str) -> str:
 
 
 def _kind(name: str) -> presets.Preset:
-    """By the name of a preset or of a folder in the checkout, or by path. InvalidInput lists what there is."""
+    """By the name of a preset or of a folder in the checkout, or by path. InvalidInput lists what there
+    is."""
     path = Path(name)
     if path.is_file():
         return presets.load_file(path, name=path.parent.name if path.stem == "machine" else path.stem)
@@ -176,7 +179,8 @@ def _kind(name: str) -> presets.Preset:
 
 
 def _prepared(state_dir: Path) -> dict[str, tuple[str, ...]]:
-    """Device -> claims, from ``prepared/<claim uid>.json``. What cannot be read is left out: this is only a picture."""
+    """Device -> claims, from ``prepared/<claim uid>.json``. What cannot be read is left out: this is only a
+    picture."""
     held: dict[str, set[str]] = {}
     for file in sorted((state_dir / "prepared").glob("*.json")):
         with suppress(OSError, ValueError):

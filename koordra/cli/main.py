@@ -1,7 +1,7 @@
 """The program `koordra`, also `kubectl koordra`.
 
-Commands are loaded by name when they are used, so that `--help` imports click and nothing else. Results go to stdout,
-everything else to stderr; the exit code is the error's (errors.py), 130 after Ctrl-C.
+Commands are loaded by name when they are used, so that `--help` imports click and nothing else. Results go to
+stdout, everything else to stderr; the exit code is the error's (errors.py), 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from koordra import __version__
 from koordra.errors import KoordraError
 
 DEMO_DISTRIBUTION = "koordra_devcluster"
-"""The import package of the distribution koordra-devcluster, which koordra's extra `demo` installs; production has none of it."""
+"""The import package of the distribution koordra-devcluster, which koordra's extra `demo` installs;
+production has none of it."""
 
 COMMANDS = {
     "claims": ("koordra.cli.claims:claims", "Which claims have which devices, and why the others wait."),

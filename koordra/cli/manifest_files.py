@@ -1,8 +1,8 @@
 """The objects in manifest files, for the commands that work offline.
 
-Files hold YAML documents, JSON, or JSON lines; Lists are taken apart. What koordra reads without looking twice, because an API
-server would have checked it, is checked here: a wrong shape is an InvalidManifest that names file, document and field, never
-a traceback. An object that is there twice, word by word, is one object.
+Files hold YAML documents, JSON, or JSON lines; Lists are taken apart. What koordra reads without looking
+twice, because an API server would have checked it, is checked here: a wrong shape is an InvalidManifest that
+names file, document and field, never a traceback. An object that is there twice, word by word, is one object.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ AllocationSelector: nodeSelectorTerms []{}open
 
 
 def read_objects(files: Sequence[str]) -> list[Fields]:
-    """Every object of the files, Lists taken apart, claims made from templates, koordra's classes added where missing.
+    """Every object of the files, Lists taken apart, claims made from templates, koordra's classes added where
+    missing.
 
     Raises InvalidManifest naming file and place.
     """
@@ -75,11 +76,13 @@ def read_manifests(files: Sequence[str]) -> list[Fields]:
 
 
 def with_workload_pods(manifests: Sequence[Fields]) -> tuple[list[Fields], list[str]]:
-    """The objects, and one pod with its claims for every workload that no cluster runs yet; a line for people about each pod.
+    """The objects, and one pod with its claims for every workload that no cluster runs yet; a line for people
+    about each pod.
 
-    A Deployment in a file stands for pods. Its first replica is planned, under the name `<kind>-<name>`: `deployment-web`. Left
-    out are objects that an API server has stored (they have a uid), since their pods are among the objects too, pod templates
-    without claims, which ask nothing of koordra, and workloads without replicas.
+    A Deployment in a file stands for pods. Its first replica is planned, under the name `<kind>-<name>`:
+    `deployment-web`. Left out are objects that an API server has stored (they have a uid), since their pods
+    are among the objects too, pod templates without claims, which ask nothing of koordra, and workloads
+    without replicas.
     """
     made: list[Fields] = []
     notes: list[str] = []

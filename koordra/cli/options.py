@@ -1,6 +1,7 @@
-"""Options that several commands have in common, each said once: where the API server is, what is logged, where on a node things lie,
-which files are read, and in which form the result is shown. What differs between commands, in default or in words, stays with the
-command. `koordra.cli.main` has every default shown in the help."""
+"""Options that several commands have in common, each said once: where the API server is, what is logged,
+where on a node things lie, which files are read, and in which form the result is shown. What differs between
+commands, in default or in words, stays with the command. `koordra.cli.main` has every default shown in the
+help."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""How commands print: tables of aligned columns (with rich where it is installed and the output is a terminal), JSON, YAML.
+"""How commands print: tables of aligned columns (with rich where it is installed and the output is a
+terminal), JSON, YAML.
 
-YAML is read back by kubectl, every text as a text: kubectl takes more texts for numbers and truth values than this YAML library
-does (`1e3`, `0o17`, `y`), so these are quoted; the same value twice is written twice, not as an anchor and an alias.
+YAML is read back by kubectl, every text as a text: kubectl takes more texts for numbers and truth values than
+this YAML library does (`1e3`, `0o17`, `y`), so these are quoted; the same value twice is written twice, not
+as an anchor and an alias.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def plan_command(
 ) -> None:
     """What-if, offline: plan the claims in the files against the nodes and slices in the files.
 
-    Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned. Nothing is written
-    anywhere.
+    Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned.
+    Nothing is written anywhere.
     """
     manifests = read_objects(files)
     if defragment is not None:
@@ -133,12 +133,13 @@ def explain(
     features: str | None,
     output: str,
 ) -> None:
-    """Why each claim waits: per node and device the clause that failed, with both figures, and the nearest miss.
+    """Why each claim waits: per node and device the clause that failed, with both figures, and the nearest
+    miss.
 
-    CLAIM is a name or namespace/name; without one, every pending claim is explained: of the files, or of the cluster.
-    For a cluster the controller's next pass is worked out, without writing: also nodes that are left out after a refusal of
-    kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and affinity between pods.
-    The newest Event of the controller stands beside it.
+    CLAIM is a name or namespace/name; without one, every pending claim is explained: of the files, or of the
+    cluster. For a cluster the controller's next pass is worked out, without writing: also nodes that are left
+    out after a refusal of kube-scheduler, kept free for claims that come first, or barred by ports, spread,
+    volumes and affinity between pods. The newest Event of the controller stands beside it.
     """
     client = None if files else connect(kubeconfig)
     manifests: list[Any] = read_objects(files) if client is None else read_cluster(client)
@@ -221,7 +222,8 @@ def _events(client: KubeClient) -> list[Object]:
 def _add_forecast(
     entries: Iterable[Document], manifests: list[Object], events: Iterable[Object], client: KubeClient
 ) -> None:
-    """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
+    """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait
+    for one."""
     now = datetime.now(UTC)
     cluster = tables_of([*manifests, *read_predicates(client)])
     found = dry_run_claims(cluster, refused=refusals(events, now), now=now)

@@ -1,4 +1,5 @@
-"""`koordra replay`: how much of a cluster can be given out? The FGD experiment, with any policy, on OpenB or DLRM traces."""
+"""`koordra replay`: how much of a cluster can be given out? The FGD experiment, with any policy, on OpenB or
+DLRM traces."""
 
 from __future__ import annotations
 
@@ -74,10 +75,11 @@ _LEARNING_SEEDS = 200
 @output("table", "json")
 @click.option("--plot", type=FILE, help="Draw allocation over arrivals (SVG).")
 def command(**options: Any) -> None:
-    """Replay a trace: pods arrive in random order at an empty cluster until it is more than full; each is tried once.
+    """Replay a trace: pods arrive in random order at an empty cluster until it is more than full; each is
+    tried once.
 
-    Reported are the GPUs given out (percent of all) when 100 and 130 percent of the capacity have been asked for,
-    FGD's fragmentation, and what decisions cost. Learning and loading are not part of the times.
+    Reported are the GPUs given out (percent of all) when 100 and 130 percent of the capacity have been asked
+    for, FGD's fragmentation, and what decisions cost. Learning and loading are not part of the times.
     """
     lines = read_text(options["pods"]).splitlines()
     if lines and "rdma_request" in lines[0].split(","):
@@ -148,7 +150,7 @@ def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
         show_table(report.COLUMNS, report.rows(found))
 
 
-# --- what both kinds of trace need ------------------------------------------------------------------------------------
+# --- what both kinds of trace need --------------------------------------------------------------------------
 
 
 @contextmanager
@@ -213,7 +215,8 @@ _ALIGNMENT: Final = {
 
 
 def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
-    """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
+    """Beside the policies asked for, topology-blind first fit is run, which is what they are compared
+    with."""
     if options["policies"] not in {DEFAULT_POLICY, FIRST_FIT, f"{DEFAULT_POLICY},{FIRST_FIT}"}:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))

@@ -1,5 +1,5 @@
-"""`koordra topology`: the GPUs and NICs of a machine, how near they are to each other, and who holds them; or where the members of a
-job are in the network."""
+"""`koordra topology`: the GPUs and NICs of a machine, how near they are to each other, and who holds them; or
+where the members of a job are in the network."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def topology(
     kubeconfig: str | None,
     output: str,
 ) -> None:
-    """A machine's GPUs and RDMA NICs, the level between each pair, and who holds what; with --job, where a job is.
+    """A machine's GPUs and RDMA NICs, the level between each pair, and who holds what; with --job, where a
+    job is.
 
     Without an option it is this machine. What could not be read with certainty is reported on stderr.
     """

@@ -2,15 +2,17 @@
 
     share         a request named after its container: count, capacity memory and cores
     whole card    no memory is asked for, which is all of it; a percentage is GpuConfig.memoryPercent
-    distinct      distinctAttribute koordra.io/uuid over the request (whole cards are different ones by themselves)
+    distinct      distinctAttribute koordra.io/uuid over the request (whole cards are different ones by
+                  themselves)
     one card      matchAttribute koordra.io/uuid over all requests
     pod-shared    requests `gpu` and `rdma`; every container uses both
-    NICs          a count, alternatives of more and more NICs, or allocationMode All; virtual functions of different NICs
+    NICs          a count, alternatives of more and more NICs, or allocationMode All; virtual functions of
+                  different NICs
     nearness      JointAllocation over GPUs and NICs, or over the GPUs of one container (NUMA)
     policies      PlacementPolicy of the claim
 
-Amounts are written in the largest binary unit that is exact. Nothing that is the default is written, so that the same normalized is
-always the same spec.
+Amounts are written in the largest binary unit that is exact. Nothing that is the default is written, so that
+the same normalized is always the same spec.
 """
 
 from __future__ import annotations

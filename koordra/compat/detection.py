@@ -1,25 +1,28 @@
 """Which dialect a pod speaks: every resource, annotation and label that some dialect has is a sign.
 
-A name that one dialect alone has decides. Names that several have (`nvidia.com/gpu`: plain, HAMi, Koordinator) go along with the
-decision, or narrow it down where nothing decides; `nvidia.com/gpu` that stays open is the operator's default dialect. Names of
-the same project about other things (a QoS label of Koordinator) decide last and contradict nobody, and so do amounts of 0.
+A name that one dialect alone has decides. Names that several have (`nvidia.com/gpu`: plain, HAMi,
+Koordinator) go along with the decision, or narrow it down where nothing decides; `nvidia.com/gpu` that stays
+open is the operator's default dialect. Names of the same project about other things (a QoS label of
+Koordinator) decide last and contradict nobody, and so do amounts of 0.
 
-Signs of two dialects are refused naming both: no stack says what that would mean. A pod that asks for no device has no dialect,
-whatever its annotations say.
+Signs of two dialects are refused naming both: no stack says what that would mean. A pod that asks for no
+device has no dialect, whatever its annotations say.
 
-Extended resources and annotations that are no dialect's (other vendors' accelerators, misspelt names, resources of other programs):
+Extended resources and annotations that are no dialect's (other vendors' accelerators, misspelt names,
+resources of other programs):
 
-    another vendor's    `huawei.com/...`: the pod is refused, and keeps that vendor's device plugin and scheduler
-    misspelt resource   `koordinator.sh/gpu-shared` (the name has a dot), `nvidia.com/gpucore`: it stays in the container, where no
-                        node offers it and the pod would wait for ever
+    another vendor's    `huawei.com/...`: the pod is refused, and keeps that vendor's device plugin and
+                        scheduler
+    misspelt resource   `koordinator.sh/gpu-shared` (the name has a dot), `nvidia.com/gpucore`: it stays in
+                        the container, where no node offers it and the pod would wait for ever
     misspelt annotation `nvidia.com/use-gputpye`, `hami.io/gpu-scheduler-polcy`: nobody reads it
-    on a node           koordra publishes no extended resources, so whatever of the dialects' names a Node has in
-                        status.allocatable, above zero, another program's device plugin (or node agent) put there; it would give
-                        out cards that koordra gives out too
+    on a node           koordra publishes no extended resources, so whatever of the dialects' names a Node has
+                        in status.allocatable, above zero, another program's device plugin (or node agent) put
+                        there; it would give out cards that koordra gives out too
 
-Misspelt names are warnings that say which name may have been meant. Names of a dialect that koordra does not serve under any
-name (`volcano.sh/vgpu-priority`) are reported in the same way.
-Source of the vendors: the vendor sections of HAMi's chart, Koordinator's extension names, vendors' device plugins.
+Misspelt names are warnings that say which name may have been meant. Names of a dialect that koordra does not
+serve under any name (`volcano.sh/vgpu-priority`) are reported in the same way. Source of the vendors: the
+vendor sections of HAMi's chart, Koordinator's extension names, vendors' device plugins.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ _Answer = TypeVar("_Answer")
 def kept_by_name(
     ask: Callable[Concatenate[str, _More], _Answer],
 ) -> Callable[Concatenate[str, _More], _Answer]:
-    """Every pod asks the same; users choose what they ask about, so a bounded number of answers is kept, about names of bounded length."""
+    """Every pod asks the same; users choose what they ask about, so a bounded number of answers is kept,
+    about names of bounded length."""
     kept: Callable[..., _Answer] = lru_cache(maxsize=MOST_KEPT)(ask)
 
     def answer(name: str, /, *args: _More.args, **more: _More.kwargs) -> _Answer:
@@ -128,7 +132,8 @@ def _metadata(view: PodView) -> Iterator[Sign]:
 
 @kept_by_name
 def signs_of(key: str, kind: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The dialects of which one of the `annotations` or `labels` is a sign, and those of which it is a soft one."""
+    """The dialects of which one of the `annotations` or `labels` is a sign, and those of which it is a soft
+    one."""
     exact, soft = set(), set()
     for dialect in DIALECTS:
         names, beside = dialect.annotations, dialect.soft_annotations

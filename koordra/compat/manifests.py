@@ -1,10 +1,12 @@
-"""Legacy pods in files: the translator that koordra.api.classic.convert asks about every object, for `koordra convert`.
+"""Legacy pods in files: the translator that koordra.api.classic.convert asks about every object, for `koordra
+convert`.
 
-An object is translated whole: a workload with several pod templates is converted if all of them can be. The object comes first,
-its templates after it. A pod that stands in the status of an API object loses that status, since it is a new pod.
+An object is translated whole: a workload with several pod templates is converted if all of them can be. The
+object comes first, its templates after it. A pod that stands in the status of an API object loses that
+status, since it is a new pod.
 
-Things beside pods that count devices by their legacy names (ResourceQuota, LimitRange, fields of other kinds) cannot be
-converted; they are reported, since what they meant is lost.
+Things beside pods that count devices by their legacy names (ResourceQuota, LimitRange, fields of other kinds)
+cannot be converted; they are reported, since what they meant is lost.
 """
 
 from __future__ import annotations

@@ -2,18 +2,21 @@
 
     dialect module ──> NormalizedRequest: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
 
-A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of whatever card is
-chosen, or (neither) all of the card. Compute is in percent, reserved and counted (nothing enforces it); 0 reserves none. `exclusive` keeps everybody
-else off the card although the share is less than all of its memory.
+A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of
+whatever card is chosen, or (neither) all of the card. Compute is in percent, reserved and counted (nothing
+enforces it); 0 reserves none. `exclusive` keeps everybody else off the card although the share is less than
+all of its memory.
 
 The dialects differ in what belongs together:
 
-    PER_CONTAINER   every container has cards of its own        HAMi, Volcano vGPU, Elastic GPU, TKE, Alnair, plain
+    PER_CONTAINER   every container has cards of its own        HAMi, Volcano vGPU, Elastic GPU, TKE, Alnair,
+                                                                plain
     ONE_CARD        the shares of a pod lie on one card         Aliyun gpushare, Volcano gpu-memory
     POD             all containers see the same devices         Koordinator
 
-An init container runs before the others and is done: a card is charged the larger of both, and the init container uses what the
-containers have. Where the dialect's scheduler does not look at init containers (`ignores_init`) they use that and add nothing.
+An init container runs before the others and is done: a card is charged the larger of both, and the init
+container uses what the containers have. Where the dialect's scheduler does not look at init containers
+(`ignores_init`) they use that and add nothing.
 """
 
 from __future__ import annotations
@@ -73,8 +76,8 @@ def percent_of(percent: int) -> Memory:
 class Share:
     """What one container, at the field `where`, asks for of one kind of device.
 
-    `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory. `distinct`: the
-    `count` cards are different ones (MIG instances need not be).
+    `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory.
+    `distinct`: the `count` cards are different ones (MIG instances need not be).
     """
 
     container: str
@@ -115,7 +118,8 @@ class Share:
 class Nics:
     """NICs beside the GPUs: `count` of them, up to `most` where the GPUs lie under so many roots.
 
-    `share` is percent of a NIC, None for a virtual function, which nobody else can have. `all`: every NIC that matches.
+    `share` is percent of a NIC, None for a virtual function, which nobody else can have. `all`: every NIC
+    that matches.
     """
 
     count: int
@@ -135,7 +139,8 @@ class Nics:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """GPUs and NICs near each other. `per_device`: each GPU has a NIC of its own, otherwise the NICs cover the roots."""
+    """GPUs and NICs near each other. `per_device`: each GPU has a NIC of its own, otherwise the NICs cover
+    the roots."""
 
     required: bool
     per_device: bool
@@ -145,7 +150,8 @@ class Joint:
 class NormalizedRequest:
     """What a pod asks for.
 
-    `users` are all containers that see pod-shared devices; `isolation` is what the pod itself says. The dialect fills in its name.
+    `users` are all containers that see pod-shared devices; `isolation` is what the pod itself says. The
+    dialect fills in its name.
     """
 
     shares: tuple[Share, ...] = ()

@@ -1,14 +1,16 @@
-"""What a pod asked for before it was rewritten: the pod carries it, and its claim can be worked out again from it. Pure.
+"""What a pod asked for before it was rewritten: the pod carries it, and its claim can be worked out again
+from it. Pure.
 
-    annotation koordra.io/asked     {"koordra-devices": {"containers": {"main": {"limits": {"nvidia.com/gpu": "1"}}},
+    annotation koordra.io/asked     {"koordra-devices": {"containers": {"main": {"limits": {"nvidia.com/gpu":
+                                    "1"}}},
                                                          "schedulerName": "hami-scheduler"}}
 
-One key for every entry of spec.resourceClaims that the rewriting added (another webhook may ask for more, and the pod is
-rewritten again). Only what was taken out stands there.
+One key for every entry of spec.resourceClaims that the rewriting added (another webhook may ask for more, and
+the pod is rewritten again). Only what was taken out stands there.
 
-Nobody has to believe it. `rewritten_again` puts the words back into the pod and rewrites it once more: what comes out is a template that
-the pod's user could have had by asking, and it counts only if its name, a digest of its content, is the one in the pod's spec,
-which nobody can change.
+Nobody has to believe it. `rewritten_again` puts the words back into the pod and rewrites it once more: what
+comes out is a template that the pod's user could have had by asking, and it counts only if its name, a digest
+of its content, is the one in the pod's spec, which nobody can change.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def with_original_request(before: Object, found: Rewritten) -> Object:
 def rewritten_again(
     pod: Object, entry: str, settings: Settings, native: Native | None = None
 ) -> Rewritten | None:
-    """The rewriting that added the entry, done once more; None where the pod does not carry it. Raises InvalidInput, and whatever comes of
-    what users write into the annotation."""
+    """The rewriting that added the entry, done once more; None where the pod does not carry it. Raises
+    InvalidInput, and whatever comes of what users write into the annotation."""
     said = _read(pod).get(entry)
     if not isinstance(said, (dict, Mapping)):
         return None

@@ -1,16 +1,18 @@
-"""How much a claim made for a legacy pod is, in the words of its dialect: what quotas under those names are charged. Pure.
+"""How much a claim made for a legacy pod is, in the words of its dialect: what quotas under those names are
+charged. Pure.
 
     claim spec ──> shares of cards, percent of NICs ──> the names of the dialect, and koordra's own
 
-A pod that was rewritten asks for no extended resource any more, so the API server charges it to no ResourceQuota. Its claim's spec
-still says what it asked, and cannot be changed; the template's name says the dialect. So the amounts are worked out from these
-two and not from what somebody may have edited since.
+A pod that was rewritten asks for no extended resource any more, so the API server charges it to no
+ResourceQuota. Its claim's spec still says what it asked, and cannot be changed; the template's name says the
+dialect. So the amounts are worked out from these two and not from what somebody may have edited since.
 
-What the claim does not say as an amount (all of a card's memory, a percentage of it) is None: under a quota it has to be said. MIG
-instances have names of their own, but in dialects that give them out under the names of cards.
+What the claim does not say as an amount (all of a card's memory, a percentage of it) is None: under a quota
+it has to be said. MIG instances have names of their own, but in dialects that give them out under the names
+of cards.
 
-koordra's own names hold for every dialect: koordra.io/gpu (devices), koordra.io/gpu-memory (bytes), koordra.io/gpu-cores (percent).
-Nothing amounts to less than nothing: other pods would be bounded by less.
+koordra's own names hold for every dialect: koordra.io/gpu (devices), koordra.io/gpu-memory (bytes),
+koordra.io/gpu-cores (percent). Nothing amounts to less than nothing: other pods would be bounded by less.
 """
 
 from __future__ import annotations

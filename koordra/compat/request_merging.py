@@ -1,15 +1,17 @@
 """Requests of a claim out of the shares of containers, with init containers using what is there.
 
-A claim is charged for all of its requests together, while an init container is done before the others start. So an init
-container gets no request of its own where the pod's containers have what it needs:
+A claim is charged for all of its requests together, while an init container is done before the others start.
+So an init container gets no request of its own where the pod's containers have what it needs:
 
-1. the request with the same number of cards that has to grow least (where init containers are ignored nothing grows);
+1. the request with the same number of cards that has to grow least (where init containers are ignored nothing
+   grows);
 2. of whole cards: as many requests as make up the number;
 3. a request with more cards than it asked for (it sees them all, which is a warning);
 4. the largest request, plus one of its own for the cards that are missing.
 
-Where one amount is bytes and the other a percentage, neither is known to be the larger: the init container has a request of its
-own. Where all shares of the pod lie on one card, an init container uses all of them, and the first grows by what they lack.
+Where one amount is bytes and the other a percentage, neither is known to be the larger: the init container
+has a request of its own. Where all shares of the pod lie on one card, an init container uses all of them, and
+the first grows by what they lack.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from koordra.compat.normalized_request import Memory, NormalizedRequest, Phase, 
 
 @dataclass(slots=True)
 class MergedRequests:
-    """Requests by name, in order, and which of them each container uses. `apart` are sets of requests whose cards differ."""
+    """Requests by name, in order, and which of them each container uses. `apart` are sets of requests whose
+    cards differ."""
 
     normalized: NormalizedRequest
     notes: Notes
@@ -32,7 +35,8 @@ class MergedRequests:
     apart: list[tuple[str, ...]] = field(default_factory=list)
 
     def add(self, share: Share) -> str:
-        """A request named after its container, instances beside cards after their profile too; where the name is taken of one like it."""
+        """A request named after its container, instances beside cards after their profile too; where the name
+        is taken of one like it."""
         name = share.container
         if share.profile:
             name += f"-mig-{share.profile.replace('.', '-').replace('+', '-')}"

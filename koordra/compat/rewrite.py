@@ -3,12 +3,14 @@
     pod ──> detection: which dialect ──> its normalized request ──> claim spec ──> ResourceClaimTemplate, named after its content
                                                               └──> pod: resourceClaims, containers' claims; legacy names out
 
-In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get `resources.claims`,
-`spec.resourceClaims` gets one entry; annotations that only a scheduler may write are taken out, and so is the name of a
-scheduler that was the dialect's own, or that the settings say is gone; runtime classes likewise. What the user wrote stays, also annotations that were understood: they ask nobody any more.
+In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get
+`resources.claims`, `spec.resourceClaims` gets one entry; annotations that only a scheduler may write are
+taken out, and so is the name of a scheduler that was the dialect's own, or that the settings say is gone;
+runtime classes likewise. What the user wrote stays, also annotations that were understood: they ask nobody
+any more.
 
-A template's name is a digest of its spec, so that equal pods share one, and other content has another name. A pod that asks for
-nothing is returned as it is, which makes a second pass change nothing.
+A template's name is a digest of its spec, so that equal pods share one, and other content has another name. A
+pod that asks for nothing is returned as it is, which makes a second pass change nothing.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ Native = Callable[[Object], tuple[Object, tuple[InvalidInput, ...], tuple[str, .
 class Rewritten:
     """`pod` as it should be; `template` is None (and `pod` the very same) where nothing was asked for.
 
-    `explained` has a line for every container, `entry` is the name in the pod's spec.resourceClaims, `resources` the names that
-    were taken out; `problems` what cannot be said in native mode.
+    `explained` has a line for every container, `entry` is the name in the pod's spec.resourceClaims,
+    `resources` the names that were taken out; `problems` what cannot be said in native mode.
     """
 
     pod: Object
@@ -71,13 +73,15 @@ class Rewritten:
 
 
 def names_devices(pod: Fields, settings: Settings) -> bool:
-    """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
+    """Whether some container asks for a device under a name that a dialect or another vendor has, or one like
+    it. Cheap."""
     names = [name for container in containers(pod) for name in resource_names(container)]
     return has_dialect(pod, settings) or any(vendor_of(name) or is_misspelt(name, settings) for name in names)
 
 
 def has_dialect(pod: Fields, settings: Settings) -> bool:
-    """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones do not count."""
+    """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones
+    do not count."""
     return asks_by_annotation(objects.annotations_of(pod)) or any(
         dialects_with(name, settings) for container in containers(pod) for name in resource_names(container)
     )
@@ -92,8 +96,8 @@ def rewrite(
     where: str = "",
     native: Native | None = None,
 ) -> Rewritten:
-    """The pod, or pod template, in koordra's words. `where` is its field in the object that holds it, ending in a dot; `native` translates
-    for native mode.
+    """The pod, or pod template, in koordra's words. `where` is its field in the object that holds it, ending
+    in a dot; `native` translates for native mode.
 
     Raises Refused for what cannot be honoured; what is lost otherwise is a warning in `notes`.
     """
@@ -147,7 +151,8 @@ def rewrite(
 
 
 def _parts(requests: Sequence[str], spec: Object) -> tuple[str, ...]:
-    """The requests by their names in the claim; some are split there (native mode), and all parts of one are used."""
+    """The requests by their names in the claim; some are split there (native mode), and all parts of one are
+    used."""
     known = [str(request["name"]) for request in spec["devices"]["requests"]]
     return tuple(
         part
@@ -176,8 +181,8 @@ def template_of(spec: Object, dialect: Dialect, *, namespace: str | None, settin
 
 
 def template_name(dialect: str, spec: Fields) -> str:
-    """Equal specs have one name, other content another: 128 bits, since users write parts of a spec, and could look for two
-    specs of one shorter digest."""
+    """Equal specs have one name, other content another: 128 bits, since users write parts of a spec, and
+    could look for two specs of one shorter digest."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return f"koordra-{dialect}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 

@@ -13,9 +13,10 @@ UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settings:
-    """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone calls otherwise: with
-    HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what dialects read for themselves, section by
-    section. Told apart by identity, so that answers about names can be kept (detection.py)."""
+    """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone
+    calls otherwise: with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what
+    dialects read for themselves, section by section. Told apart by identity, so that answers about names can
+    be kept (detection.py)."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=dict)

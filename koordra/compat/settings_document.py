@@ -10,14 +10,19 @@ Three forms are read, alone or inside the data of a ConfigMap:
        aliyun: {memoryUnit: MiB}                       GiB (default) or MiB
        volcanoGpu: {gpuMemoryFactor: 10}
        elastic: {memoryUnit: GiB}                      MiB (default) or GiB
-       plain: {replicas: 4}                            how many replicas a card has under nvidia.com/gpu.shared
-       schedulers: [koord-scheduler, volcano]          names that pods give and that are not there any more; taken out
-       runtimeClasses: [nvidia]                        runtime classes that are taken out: CDI makes devices visible
+       plain: {replicas: 4}                            how many replicas a card has under
+                                                       nvidia.com/gpu.shared
+       schedulers: [koord-scheduler, volcano]          names that pods give and that are not there any more;
+                                                       taken out
+       runtimeClasses: [nvidia]                        runtime classes that are taken out: CDI makes devices
+                                                       visible
        hami: {...}  volcano: {...}                     the fields of `nvidia` in form 2
 
-2. HAMi's device-config.yaml, whose section `nvidia` carries resource names, defaults and scaling factors. Volcano's file
-   has the same form; it is recognised by its names, which begin with `volcano.sh/`. Other vendors' sections are skipped.
-3. A ConfigMap with one of these under any key of `data` (the file's parser is given by the caller: this package does no I/O).
+2. HAMi's device-config.yaml, whose section `nvidia` carries resource names, defaults and scaling factors.
+   Volcano's file has the same form; it is recognised by its names, which begin with `volcano.sh/`. Other
+   vendors' sections are skipped.
+3. A ConfigMap with one of these under any key of `data` (the file's parser is given by the caller: this
+   package does no I/O).
 """
 
 from __future__ import annotations
@@ -66,7 +71,8 @@ def with_document(settings: Settings, document: object, *, source: str) -> Setti
 
 
 def _with_device_config(settings: Settings, section: Reader) -> Settings:
-    """It is the dialect's whose cards are named in the domain that the section names; HAMi's, the first, for any other name."""
+    """It is the dialect's whose cards are named in the domain that the section names; HAMi's, the first, for
+    any other name."""
     having = [dialect for dialect in DIALECTS if dialect.device_config]
     domain = section.text("resourceCountName").partition("/")[0]
     owners = (

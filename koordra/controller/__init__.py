@@ -1,17 +1,21 @@
 """Joint mode: one active controller allocates claims ahead of kube-scheduler, which honours what it finds.
 
-    run                the process: the webhook with all its paths, in every replica; the lease, and the leader's term
+    run                the process: the webhook with all its paths, in every replica; the lease, and the
+                       leader's term
     leadership         who is active; stops a writer before its lease ends
     claims             reading ResourceClaims
 
-    reconcile/         the loops of a term, and a pass of the main one: which groups have their turn, in which order
+    reconcile/         the loops of a term, and a pass of the main one: which groups have their turn, in which
+                       order
     allocation/        one allocation, from what it is decided from to its writes
-    cache/             objects as the watches have them, our own writes laid over, and the indices that a pass acts on
+    cache/             objects as the watches have them, our own writes laid over, and the indices that a pass
+                       acts on
     gangs/             pods of one job that get their devices together
     conflicts/         what nobody but koordra should do with its devices
     reporting/         Events, metrics and latency
     webhook/           what users write is checked and completed before it is stored
     legacy/  elastic/  resource_class/
 
-All state that matters is in the API: a controller that starts anew repairs whatever its predecessor left half done.
+All state that matters is in the API: a controller that starts anew repairs whatever its predecessor left half
+done.
 """

@@ -133,7 +133,8 @@ def is_immediate(claim: Fields) -> bool:
 
 
 def unused(claims: Iterable[Object], inside: frozenset[str], users: Users) -> tuple[Object, ...]:
-    """Those that have devices of koordra's, are reserved by nobody, and that only pods `inside` (by uid) wait for; by key, each once."""
+    """Those that have devices of koordra's, are reserved by nobody, and that only pods `inside` (by uid) wait
+    for; by key, each once."""
     found = {
         objects.key(claim): claim
         for claim in claims
@@ -153,9 +154,9 @@ Device = tuple[str, str, str, str]
 class ClaimEntry:
     """What the controller reads of one version of a claim.
 
-    `devices` are those of all drivers, as driver, pool, device and share id; `places` pool and device of koordra's, `pools` their pools.
-    `owners` are the uids of the objects that it goes with, `made_for` those of them for which it was
-    made from a template, None where it was not.
+    `devices` are those of all drivers, as driver, pool, device and share id; `places` pool and device of
+    koordra's, `pools` their pools. `owners` are the uids of the objects that it goes with, `made_for` those
+    of them for which it was made from a template, None where it was not.
     """
 
     claim: Object

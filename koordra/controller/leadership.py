@@ -58,7 +58,8 @@ class Standing(StrEnum):
 @dataclass
 class LeaderLease:
     """`step` is called every `retry` seconds by one thread; `may_write` by any. `clock`: monotonic; `now`:
-    wall clock as RFC 3339 with microseconds. `is_reached`: whether the last look at the Lease was answered."""
+    wall clock as RFC 3339 with microseconds. `is_reached`: whether the last look at the Lease was
+    answered."""
 
     api: KubeClient
     _: KW_ONLY

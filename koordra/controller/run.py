@@ -1,4 +1,5 @@
-"""The process: the webhook, in every replica; and take the lease, list, reconcile until the lease or the process ends, and again.
+"""The process: the webhook, in every replica; and take the lease, list, reconcile until the lease or the
+process ends, and again.
 
     standing by ──lease taken──> list everything ──> passes, woken by changes and timers
          ^                                             │  API away: back off, 0.2 s to 10 s
@@ -53,14 +54,15 @@ from koordra.watch import negotiate
 log = get_logger(__name__)
 
 COLLECT_AFTER: Final = 50_000
-"""Objects made before Python looks for cycles among them (its default is 700). Lists and watches make dicts by the
-hundred thousand, none of which is part of a cycle."""
+"""Objects made before Python looks for cycles among them (its default is 700). Lists and watches make dicts
+by the hundred thousand, none of which is part of a cycle."""
 LEASE_NAME: Final = "koordra-controller"
 GATHER: Final = 0.02
 """Seconds that changes are gathered before a pass; a burst of events is one pass."""
 SWITCH: Final = 0.0005
-"""Seconds for which a thread keeps the interpreter while another waits for it (Python's default is 0.005). A review reads, locks and
-writes, and after each waits for a pass of the controller beside it: at the default these waits are most of a slow review."""
+"""Seconds for which a thread keeps the interpreter while another waits for it (Python's default is 0.005). A
+review reads, locks and writes, and after each waits for a pass of the controller beside it: at the default
+these waits are most of a slow review."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Settings:
     """`identity` is unique among living processes. Without `leader_elect` this process must be the only
     replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
     rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
-    GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's readers look for."""
+    GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
+    readers look for."""
 
     identity: str
     leader_elect: bool = True
@@ -117,8 +120,9 @@ def start_webhook(
 ) -> WebhookServer | None:
     """Start serving; None without an address. Ends with `stop`. Raises InvalidInput for a bad address.
 
-    Every replica calls this, leader or not. With `legacy` it rewrites legacy pods too. It answers once it has a certificate, and is
-    ready once its look-ups are listed. The server is the caller's to ask for its `port` and `is_ready`.
+    Every replica calls this, leader or not. With `legacy` it rewrites legacy pods too. It answers once it has
+    a certificate, and is ready once its look-ups are listed. The server is the caller's to ask for its `port`
+    and `is_ready`.
     """
     if not settings.address:
         return None

@@ -1,20 +1,22 @@
 """The kubelet plugin of one node, wired together.
 
-Start, in this order: the machine watcher, whose first reading is the inventory; DeviceState.repair; the DRA socket; the
-registration socket, upon which the kubelet calls. Then ResourceSlices are published and watched, the Node is watched for labels
-and cordons, prepared claims are compared with the API (claim_audit.py) and get their status (claim_status.py).
+Start, in this order: the machine watcher, whose first reading is the inventory; DeviceState.repair; the DRA
+socket; the registration socket, upon which the kubelet calls. Then ResourceSlices are published and watched,
+the Node is watched for labels and cordons, prepared claims are compared with the API (claim_audit.py) and get
+their status (claim_status.py).
 
 When a reading differs from the last one (a link, an Xid, a card that came or went):
 
     guarded.json  ──>  the inventory, by which Prepare decides  ──>  health streams  ──>  the publisher: slices, taints
 
-in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a second.
-Missing sockets and files are restored every few seconds. A thread that ends by itself ends the process: the kubelet restarts
-it, which is better than a plugin that seems alive and does nothing.
+in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a
+second. Missing sockets and files are restored every few seconds. A thread that ends by itself ends the
+process: the kubelet restarts it, which is better than a plugin that seems alive and does nothing.
 
-Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the DRA server, which
-finishes the calls in progress (the checkpoint is on disk before each answer), publishing. Slices stay: an update brings the next
-instance within seconds, else the kubelet deletes them. Prepared claims stay prepared: containers keep running.
+Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the
+DRA server, which finishes the calls in progress (the checkpoint is on disk before each answer), publishing.
+Slices stay: an update brings the next instance within seconds, else the kubelet deletes them. Prepared claims
+stay prepared: containers keep running.
 """
 
 from __future__ import annotations
@@ -192,7 +194,8 @@ class Driver:
         return sockets_answer(self._registration.path, self._dra.path)
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread ends."""
+        """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread
+        ends."""
         watcher = self._watcher(self._settings.paths.root)
         threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
         asking = spawn(lambda: negotiate(self._client, stop), name="ask-versions")

@@ -13,7 +13,8 @@ from koordra.node_state.layout import StateFolder
 
 @dataclass(frozen=True, slots=True)
 class NodePaths(StateFolder):
-    """`state`: the plugin's own directory; `root`: the machine ("/" but for tests and the demo); `cdi`: dynamic CDI specs."""
+    """`state`: the plugin's own directory; `root`: the machine ("/" but for tests and the demo); `cdi`:
+    dynamic CDI specs."""
 
     root: Path
     cdi: Path
@@ -32,13 +33,13 @@ class NodePaths(StateFolder):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`mode` None follows the node's label; `pod_uid` distinguishes overlapping instances; `overlay` is a file
-    that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with the NRI hook's
-    own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what that
-    folder is called on the host, where it is not the same; `limiter_context`: bytes that the limiter reserves
-    for a context on a GPU, None to measure it; `limiter_strict`: it hides entry points of the driver that it
-    does not know; `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish
-    (node_labels.py)."""
+    """`mode` None follows the node's label; `pod_uid` distinguishes overlapping instances; `overlay` is a
+    file that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with the NRI
+    hook's own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what
+    that folder is called on the host, where it is not the same; `limiter_context`: bytes that the limiter
+    reserves for a context on a GPU, None to measure it; `limiter_strict`: it hides entry points of the driver
+    that it does not know; `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to
+    publish (node_labels.py)."""
 
     node: str
     kubelet_root: Path

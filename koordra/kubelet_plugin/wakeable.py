@@ -1,4 +1,5 @@
-"""Work that is done at every wake, and again after a while: the plugin's writers and comparisons, each in a thread of its own."""
+"""Work that is done at every wake, and again after a while: the plugin's writers and comparisons, each in a
+thread of its own."""
 
 from __future__ import annotations
 
@@ -8,17 +9,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Seconds until the next step: `at_least`, also if there is a wake, and `at_most`, if there is none (None: until one)."""
+    """Seconds until the next step: `at_least`, also if there is a wake, and `at_most`, if there is none
+    (None: until one)."""
 
     at_least: float
     at_most: float | None
 
 
 class Wakeable:
-    """A part with a `step` of its own. `wake` may be called from any thread; `run` does all the work in its own."""
+    """A part with a `step` of its own. `wake` may be called from any thread; `run` does all the work in its
+    own."""
 
     gather = 0.0
-    """Seconds between a wake and the step, where several changes arrive as several events: one step answers them all."""
+    """Seconds between a wake and the step, where several changes arrive as several events: one step answers
+    them all."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
@@ -40,5 +44,6 @@ class Wakeable:
                     stop.wait(self.gather)
 
     def step(self) -> Pause:
-        """Do the work once; errors that the next step may not meet are logged. `was_woken`: since the last step began."""
+        """Do the work once; errors that the next step may not meet are logged. `was_woken`: since the last
+        step began."""
         raise NotImplementedError

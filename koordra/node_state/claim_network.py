@@ -2,23 +2,26 @@
 
 What is done to a NIC once the network namespace of its pod exists:
 
-    Move      the network interface, and with it the RDMA link where RDMA devices belong to network namespaces,
-              moves into the pod and back: a virtual function, or a NIC that the claim has exclusively
-    Macvlan   the pod gets a macvlan interface on top of the NIC: a share of a RoCE NIC, whose own interface is
-              shared
+    Move      the network interface, and with it the RDMA link where RDMA devices belong to network
+              namespaces, moves into the pod and back: a virtual function, or a NIC that the claim has
+              exclusively
+    Macvlan   the pod gets a macvlan interface on top of the NIC: a share of a RoCE NIC, whose own interface
+              is shared
     Attach    a CNI plugin does it, as a NetworkAttachmentDefinition says
 
-The kubelet plugin decides in Prepare (kubelet_plugin/network/network_decision.py); pod_network.py carries it out
-when the sandbox is created.
+The kubelet plugin decides in Prepare (kubelet_plugin/network/network_decision.py); pod_network.py carries it
+out when the sandbox is created.
 
 network/<claim uid>.json, written by Prepare:
 
-    {"schema": "koordra.io/network/v1", "claim": {"namespace": "...", "name": "...", "uid": "..."}, "pods": ["<pod uid>"],
+    {"schema": "koordra.io/network/v1", "claim": {"namespace": "...", "name": "...", "uid": "..."}, "pods":
+    ["<pod uid>"],
      "devices": [{"device": "...", "plan": {<NetworkPlan>}}]}
 
 network/attached/<claim uid>.json, written by the process that moves NICs (`koordra nri --pod-network`):
 
-    {"schema": "koordra.io/network-attached/v1", "uid": "...", "pod": "<pod uid>", "sandbox": "...", "netns": "...",
+    {"schema": "koordra.io/network-attached/v1", "uid": "...", "pod": "<pod uid>", "sandbox": "...", "netns":
+    "...",
      "devices": [{"device": "...", "interface": "...", "addresses": ["..."], "mac": "...", "rdmaMoved": bool,
                   "gidReady": null | bool, "before": {<the interface on the host, as it is restored>}}]}
 """
@@ -128,7 +131,8 @@ class ClaimNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A pod's sandbox as the runtime reports it. `netns` is a path, empty for a pod on the host's network or if unknown."""
+    """A pod's sandbox as the runtime reports it. `netns` is a path, empty for a pod on the host's network or
+    if unknown."""
 
     id: str
     pod_uid: str

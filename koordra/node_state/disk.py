@@ -44,8 +44,8 @@ class Disk:
     """The file system. Every method is one step; `replace` and `remove` put them together."""
 
     def replace(self, path: Path, data: bytes, *, mode: int, durable: bool = True) -> None:
-        """Make `path` hold `data` with permissions `mode` (the umask does not count), at once for every reader. Not durably
-        for what is made anew in every boot."""
+        """Make `path` hold `data` with permissions `mode` (the umask does not count), at once for every
+        reader. Not durably for what is made anew in every boot."""
         temporary = path.with_name(path.name + TEMPORARY)
         self.make_directory(path.parent)
         try:

@@ -1,6 +1,8 @@
-"""Locks of the state directory: flock(2), which the kernel releases when the holder dies, so nothing is left after a kill.
+"""Locks of the state directory: flock(2), which the kernel releases when the holder dies, so nothing is left
+after a kill.
 
-StateLock        one writer of the state directory, also while two instances of the plugin overlap during an update
+StateLock        one writer of the state directory, also while two instances of the plugin overlap during an
+                 update
 sole_instance    one owner of each pair of socket names
 node_lock        one hook of a node is registered at a time
 """
@@ -22,7 +24,8 @@ from koordra.node_state.disk import reported
 HOOK_LOCK: Final = "nri.lock"
 _RETRY_S: Final = 0.1
 _STATE_RETRY_S: Final = 0.02
-"""Seconds between two attempts at a lock that another process holds; Prepare holds it for some milliseconds."""
+"""Seconds between two attempts at a lock that another process holds; Prepare holds it for some
+milliseconds."""
 
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -148,12 +151,12 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def node_lock(
     state_dir: Path, stop: threading.Event, *, waiting: Callable[[], None] = lambda: None
 ) -> Iterator[bool]:
-    """Hold the lock of the node's hook for the time of the block; False when `stop` came first. `waiting` is called once
-    when another process has it. NRIError: the lock file cannot be opened.
+    """Hold the lock of the node's hook for the time of the block; False when `stop` came first. `waiting` is
+    called once when another process has it. NRIError: the lock file cannot be opened.
 
-    Two hooks that adjust the same container would both set the same variables, and the runtime would fail the container.
-    During an update two processes overlap; the newer one waits for the older one's lock. Containers created between the two
-    are reported to the newer one in Synchronize.
+    Two hooks that adjust the same container would both set the same variables, and the runtime would fail the
+    container. During an update two processes overlap; the newer one waits for the older one's lock.
+    Containers created between the two are reported to the newer one in Synchronize.
     """
     with _opened(state_dir / HOOK_LOCK, NRIError) as descriptor:
         yield wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=waiting)

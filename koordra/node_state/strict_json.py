@@ -1,8 +1,9 @@
 """Frozen dataclasses as JSON documents, read strictly: exactly the known fields, each of its kind.
 
-A `Kind` reads and writes one sort of value. `record` makes the kind of a dataclass from a table of its fields, by their
-names in the document; a field is the attribute of that name (`shareID` is `share_id`), unless the table names another.
-Reading raises ValueError naming the field: `devices[0].uuid: expected str, found int`.
+A `Kind` reads and writes one sort of value. `record` makes the kind of a dataclass from a table of its
+fields, by their names in the document; a field is the attribute of that name (`shareID` is `share_id`),
+unless the table names another. Reading raises ValueError naming the field: `devices[0].uuid: expected str,
+found int`.
 """
 
 from __future__ import annotations

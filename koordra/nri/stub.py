@@ -187,8 +187,9 @@ class Session:
         empty = request.more and not request.pods and not request.containers
         self._empty_parts = self._empty_parts + 1 if empty else 0
         if self._empty_parts > MOST_EMPTY_PARTS:
-            # Some runtimes cut the number of pods per part down to none where a long listing has very few pods, and never get
-            # to the last. All container operations wait meanwhile, so an error is the better answer.
+            # Some runtimes cut the number of pods per part down to none where a long listing has very few
+            # pods, and never get to the last. All container operations wait meanwhile, so an error is the
+            # better answer.
             raise RemoteError(Code.UNKNOWN, "the runtime sends empty parts of its listing without end")
         self._pods += request.pods
         self._containers += request.containers

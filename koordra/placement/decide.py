@@ -1,17 +1,20 @@
-"""The engine: which node takes a group of claims, and which of its devices. Everything that places claims asks it.
+"""The engine: which node takes a group of claims, and which of its devices. Everything that places claims
+asks it.
 
     group ─ resolve ─▶ request class ─▶ candidates ─▶ least bound ─ search ─▶ least cost ─▶ Offer
                                             ▲              │ result cache, by DeviceState
                           nodes that changed┘              └ ceiling: the best cost so far
 
-A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink, compactness), then what the cluster
-pays. That is the rest of the written cost, or before it, where the workload is known and claim and policy leave the choice to it, the
-expected waste: of devices inside the search, of a node by what else is free on it (`learned_order`). Equal costs: the node whose name is
-first. Under FirstFit all costs are equal.
+A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink,
+compactness), then what the cluster pays. That is the rest of the written cost, or before it, where the
+workload is known and claim and policy leave the choice to it, the expected waste: of devices inside the
+search, of a node by what else is free on it (`learned_order`). Equal costs: the node whose name is first.
+Under FirstFit all costs are equal.
 
-`plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or `fits`;
-`explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of each DeviceState for several members with
-`search`; defragmentation (`defragment/`) asks `decide` for each pod that would have to move, on an overlay without them.
+`plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or
+`fits`; `explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of
+each DeviceState for several members with `search`; defragmentation (`defragment/`) asks `decide` for each pod
+that would have to move, on an overlay without them.
 """
 
 from __future__ import annotations
@@ -64,7 +67,8 @@ _FREE: Final = frozenset[str]()
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfiable:
-    """No node fits, and that is proven. `defect`: the traceback of an error inside the allocator, met on some node."""
+    """No node fits, and that is proven. `defect`: the traceback of an error inside the allocator, met on some
+    node."""
 
     defect: str = ""
 
@@ -80,8 +84,8 @@ Decision = Offer | Unsatisfiable | Undecided
 
 
 class Engine:
-    """`policy` None is first fit. `contained` is told of errors inside the allocator, which then concern one node only, and what
-    cannot be read one object; without it they are raised. Not thread-safe.
+    """`policy` None is first fit. `contained` is told of errors inside the allocator, which then concern one
+    node only, and what cannot be read one object; without it they are raised. Not thread-safe.
     """
 
     def __init__(
@@ -103,8 +107,8 @@ class Engine:
         """By position and spec: claims of one template are resolved once."""
 
     def decide(self, group: Group | ResolvedGroup, *, excluded: Excluded = NOTHING) -> Decision:
-        """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere by anybody, and
-        PlanError where a taint rule cannot be read."""
+        """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere
+        by anybody, and PlanError where a taint rule cannot be read."""
         resolved = self.resolve(group)
         self.settle()
         if resolved.group.allocated:
@@ -124,7 +128,8 @@ class Engine:
         return self.search(resolved, info, taken).offer is not None
 
     def resolve(self, group: Group | ResolvedGroup) -> ResolvedGroup:
-        """The group with its claims resolved; they are resolved again only if a DeviceClass has changed since. Raises ClaimRefused."""
+        """The group with its claims resolved; they are resolved again only if a DeviceClass has changed
+        since. Raises ClaimRefused."""
         index = self.index
         if index.trouble:
             raise PlanError(index.trouble[min(index.trouble)])
@@ -245,7 +250,8 @@ class Engine:
         return Value(cost.claim, cost.cluster[-1])
 
     def _learned(self, resolved: ResolvedGroup) -> bool:
-        """Whether the expected waste decides what the cluster pays, rather than the rest of the written cost alone."""
+        """Whether the expected waste decides what the cluster pays, rather than the rest of the written cost
+        alone."""
         return self.policy == policy_of(DEFAULT_POLICY) and self.order.knows(resolved)
 
     def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:

@@ -1,4 +1,5 @@
-"""Why a group fits nowhere: of each node every reason, in the words of the search that did not find a place there."""
+"""Why a group fits nowhere: of each node every reason, in the words of the search that did not find a place
+there."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from koordra.placement.request.request_class import refusals
 
 
 class Explanation(NamedTuple):
-    """By node, in order of their names, with the position of the claim that a reason concerns. `error`: the one with which upstream
-    would have ended."""
+    """By node, in order of their names, with the position of the claim that a reason concerns. `error`: the
+    one with which upstream would have ended."""
 
     reasons: tuple[ClaimReason, ...] = ()
     undecided: bool = False
@@ -46,7 +47,8 @@ def explain(
 
 
 def unlike_nodes(engine: Engine, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
-    """Nodes of which no two have the same reasons, by name: one of every state, `most` of them, and all that are excluded."""
+    """Nodes of which no two have the same reasons, by name: one of every state, `most` of them, and all that
+    are excluded."""
     resolved, nodes = engine.resolve(group), engine.index.nodes
     named = engine.pinned(group) if group.allocated else list(nodes)
     found: dict[object, str] = {}

@@ -1,4 +1,5 @@
-"""Who uses what: claims with an allocation the devices of pools, pods the CPU, memory and the like of nodes."""
+"""Who uses what: claims with an allocation the devices of pools, pods the CPU, memory and the like of
+nodes."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ Load = dict[str, Decimal]
 
 @dataclass(slots=True, eq=False)
 class AllocatedClaim:
-    """A claim with an allocation. `seen`: the version of the claim it was decided from, while it is assumed. `unread`: why the
-    allocation cannot be read."""
+    """A claim with an allocation. `seen`: the version of the claim it was decided from, while it is assumed.
+    `unread`: why the allocation cannot be read."""
 
     claim: Fields
     allocation: Allocation

@@ -5,9 +5,9 @@
                        pods, nodes      what pods ask for of each node
                      ─▶ nodes that changed ─▶ settle ─▶ NodeState of each ─▶ `changes`, which readers walk from where they were
 
-`apply` costs what one object touches; nothing is derived before somebody asks (`settle`). An allocation that was decided and not
-yet seen in the API is `assume`d: it counts like any other until a version of the claim arrives that is not the one it was decided
-from, or it is forgotten.
+`apply` costs what one object touches; nothing is derived before somebody asks (`settle`). An allocation that
+was decided and not yet seen in the API is `assume`d: it counts like any other until a version of the claim
+arrives that is not the one it was decided from, or it is forgotten.
 
 Pods count for the node they are bound to, or that their allocated claims will bring them to. Not thread-safe.
 """
@@ -52,10 +52,11 @@ _MOST_CHANGES: Final = 1 << 20
 
 
 class Change(NamedTuple):
-    """One object is new, another version, or gone (`new` is None). `key`: `namespace/name`, or the name where there is no namespace.
+    """One object is new, another version, or gone (`new` is None). `key`: `namespace/name`, or the name where
+    there is no namespace.
 
-    Slices that are no objects of a cluster may share a name: `new` is then a list of all of that name. `allocation` is a claim's,
-    where the caller knows it, so that it is not parsed again.
+    Slices that are no objects of a cluster may share a name: `new` is then a list of all of that name.
+    `allocation` is a claim's, where the caller knows it, so that it is not parsed again.
     """
 
     kind: str
@@ -66,7 +67,8 @@ class Change(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NodeInfo:
-    """One node. `load` is what its pods ask for together, `trouble` why nothing may be placed here: an allocation that cannot be read.
+    """One node. `load` is what its pods ask for together, `trouble` why nothing may be placed here: an
+    allocation that cannot be read.
 
     `generation` goes up with every change that an answer about the node can depend on.
     """
@@ -164,7 +166,8 @@ class ClusterIndex:
             self._slice(key, new)
 
     def sync(self, objects_of: Mapping[str, Fields]) -> None:
-        """The objects of these kinds are as given, by key; those that are the same values as before are not looked at."""
+        """The objects of these kinds are as given, by key; those that are the same values as before are not
+        looked at."""
         for kind in [kind for kind in KINDS if kind in objects_of]:
             given, seen = objects_of[kind], self._seen[kind]
             for key in seen.keys() - given.keys():

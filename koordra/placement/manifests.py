@@ -1,7 +1,8 @@
 """The objects that `plan()` is given, by kind, each once, and of its claims what waits.
 
-Reading is forgiving towards single objects: a claim that cannot be read is kept as its error and concerns only who uses it. What
-would change the meaning of everything else (an allocation, a taint rule) is an error of the index.
+Reading is forgiving towards single objects: a claim that cannot be read is kept as its error and concerns
+only who uses it. What would change the meaning of everything else (an allocation, a taint rule) is an error
+of the index.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Manifests:
             )
 
     def fill(self, index: ClusterIndex) -> None:
-        """Everything in the index is as these objects say. Without Node objects, nodes are those that slices name.
+        """Everything in the index is as these objects say. Without Node objects, nodes are those that slices
+        name.
 
         Raises PlanError for an allocation or a taint rule that cannot be read.
         """
@@ -84,7 +86,8 @@ class Manifests:
         index.sync({NODE: nodes, CLAIM: self.claims, POD: pods})
 
     def consumers(self, keys: Iterable[str]) -> dict[str, set[str]]:
-        """Of those of the claims that have an allocation: the consumers that `status.reservedFor` names, by uid."""
+        """Of those of the claims that have an allocation: the consumers that `status.reservedFor` names, by
+        uid."""
         return {
             key: _consumers(self.claims[key])
             for key in keys
@@ -116,8 +119,8 @@ def read_inventory(manifests: Iterable[Fields], *, features: str | Iterable[str]
 def _ordered(given: list[Fields]) -> list[Fields]:
     """By name. Of an object that is there several times (by uid, or word by word) the newest is kept.
 
-    Claims, pods and slices without a uid may share a name: those are manifests of a what-if, each an object of its own. Slices
-    among them stay in the order given, which is all the order they have.
+    Claims, pods and slices without a uid may share a name: those are manifests of a what-if, each an object
+    of its own. Slices among them stay in the order given, which is all the order they have.
     """
     who = list(map(_identity, given))
     if all(map(lt, who, islice(who, 1, None))):

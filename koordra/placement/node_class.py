@@ -1,13 +1,16 @@
-"""Which nodes are the same to a request: what is published, and what is taken of it, without the names of single devices.
+"""Which nodes are the same to a request: what is published, and what is taken of it, without the names of
+single devices.
 
-    NodeClass     the devices of a node as published; attributes that only identify a device count by who shares a value, names of devices as they are
-    DeviceState   a NodeClass and what is taken of each device: the key under which results of the search are kept
-    NodeState     a DeviceState, what the predicates read of a node, and what its pods ask for: nodes that no request can tell
-                  apart unless it reads labels, names or identities
+    NodeClass     the devices of a node as published; attributes that only identify a device count by who
+                  shares a value, names of devices as they are
+    DeviceState   a NodeClass and what is taken of each device: the key under which results of the search are
+                  kept
+    NodeState     a DeviceState, what the predicates read of a node, and what its pods ask for: nodes that no
+                  request can tell apart unless it reads labels, names or identities
 
-A constraint cannot see more of a serial number than which devices share it, so nodes that differ in nothing else are one. What
-a selector reads is another matter: `identities` are the names that a class does not keep by value, and a request that reads others
-is answered node by node.
+A constraint cannot see more of a serial number than which devices share it, so nodes that differ in nothing
+else are one. What a selector reads is another matter: `identities` are the names that a class does not keep
+by value, and a request that reads others is answered node by node.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class DeviceState:
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """Its nodes by name. `free`: the devices, and what is free of them, once somebody has read it (`learned_order`)."""
+    """Its nodes by name. `free`: the devices, and what is free of them, once somebody has read it
+    (`learned_order`)."""
 
     devices: DeviceState
     predicate_inputs: Hashable

@@ -4,11 +4,12 @@
     pending claims, pods ─▶ groups ─▶ decide ─▶ Offer ─▶ written, and assumed for the next group
                                          └────▶ explain ─▶ reasons
 
-Pure: the same objects in any order give the same plan, byte for byte. Groups are planned one after the other, each against
-what the earlier ones left.
+Pure: the same objects in any order give the same plan, byte for byte. Groups are planned one after the other,
+each against what the earlier ones left.
 
-Input that upstream answers with an error is a property of a claim. If nothing else in the input could be planned, it is
-raised as PlanError; otherwise it becomes the claim's reason and the others go on (always, with `report_errors`).
+Input that upstream answers with an error is a property of a claim. If nothing else in the input could be
+planned, it is raised as PlanError; otherwise it becomes the claim's reason and the others go on (always, with
+`report_errors`).
 """
 
 from __future__ import annotations
@@ -60,11 +61,13 @@ def plan(
 
     `policy`    one of score.POLICIES; `FirstFit` answers exactly as upstream's allocator
     `features`  upstream's gate names, default those on in 1.37
-    `engine`    what was read, searched and learned in earlier plans (`engine_for`), for who plans again and again: objects are values
-                then, and one that is the same dict as in the plan before is not read again
+    `engine`    what was read, searched and learned in earlier plans (`engine_for`), for who plans again and
+                again: objects are values then, and one that is the same dict as in the plan before is not
+                read again
     `exclude`   per pod (`namespace/name`), nodes not to use and why
-    Raises PlanError for an unknown policy or gate, for an engine of another, and for input that upstream answers with an error when
-    nothing else could be planned; with `report_errors` such errors are always reasons of their claims.
+    Raises PlanError for an unknown policy or gate, for an engine of another, and for input that upstream
+    answers with an error when nothing else could be planned; with `report_errors` such errors are always
+    reasons of their claims.
     """
     gates, asked = Features.of(features), policy_of(policy)
     if engine is None:
@@ -144,10 +147,11 @@ class _Planning:
             raise errors[0]
         return self.result
 
-    # --- groups -----------------------------------------------------------------------------------------------------
+    # --- groups ---------------------------------------------------------------------------------------------
 
     def _place(self, group: Group) -> ClaimRefused | None:
-        """Plan one group and record the answer. Returns the error that upstream would have ended with, if any."""
+        """Plan one group and record the answer. Returns the error that upstream would have ended with, if
+        any."""
         if group.missing:
             self._unsatisfiable(group, [reason_of(Cause.CONSTRAINT_VIOLATED, text) for text in group.missing])
             return None
@@ -209,10 +213,12 @@ class _Planning:
         return found
 
     def _upstreams_error(self, group: Group) -> ClaimRefused | None:
-        """For a group that fits nowhere: the error with which upstream's walk ends, where it is short enough to be told.
+        """For a group that fits nowhere: the error with which upstream's walk ends, where it is short enough
+        to be told.
 
-        Upstream ends with an error as soon as a device that `All` takes breaks a constraint. Counting and the order of a scored
-        search prove "no fit" without going there, so that walk is made here; how claims with a JointAllocation end is not upstream's.
+        Upstream ends with an error as soon as a device that `All` takes breaks a constraint. Counting and the
+        order of a scored search prove "no fit" without going there, so that walk is made here; how claims
+        with a JointAllocation end is not upstream's.
         """
         engine = self.engine
         resolved = engine.resolve(group)
@@ -250,7 +256,8 @@ class _Planning:
         return refused
 
     def _place_pod_by_pod(self, group: Group) -> ClaimRefused | None:
-        """Not all consumers of a shared claim fit on one node: the first that fits pins it, the others follow if they can."""
+        """Not all consumers of a shared claim fit on one node: the first that fits pins it, the others follow
+        if they can."""
         claims = {claim.key: claim for claim in group.claims}
         refused = None
         for pod in group.pods:

@@ -1,20 +1,21 @@
 """The published policies, as the FGD experiment runs them: what `koordra` is measured against.
 
-Scores are 0..100, higher is better; the key is minus the score. C, g_i, R: free milli-cores, free share of GPU i, their sum.
+Scores are 0..100, higher is better; the key is minus the score. C, g_i, R: free milli-cores, free share of
+GPU i, their sum.
 
     best-fit        100 * (1 - (C - cpu)/256000 - (R - share)/16000), truncated
     dot-product     100 * (1 - C/128000 * cpu/128000 / 2 - R/8000 * share/8000 / 2), truncated
-    gpu-packing     no GPU wanted: 0; idle node: max(33 - free, free); needs k unused GPUs of a node in use: max(50 - k, 33);
-                    fits on a GPU in use: max(100 - free percent there / 10, 50)
-    gpu-clustering  25 * (8000 - R)/8000, and by sort of pods (share, one GPU, several) on the node: only the same 75, the same
-                    among others 50, none 25, only others 0
+    gpu-packing     no GPU wanted: 0; idle node: max(33 - free, free); needs k unused GPUs of a node in use:
+                    max(50 - k, 33); fits on a GPU in use: max(100 - free percent there / 10, 50)
+    gpu-clustering  25 * (8000 - R)/8000, and by sort of pods (share, one GPU, several) on the node: only the
+                    same 75, the same among others 50, none 25, only others 0
     random          every node that fits alike
 
 Which GPU: the fullest that fits (random: any); whole ones from the first on.
 
-Tie-break, implied by the published numbers: the first node of the run's fixed shuffled order, not a random one (for FGD a random
-one would cost 5.7 points), and the first GPU. (Best-fit's and dot-product's scores are whole numbers in 0..100, so the published
-normalisation to 0..100 afterwards changes no order.)
+Tie-break, implied by the published numbers: the first node of the run's fixed shuffled order, not a random
+one (for FGD a random one would cost 5.7 points), and the first GPU. (Best-fit's and dot-product's scores are
+whole numbers in 0..100, so the published normalisation to 0..100 afterwards changes no order.)
 
 FGD (fragmentation gradient descent, ATC'23): the node whose fragmentation grows least.
 
@@ -26,12 +27,14 @@ with F the fragmentation of a node, the free GPU that pods of the target workloa
            otherwise the sum of g_i over GPUs with less free than m asks of each
     F    = sum over the target workload of p_m F(m);       the cluster's F is the sum over nodes
 
-R is the node's free GPU, g_i that of GPU i. A share tries every GPU of the node and takes the one with the best score,
-the first of equal ones; whole GPUs are taken from the first free one on. The truncation and the tie-break (first node in the
-fixed order) are part of the result: without the first FGD loses 0.9, with random ties 5.7 points on the default list.
+R is the node's free GPU, g_i that of GPU i. A share tries every GPU of the node and takes the one with the
+best score, the first of equal ones; whole GPUs are taken from the first free one on. The truncation and the
+tie-break (first node in the fixed order) are part of the result: without the first FGD loses 0.9, with random
+ties 5.7 points on the default list.
 
-F after is not computed anew. With L = sum of g_i below what a class wants and N = number of GPUs that have it, one GPU that goes
-from v to v - s changes L by what v and v - s are worth below the threshold, and N by whether they reach it.
+F after is not computed anew. With L = sum of g_i below what a class wants and N = number of GPUs that have
+it, one GPU that goes from v to v - s changes L by what v and v - s are worth below the threshold, and N by
+whether they reach it.
 """
 
 from __future__ import annotations
@@ -165,7 +168,8 @@ class Target:
         """By (kind of node, class): whether the class may use the kind's model."""
 
     def below(self, gpus: Ints) -> tuple[Ints, Ints]:
-        """By (node, class): the free share of GPUs with less than the class asks of each, and the number of the others."""
+        """By (node, class): the free share of GPUs with less than the class asks of each, and the number of
+        the others."""
         small = gpus[:, :, None] < self.milli
         return np.where(small, np.maximum(gpus, 0)[:, :, None], 0).sum(axis=1), (~small).sum(axis=1)
 
@@ -210,7 +214,8 @@ class Fgd(BaselinePolicy):
         return (int(_scores(self._gains(fleet, np.array([node]), request, positions)[0]).argmax()),)
 
     def _gains(self, fleet: Fleet, at: Ints, request: Request, positions: Sequence[int]) -> _Floats:
-        """F before minus F after by (node, position of a shared GPU); -inf where the share does not fit there."""
+        """F before minus F after by (node, position of a shared GPU); -inf where the share does not fit
+        there."""
         target, gpus, shares = self._target, fleet.gpus[at], tag(request) == SHARE
         rest = np.maximum(gpus, 0).sum(axis=1)
         small, enough = target.below(gpus)

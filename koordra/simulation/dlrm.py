@@ -1,15 +1,17 @@
-"""The DLRM trace (Alibaba cluster-trace-gpu-v2025): GPU and RDMA requests with times, and how well they are paired.
+"""The DLRM trace (Alibaba cluster-trace-gpu-v2025): GPU and RDMA requests with times, and how well they are
+paired.
 
-One row is an instance: `cpu_request` (vCPU), `gpu_request`, `rdma_request` (percent of one NIC), `memory_request` (GiB),
-`creation_time` and `deletion_time` in seconds, empty for before the start and after the end. Instances without a GPU belong on
-CPU nodes, of which the trace has none either; they are counted and left out.
+One row is an instance: `cpu_request` (vCPU), `gpu_request`, `rdma_request` (percent of one NIC),
+`memory_request` (GiB), `creation_time` and `deletion_time` in seconds, empty for before the start and after
+the end. Instances without a GPU belong on CPU nodes, of which the trace has none either; they are counted and
+left out.
 
-The trace has no list of nodes. Nodes are made of one machine (`machine_cluster`). Events happen in the order of time, departures before arrivals of the same second;
-each arrival is tried once.
+The trace has no list of nodes. Nodes are made of one machine (`machine_cluster`). Events happen in the order
+of time, departures before arrivals of the same second; each arrival is tried once.
 
-Reported per run, for requests of one GPU and one NIC: how many pairs are aligned (PIX or PXB), in all and among those placed
-while at least 90 % of the GPUs were in use, and how many got the best level that was free on their node (found by looking at
-every pair).
+Reported per run, for requests of one GPU and one NIC: how many pairs are aligned (PIX or PXB), in all and
+among those placed while at least 90 % of the GPUs were in use, and how many got the best level that was free
+on their node (found by looking at every pair).
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def _request(row: Row) -> Request:
 
 @dataclass(slots=True)
 class Alignment:
-    """Levels of the pairs placed, in all and while the cluster was nearly full; `best` got the best level of their node."""
+    """Levels of the pairs placed, in all and while the cluster was nearly full; `best` got the best level of
+    their node."""
 
     levels: Counter[int] = field(default_factory=Counter)
     when_full: Counter[int] = field(default_factory=Counter)

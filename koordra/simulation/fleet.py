@@ -1,12 +1,13 @@
-"""The nodes of a trace as columns of numbers, for policies that are compared by replaying it: thousands of placements per second.
+"""The nodes of a trace as columns of numbers, for policies that are compared by replaying it: thousands of
+placements per second.
 
     request ─▶ row of keys over nodes, those that changed since it was asked for last made anew ─▶ least key ─▶ GPUs of that node
 
-A key is a whole number that the policy computes; smaller is better, INFEASIBLE means no. Ties: the node that is first in the fixed
-order of nodes. Which GPU of the node is the policy's rule (`choose`).
+A key is a whole number that the policy computes; smaller is better, INFEASIBLE means no. Ties: the node that
+is first in the fixed order of nodes. Which GPU of the node is the policy's rule (`choose`).
 
-Nodes have cores, memory and GPUs that are alike; what else the engine knows (NICs, slices, the machine's shape) no trace of this kind
-has. Rows take at most 64 MiB.
+Nodes have cores, memory and GPUs that are alike; what else the engine knows (NICs, slices, the machine's
+shape) no trace of this kind has. Rows take at most 64 MiB.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""The policy `koordra` on a fleet: the terms of `placement.policy.expected_waste` that nodes of a trace have, over all nodes at once.
+"""The policy `koordra` on a fleet: the terms of `placement.policy.expected_waste` that nodes of a trace have,
+over all nodes at once.
 
-The key is 1024 * cost + what is left on the chosen GPU (ties: smallest leftover). Inside a node the GPU with the least waste and leftover
-is taken, one that nobody uses yet only if that is better by what B loses; among equal ones the first.
+The key is 1024 * cost + what is left on the chosen GPU (ties: smallest leftover). Inside a node the GPU with
+the least waste and leftover is taken, one that nobody uses yet only if that is better by what B loses; among
+equal ones the first.
 
-`replayed` learns a better table for it by replaying the workload. Streams drawn from the counts, of 100 % of the capacity, are placed on an empty fleet by the policy itself; every free share that a GPU
-passed through votes with what the GPU had left in the end, five votes go to the value at once (`workload.expected`). Half of
+`replayed` learns a better table for it by replaying the workload. Streams drawn from the counts, of 100 % of
+the capacity, are placed on an empty fleet by the policy itself; every free share that a GPU passed through
+votes with what the GPU had left in the end, five votes go to the value at once (`workload.expected`). Half of
 the result is mixed in per round; the mean of the last rounds is the table.
 """
 
@@ -45,8 +48,8 @@ def replayed(
     generators: Callable[[int], np.random.Generator],
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> LearnedTable:
-    """The table by replaying on empty `nodes`. `generators(i)` makes the i-th stream's randomness; `progress` is
-    called with the number of streams done and of all."""
+    """The table by replaying on empty `nodes`. `generators(i)` makes the i-th stream's randomness; `progress`
+    is called with the number of streams done and of all."""
     table = expected(workload, capacity_of(kinds, nodes))
     first = np.array(table.holes, dtype=np.float64)
     hole, late = first.copy(), []

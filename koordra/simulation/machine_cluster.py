@@ -1,4 +1,5 @@
-"""Nodes of one machine, on which koordra's own engine places the pods of a trace: the path of `plan()` and of the controller."""
+"""Nodes of one machine, on which koordra's own engine places the pods of a trace: the path of `plan()` and of
+the controller."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from koordra.topology.machine_shape import pair_level
 
 
 class Placement(NamedTuple):
-    """`key`: of claim and pod. `level` is the worst of GPU and NIC, `best` the best that was free on the node; for one of each."""
+    """`key`: of claim and pod. `level` is the worst of GPU and NIC, `best` the best that was free on the
+    node; for one of each."""
 
     key: str
     request: Request
@@ -30,7 +32,8 @@ class Placement(NamedTuple):
 
 
 class MachineCluster:
-    """`slices`: what one node publishes. `learned` None: nothing is known of the workload, and it is learned from what arrives.
+    """`slices`: what one node publishes. `learned` None: nothing is known of the workload, and it is learned
+    from what arrives.
 
     `cores` and `gibibytes` are per GPU.
     """

@@ -1,9 +1,9 @@
 """Traces as values: the node and pod lists of OpenB, read from their text.
 
-Columns (Alibaba cluster-trace-gpu-v2023): nodes `sn, cpu_milli, memory_mib, gpu, model`; pods `name, cpu_milli, memory_mib,
-num_gpu, gpu_milli, gpu_spec` and others that the experiment ignores. `gpu_milli` is the share of each GPU, 1000 a whole one;
-`gpu_spec` lists the models a pod may use, joined by `|`, empty for any. A list may leave out columns that have a natural
-default (memory, model, spec), and nothing else.
+Columns (Alibaba cluster-trace-gpu-v2023): nodes `sn, cpu_milli, memory_mib, gpu, model`; pods `name,
+cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec` and others that the experiment ignores. `gpu_milli` is
+the share of each GPU, 1000 a whole one; `gpu_spec` lists the models a pod may use, joined by `|`, empty for
+any. A list may leave out columns that have a natural default (memory, model, spec), and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The plot of a replay, as an SVG document: allocation and fragmentation over arrivals, all policies in one.
 
-Both are percent of the cluster's GPUs, means over the seeds; allocation is drawn solid, fragmentation dashed. Colours keep their
-order also for people who do not see red and green apart; the legend repeats each policy's last allocation.
+Both are percent of the cluster's GPUs, means over the seeds; allocation is drawn solid, fragmentation dashed.
+Colours keep their order also for people who do not see red and green apart; the legend repeats each policy's
+last allocation.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The FGD experiment: pods arrive in random order at a cluster that is filled beyond its capacity; each is tried once.
+"""The FGD experiment: pods arrive in random order at a cluster that is filled beyond its capacity; each is
+tried once.
 
-Order: pods by name, shuffled with the seed. If they ask for more than `tune_ratio` times the GPU capacity, random pods are
-removed; if less, random pods are drawn again and appended, until the next would pass it. No departures, no retries.
+Order: pods by name, shuffled with the seed. If they ask for more than `tune_ratio` times the GPU capacity,
+random pods are removed; if less, random pods are drawn again and appended, until the next would pass it. No
+departures, no retries.
 
-The arrival ratio of an event is the GPU share asked for so far per capacity, rounded to a percent. What is reported at 100 or
-130 % is the mean over the events of that percent.
+The arrival ratio of an event is the GPU share asked for so far per capacity, rounded to a percent. What is
+reported at 100 or 130 % is the mean over the events of that percent.
 """
 
 from __future__ import annotations
@@ -149,7 +151,8 @@ def run(
     fragmentation: Callable[[Fleet], float] | None = None,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Run:
-    """Replay the requests. `fragmentation` is computed outside the times; `on_progress` is called once per percent."""
+    """Replay the requests. `fragmentation` is computed outside the times; `on_progress` is called once per
+    percent."""
     place = place or fleet.place
     curve = Curve()
     spent: list[int] = []
@@ -196,7 +199,8 @@ def policy_named(
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from what arrives."""
+    """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from what
+    arrives."""
 
     cluster: Cluster
     pods: Sequence[TracePod]

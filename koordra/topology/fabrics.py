@@ -1,11 +1,15 @@
-"""The fabrics that a machine's devices are on: NVLink among its GPUs, rails for its NICs; and which parts of it were inferred.
+"""The fabrics that a machine's devices are on: NVLink among its GPUs, rails for its NICs; and which parts of
+it were inferred.
 
-Domains and rails are numbered over all devices, so one that is not seen would shift the numbers of the others. From a laptop a card
-that its node does not offer is not seen; there, what the node published counts (``Machine.published_fabrics``). NVLink is published as
+Domains and rails are numbered over all devices, so one that is not seen would shift the numbers of the
+others. From a laptop a card that its node does not offer is not seen; there, what the node published counts
+(``Machine.published_fabrics``). NVLink is published as
 
     nvlinkDomain   the set of GPUs that NVLink joins, directly or not
-    nvlinks        active NVLinks of this GPU, 18; every pair of an NVSwitch fabric has the width of its narrower member
-    nvlinkPeers    only where GPUs are wired to each other directly: links to the GPU with minor 0, 1, ...: "0,1,1,2,2"
+    nvlinks        active NVLinks of this GPU, 18; every pair of an NVSwitch fabric has the width of its
+                   narrower member
+    nvlinkPeers    only where GPUs are wired to each other directly: links to the GPU with minor 0, 1, ...:
+                   "0,1,1,2,2"
 
 The fabric of an HGX machine thus costs one number for each GPU, and only a mesh publishes its wiring.
 """
@@ -42,10 +46,10 @@ def nvlink_domains(machine: Machine) -> dict[str, str]:
 def rails(machine: Machine) -> dict[str, int]:
     """NIC bus id -> rail number, for NICs whose switch also carries a GPU. Inferred, never read.
 
-    A rail is a card: in bus order, the n-th card that shares a switch with a GPU is on rail n, and both ports of
-    a dual-port card are on the same one. That is how HGX and DGX machines are cabled (one card per rail, one
-    leaf switch per rail); nothing in the machine can confirm the cable. Machines whose switch groups carry
-    unequal numbers of cards are cabled in ways that cannot be guessed and get no rails.
+    A rail is a card: in bus order, the n-th card that shares a switch with a GPU is on rail n, and both ports
+    of a dual-port card are on the same one. That is how HGX and DGX machines are cabled (one card per rail,
+    one leaf switch per rail); nothing in the machine can confirm the cable. Machines whose switch groups
+    carry unequal numbers of cards are cabled in ways that cannot be guessed and get no rails.
     """
     if machine.published_fabrics is not None:
         return dict(machine.published_fabrics.rails)
@@ -59,7 +63,8 @@ def rails(machine: Machine) -> dict[str, int]:
 
 
 def inferred_parts(machine: Machine) -> set[str]:
-    """Switches and host bridges that were not read from the machine: an overlay or inference puts devices below them."""
+    """Switches and host bridges that were not read from the machine: an overlay or inference puts devices
+    below them."""
     devices = list(machine.devices())
     roots = {device.location.root for device in devices if "pcieRoot" in device.location.inferred}
     return roots.union(
@@ -68,7 +73,8 @@ def inferred_parts(machine: Machine) -> set[str]:
 
 
 def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
-    """NVLinks between two GPUs of one node, from their attributes; 1 where only the common domain is published."""
+    """NVLinks between two GPUs of one node, from their attributes; 1 where only the common domain is
+    published."""
     domain = attribute(a, names.ATTR_NVLINK_DOMAIN)
     if domain is None or domain != attribute(b, names.ATTR_NVLINK_DOMAIN):
         return 0

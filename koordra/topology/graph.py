@@ -9,9 +9,9 @@ Nodes, by id, with attribute ``kind``::
     0000:08:00.0               root-port | upstream | downstream | bridge
     0000:0f:00.0               gpu | nic | vf        (attribute ``name``: the published one)
 
-Tree edges have ``kind`` "fabric" above the host bridges and "pcie" below; edges of kind "nvlink" between GPUs come on
-top and carry ``links``. A host bridge hangs below the NUMA node that its devices name, below the machine where they
-disagree or do not know. Without the NVLink edges the graph is a tree.
+Tree edges have ``kind`` "fabric" above the host bridges and "pcie" below; edges of kind "nvlink" between GPUs
+come on top and carry ``links``. A host bridge hangs below the NUMA node that its devices name, below the
+machine where they disagree or do not know. Without the NVLink edges the graph is a tree.
 
 networkx is slow to import, so that only pictures import this module: allocation reads tables and attributes.
 """
@@ -63,6 +63,7 @@ def tree(graph: nx.Graph[str]) -> nx.Graph[str]:
 
 
 def nvlink_cliques(graph: nx.Graph[str]) -> list[frozenset[str]]:
-    """Largest sets of GPUs in which every pair is joined by NVLink, the largest and first in bus order first."""
+    """Largest sets of GPUs in which every pair is joined by NVLink, the largest and first in bus order
+    first."""
     nvlink = graph.edge_subgraph(edge for edge in graph.edges if graph.edges[edge]["kind"] == "nvlink")
     return sorted(map(frozenset, nx.find_cliques(nvlink)), key=lambda gpus: (-len(gpus), sorted(gpus)))

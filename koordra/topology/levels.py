@@ -16,11 +16,12 @@ A level follows from what a node has published, :func:`level_between`: the alloc
 ResourceSlices, never sysfs. A device publishes the upstream port of its topmost switch
 (``pcieSwitch``) and, where switches are nested, the whole chain of upstream ports (``pciePath``).
 
-A *scope* is that within which devices must lie together, narrow to wide ``PCIeSwitch < PCIeRoot < NUMANode < Socket < Node``:
-a question about *one* device ("under which switch is it?"), answered by :func:`scope_key` from what the node has
-published; devices are together in a scope when their keys are equal. A device that does not have
-the answer (``None``: no switch above it, NUMA node unknown) shares the scope with no other device, because
-a guess would be a promise. ``Node`` has one key for all. ``PCIeRoot`` is what Koordinator calls SamePCIe.
+A *scope* is that within which devices must lie together, narrow to wide ``PCIeSwitch < PCIeRoot < NUMANode <
+Socket < Node``: a question about *one* device ("under which switch is it?"), answered by :func:`scope_key`
+from what the node has published; devices are together in a scope when their keys are equal. A device that
+does not have the answer (``None``: no switch above it, NUMA node unknown) shares the scope with no other
+device, because a guess would be a promise. ``Node`` has one key for all. ``PCIeRoot`` is what Koordinator
+calls SamePCIe.
 
 Nothing here imports networkx: the hot path stays light.
 """
@@ -75,8 +76,8 @@ def level_between(a: Mapping[str, Any], b: Mapping[str, Any]) -> Level:
         return Level.PIX if nested_a == nested_b else Level.PXB
     root = a.get(names.STANDARD_PCIE_ROOT)
     if root is not None and root == b.get(names.STANDARD_PCIE_ROOT):
-        # The functions of one card, and the devices of one secondary bus, meet at one bridge; what hangs on the root bus itself
-        # meets only in the host bridge.
+        # The functions of one card, and the devices of one secondary bus, meet at one bridge; what hangs on
+        # the root bus itself meets only in the host bridge.
         buses = {str(bus_id).rpartition(":")[0] for bus_id in (bus_a, bus_b)}
         root_bus = str(root).removeprefix("pci")
         return Level.PHB if len(buses) > 1 or buses & {"", root_bus} else Level.PIX

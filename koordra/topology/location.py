@@ -1,7 +1,8 @@
 """Where a device of a machine is: its PCI address, its path through the machine, its device node.
 
-Addresses are written as sysfs writes them: ``dddd:bb:dd.f`` in lower case, five to eight digits of domain only where the domain
-needs them. A device's ``path`` runs from the host bridge to the device: ``("pci0000:07", "0000:07:01.0", ..., "0000:0f:00.0")``.
+Addresses are written as sysfs writes them: ``dddd:bb:dd.f`` in lower case, five to eight digits of domain
+only where the domain needs them. A device's ``path`` runs from the host bridge to the device:
+``("pci0000:07", "0000:07:01.0", ..., "0000:0f:00.0")``.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a PCI function sits. ``switches`` are the upstream ports above it, topmost first; ``inferred`` names what was
-    inferred or laid over, not read: "numaNode", "pcieSwitch", "pcieRoot"."""
+    """Where a PCI function sits. ``switches`` are the upstream ports above it, topmost first; ``inferred``
+    names what was inferred or laid over, not read: "numaNode", "pcieSwitch", "pcieRoot"."""
 
     bus_id: str
     path: tuple[str, ...] = ()
@@ -67,8 +68,8 @@ class Location:
         return self.bus_id.rpartition(".")[0]
 
     def attributes(self) -> dict[str, str | int | None]:
-        """The place as it is published; None for what is not known, and then not published. What was inferred is named, except
-        rails, which always are."""
+        """The place as it is published; None for what is not known, and then not published. What was inferred
+        is named, except rails, which always are."""
         return {
             names.ATTR_NUMA_NODE: self.numa,
             names.ATTR_SOCKET: self.socket,
@@ -80,7 +81,8 @@ class Location:
         }
 
     def _switch_chain(self) -> str | None:
-        """Where switches are nested. Of a chain that is too long its lower end, which identifies the place as well."""
+        """Where switches are nested. Of a chain that is too long its lower end, which identifies the place as
+        well."""
         if len(self.switches) < 2:
             return None
         chain = "/".join(self.switches)

@@ -1,7 +1,8 @@
 """The facts of one machine, as frozen values.
 
-Discovery makes a :class:`Machine`, everything else reads it. A value that is not known is ``None`` and stays so; nothing here
-guesses. ``inferred`` names the fields of a location that were inferred rather than read, so that every picture can mark them.
+Discovery makes a :class:`Machine`, everything else reads it. A value that is not known is ``None`` and stays
+so; nothing here guesses. ``inferred`` names the fields of a location that were inferred rather than read, so
+that every picture can mark them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class BridgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """``cpus`` is the kernel's list form ("0-55,112-167"), empty for memory-only nodes; ``distances`` is the node's SLIT row, in
-    the order of the machine's nodes (their numbers may have gaps); ``socket`` is the CPUs' physical package, None where they
-    disagree or there are none."""
+    """``cpus`` is the kernel's list form ("0-55,112-167"), empty for memory-only nodes; ``distances`` is the
+    node's SLIT row, in the order of the machine's nodes (their numbers may have gaps); ``socket`` is the
+    CPUs' physical package, None where they disagree or there are none."""
 
     id: int
     cpus: str
@@ -48,7 +49,8 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """Active NVLinks of one GPU to one peer. ``peer`` is a bus id; ``to_switch``: the peer is an NVSwitch, not a GPU."""
+    """Active NVLinks of one GPU to one peer. ``peer`` is a bus id; ``to_switch``: the peer is an NVSwitch,
+    not a GPU."""
 
     peer: str
     links: int
@@ -59,10 +61,10 @@ class NvLink:
 class Gpu:
     """One GPU. ``uuid``, ``memory_bytes`` and ``node`` must be known for it to be offered.
 
-    ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and not given out.
-    ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known. ``faults`` say why nothing should be
-    placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the driver's own word that the card needs no recovery, None
-    where it does not say.
+    ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and
+    not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known.
+    ``faults`` say why nothing should be placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the
+    driver's own word that the card needs no recovery, None where it does not say.
     """
 
     location: Location
@@ -99,13 +101,15 @@ class Gpu:
 
     @property
     def publishable(self) -> bool:
-        """Certain enough to be offered whole, and not in MIG mode (then its instances are what can be used)."""
+        """Certain enough to be offered whole, and not in MIG mode (then its instances are what can be
+        used)."""
         return self.certain and not self.mig_enabled
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """One port of an RDMA device. ``rate_gbps`` is None while the link is down: sysfs then shows a nominal value."""
+    """One port of an RDMA device. ``rate_gbps`` is None while the link is down: sysfs then shows a nominal
+    value."""
 
     number: int
     link_layer: str | None = None
@@ -118,9 +122,10 @@ class RdmaPort:
 class Nic:
     """One RDMA-capable PCI function of any vendor.
 
-    ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm) belong to the NIC as
-    well: they are guarded, and not given out. ``parent`` is the physical function's bus id for an SR-IOV virtual function, None
-    for a physical one; ``vf_index`` is its number there, None where the physical function does not list it.
+    ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm)
+    belong to the NIC as well: they are guarded, and not given out. ``parent`` is the physical function's bus
+    id for an SR-IOV virtual function, None for a physical one; ``vf_index`` is its number there, None where
+    the physical function does not list it.
     """
 
     location: Location
@@ -144,7 +149,8 @@ class Nic:
 
     @property
     def name(self) -> str:
-        """``nic-0000-0c-00-0``, ``nic-0000-0c-00-0-vf-3``; a virtual function without a number has its own address."""
+        """``nic-0000-0c-00-0``, ``nic-0000-0c-00-0-vf-3``; a virtual function without a number has its own
+        address."""
         if self.parent is not None and self.vf_index is not None:
             return f"{names.pci_device_name(names.TYPE_NIC, self.parent)}-vf-{self.vf_index}"
         return names.pci_device_name(names.TYPE_NIC, self.location.bus_id)
@@ -156,8 +162,8 @@ class Nic:
 
     @property
     def publishable(self) -> bool:
-        """Certain enough to be offered: identity, a port and the verbs node are known and nothing contradicts them; of a virtual
-        function also its number."""
+        """Certain enough to be offered: identity, a port and the verbs node are known and nothing contradicts
+        them; of a virtual function also its number."""
         known = self.guid and self.ports and self.verbs and not self.disputed
         return bool(known and (self.parent is None or self.vf_index is not None))
 
@@ -174,10 +180,11 @@ def in_bus_order(device: Device) -> tuple[tuple[int, ...], str]:
 class Machine:
     """One node. Devices are in bus order; ``vfs`` are Nics whose ``parent`` is one of ``nics``.
 
-    ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a GPU or of a NIC
-    needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are guarded and never given out.
-    ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``published_fabrics`` is for a machine that is seen through its
-    ResourceSlices, None where the machine itself was read.
+    ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
+    GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions``
+    are guarded and never given out. ``cuda_version`` is NVML's number (12040 is CUDA 12.4).
+    ``published_fabrics`` is for a machine that is seen through its ResourceSlices, None where the machine
+    itself was read.
     """
 
     numa_nodes: tuple[NumaNode, ...] = ()
@@ -213,7 +220,8 @@ class Machine:
         return node.distances[ids.index(other)]
 
     def memory_only(self) -> tuple[NumaNode, ...]:
-        """NUMA nodes with neither CPUs nor devices: the memory of Grace's GPUs (up to 32 nodes of a board), of CXL cards."""
+        """NUMA nodes with neither CPUs nor devices: the memory of Grace's GPUs (up to 32 nodes of a board),
+        of CXL cards."""
         used = {device.location.numa for device in self.devices()}
         return tuple(node for node in self.numa_nodes if not node.cpus and node.id not in used)
 
@@ -234,12 +242,14 @@ def with_switches(machine: Machine) -> Machine:
 
 
 def pcie_level(a: Device, b: Device) -> Level:
-    """The PCIe level between two devices of one machine: what the allocator concludes from what they publish."""
+    """The PCIe level between two devices of one machine: what the allocator concludes from what they
+    publish."""
     return level_between(a.location.attributes(), b.location.attributes())
 
 
 def level_is_inferred(a: Device, b: Device) -> bool:
-    """Whether the level between two devices rests on something that was inferred or laid over, not read; NVLink never does."""
+    """Whether the level between two devices rests on something that was inferred or laid over, not read;
+    NVLink never does."""
     return _DECIDED_BY.get(level(a, b)[0]) in a.location.inferred | b.location.inferred
 
 
@@ -253,10 +263,11 @@ _DECIDED_BY = {
 
 
 def nvlinks_between(a: Gpu, b: Gpu) -> int:
-    """How many NVLinks join two GPUs: the direct ones, or what the narrower of the two has to shared NVSwitches.
+    """How many NVLinks join two GPUs: the direct ones, or what the narrower of the two has to shared
+    NVSwitches.
 
-    An NVSwitch fabric is non-blocking within a machine, so every pair on it has the width of its narrower member (this is what
-    nvidia-smi prints as NV18 for every pair of an HGX H100).
+    An NVSwitch fabric is non-blocking within a machine, so every pair on it has the width of its narrower
+    member (this is what nvidia-smi prints as NV18 for every pair of an HGX H100).
     """
     direct = sum(link.links for link in a.nvlinks if not link.to_switch and link.peer == b.location.bus_id)
     return direct or min(sum(link.links for link in gpu.nvlinks if link.to_switch) for gpu in (a, b))

@@ -1,12 +1,15 @@
-"""What nodes of one kind have in common: how many GPUs and NICs, which of them are near each other, which GPUs NVLink joins.
+"""What nodes of one kind have in common: how many GPUs and NICs, which of them are near each other, which
+GPUs NVLink joins.
 
 A shape is a value; nodes with equal shapes share the tables made from it.
 
-**Near** means the published level. "Within PXB" is read as a set of classes: devices that a chain of such levels connects.
-In a tree that is the same thing; where facts contradict each other (one root on two NUMA nodes) the nearer fact wins.
+**Near** means the published level. "Within PXB" is read as a set of classes: devices that a chain of such
+levels connects. In a tree that is the same thing; where facts contradict each other (one root on two NUMA
+nodes) the nearer fact wins.
 
-**Partitions** are those of the NVSwitch fabric of eight Hopper GPUs, in order of their minor numbers: {01} {23} {45} {67},
-{0123} {4567}, all (Koordinator's built-in table for H100, H800 and H20). Other machines have none.
+**Partitions** are those of the NVSwitch fabric of eight Hopper GPUs, in order of their minor numbers: {01}
+{23} {45} {67}, {0123} {4567}, all (Koordinator's built-in table for H100, H800 and H20). Other machines have
+none.
 """
 
 from __future__ import annotations
@@ -83,8 +86,8 @@ def positions(mask: int) -> tuple[int, ...]:
 def _unpaired(group: Group, gpus: int, nics: int) -> int:
     """Devices of the more numerous kind in this class that its partners cannot serve.
 
-    Partners are exchangeable within a class, and no partner outside counts: so what the class has too many is what an
-    assignment must leave out, in every class for itself.
+    Partners are exchangeable within a class, and no partner outside counts: so what the class has too many is
+    what an assignment must leave out, in every class for itself.
     """
     k, j = gpus.bit_count(), nics.bit_count()
     here, there = (gpus & group.gpus).bit_count(), (nics & group.nics).bit_count()
@@ -94,8 +97,8 @@ def _unpaired(group: Group, gpus: int, nics: int) -> int:
 
 
 def _classes(gpu_count: int, levels: Sequence[Sequence[Level]]) -> tuple[tuple[Group, ...], ...]:
-    """For each of NEAR, the connected sets of devices that are at most so far apart, by their first device; `levels` are those
-    of each device to the ones before it."""
+    """For each of NEAR, the connected sets of devices that are at most so far apart, by their first device;
+    `levels` are those of each device to the ones before it."""
     found = []
     for within in NEAR:
         # Device by device, the sets that it is near to become one.
@@ -111,7 +114,8 @@ def _classes(gpu_count: int, levels: Sequence[Sequence[Level]]) -> tuple[tuple[G
 
 
 def _partitions(links: Sequence[Sequence[int]], kinds: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
-    """The Hopper table in device order, for eight Hopper GPUs all of which NVLink joins alike; `kinds`: architecture and minor."""
+    """The Hopper table in device order, for eight Hopper GPUs all of which NVLink joins alike; `kinds`:
+    architecture and minor."""
     widths = {links[a][b] for a in range(len(links)) for b in range(a)}
     if len(links) != 8 or len(widths) != 1 or 0 in widths or any(kind != _HOPPER for kind, _ in kinds):
         return ()

@@ -1,8 +1,9 @@
-"""Where a node stands in the network between nodes: zone, core, spine, block, NVLink domain; read from its labels.
+"""Where a node stands in the network between nodes: zone, core, spine, block, NVLink domain; read from its
+labels.
 
-A *level* is a kind of domain, with the labels that name the node's domain on it; the first label that is there counts. Levels
-are ordered from wide to narrow, and a domain is a path: two blocks of one name under different spines are two blocks. The node
-itself is the last level of every path.
+A *level* is a kind of domain, with the labels that name the node's domain on it; the first label that is
+there counts. Levels are ordered from wide to narrow, and a domain is a path: two blocks of one name under
+different spines are two blocks. The node itself is the last level of every path.
 
     zone     the availability zone
     core     top-level switches, data hall, HPC island
@@ -11,10 +12,11 @@ itself is the last level of every path.
     nvlink   one NVLink domain (the rack of GB200 and GB300 machines)
 
 These are the labels that koordra, NVIDIA topograph (both families), the GPU operator, AWS, GKE and OCI
-write. AWS numbers its layers from the widest: layer 1 is farthest from the node. Azure writes none of its own; topograph does there.
+write. AWS numbers its layers from the widest: layer 1 is farthest from the node. Azure writes none of its
+own; topograph does there.
 
-Nodes without a label of some level are in one domain without a name there. That is no domain of a *required* level: what is not
-known cannot be promised.
+Nodes without a label of some level are in one domain without a name there. That is no domain of a *required*
+level: what is not known cannot be promised.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def position(level: str) -> int | None:
-    """Of a level by name or by one of its labels; `node` is the one past the last. None: there is no such level."""
+    """Of a level by name or by one of its labels; `node` is the one past the last. None: there is no such
+    level."""
     if level in (NODE, "kubernetes.io/hostname"):
         return len(LEVELS)
     found = (at for at, (name, labels) in enumerate(LEVELS.items()) if level in (name, *labels))
@@ -79,6 +82,7 @@ def domains_of(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def trimmed(places: Mapping[str, tuple[str, ...]]) -> tuple[int, ...]:
-    """Positions of the levels on which the nodes differ or which at least one node knows; the others say nothing."""
+    """Positions of the levels on which the nodes differ or which at least one node knows; the others say
+    nothing."""
     columns = zip(*places.values(), strict=True)
     return tuple(at for at, domains in enumerate(columns) if any(domains))

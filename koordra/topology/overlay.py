@@ -1,25 +1,27 @@
 """What an operator knows about a machine and sysfs does not show: a file laid over what was discovered.
 
-Virtual machines hide switches and NUMA nodes: Azure gives every device a PCI domain of its own, AWS and plain QEMU put
-all of them on one flat bus. Cloud providers therefore ship NCCL topology files, and this module reads those as they are:
+Virtual machines hide switches and NUMA nodes: Azure gives every device a PCI domain of its own, AWS and plain
+QEMU put all of them on one flat bus. Cloud providers therefore ship NCCL topology files, and this module
+reads those as they are:
 
-    <system><cpu numaid="0"><pci busid="ffff:ff:01.0" class="0x060400"> <pci busid="0001:00:00.0" class="0x0302.."/> ...
+    <system><cpu numaid="0"><pci busid="ffff:ff:01.0" class="0x060400"> <pci busid="0001:00:00.0"
+    class="0x0302.."/> ...
 
-A ``pci`` that holds others is a switch, named by its (often invented) bus id; one that holds none is a device. The same
-can be said in YAML::
+A ``pci`` that holds others is a switch, named by its (often invented) bus id; one that holds none is a
+device. The same can be said in YAML::
 
     schema: koordra.io/overlay/v1
     groups:
       - {numa: 0, switch: "ffff:ff:01.0", devices: ["0001:00:00.0", "0101:00:00.0"]}
 
-The file fills gaps, it never overrules: a NUMA node that sysfs gives, or a switch that it shows, stays, and where the
-file says otherwise that is a :class:`Problem` for people to read. Everything taken from the file is marked in
-``inferred`` ("numaNode", "pcieSwitch", "pcieRoot"), and so in every picture.
+The file fills gaps, it never overrules: a NUMA node that sysfs gives, or a switch that it shows, stays, and
+where the file says otherwise that is a :class:`Problem` for people to read. Everything taken from the file is
+marked in ``inferred`` ("numaNode", "pcieSwitch", "pcieRoot"), and so in every picture.
 
-The host bridge follows. Devices below one switch of the file share one, or "same root" would be narrower than "same
-switch": where sysfs shows several, that of the first counts for all. And a bus that carries devices of several NUMA nodes
-is no host bridge but the emulator's: its devices count as below one host bridge per NUMA node (``pciffff:00``, ...).
-Either is marked "pcieRoot".
+The host bridge follows. Devices below one switch of the file share one, or "same root" would be narrower than
+"same switch": where sysfs shows several, that of the first counts for all. And a bus that carries devices of
+several NUMA nodes is no host bridge but the emulator's: its devices count as below one host bridge per NUMA
+node (``pciffff:00``, ...). Either is marked "pcieRoot".
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ class Overlay:
     places: Mapping[str, Place]
 
     def apply(self, found: Discovery) -> Discovery:
-        """The machine with its gaps filled. Problems that the file solves are gone; what it says against the machine is added.
-        Devices that the file does not know stay as they are."""
+        """The machine with its gaps filled. Problems that the file solves are gone; what it says against the
+        machine is added. Devices that the file does not know stay as they are."""
         machine = found.machine
         roots = self._roots(machine)
 
@@ -119,7 +121,8 @@ class Overlay:
                 disagreements.append(("numaNode", seen.numa, place.numa))
             if place.numa is not None and machine.numa(place.numa) is None:
                 disagreements.append(("numaNode", "there is no such node", place.numa))
-            # Ids need not agree (NCCL names the secondary side); it is enough that the file names no other switch of the machine.
+            # Ids need not agree (NCCL names the secondary side); it is enough that the file names no other
+            # switch of the machine.
             others = {bridge.bus_id for bridge in machine.bridges}.difference(seen.path)
             if seen.switches and others.intersection(place.switches[:1]):
                 disagreements.append(("pcieSwitch", seen.switches[0], place.switches[0]))

@@ -1,8 +1,10 @@
-"""Parts of a device: MIG instances of a GPU, sub-functions of a NIC, and the NVLink fabric that a GPU belongs to.
+"""Parts of a device: MIG instances of a GPU, sub-functions of a NIC, and the NVLink fabric that a GPU belongs
+to.
 
-A GPU in MIG mode is cut along two rulers. Its memory has slices (eight on A100 and H100), of which an instance takes a
-run: its *placement* ``(start, size)``. Its compute has slices of its own (seven), which an instance takes from wherever
-they are. A profile says how much of everything an instance has, and where it may be placed.
+A GPU in MIG mode is cut along two rulers. Its memory has slices (eight on A100 and H100), of which an
+instance takes a run: its *placement* ``(start, size)``. Its compute has slices of its own (seven), which an
+instance takes from wherever they are. A profile says how much of everything an instance has, and where it may
+be placed.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class MigProfile:
 class MigInstance:
     """A GPU instance that exists, with the one compute instance that covers it.
 
-    ``nodes`` are the capability nodes of the GPU instance and of the compute instance; a container needs both, and
-    the card's own node. Without a UUID and both nodes an instance is never offered.
+    ``nodes`` are the capability nodes of the GPU instance and of the compute instance; a container needs
+    both, and the card's own node. Without a UUID and both nodes an instance is never offered.
     """
 
     gpu_instance: int
@@ -58,7 +60,8 @@ class MigInstance:
 
 
 def mig_name(card: str, profile: str, start: int) -> str:
-    """The DNS label of an instance: ``gpu-0000-1f-00-0``, ``1g.10gb+me``, 4 -> ``gpu-0000-1f-00-0-mig-1g10gb-me-4``.
+    """The DNS label of an instance: ``gpu-0000-1f-00-0``, ``1g.10gb+me``, 4 ->
+    ``gpu-0000-1f-00-0-mig-1g10gb-me-4``.
 
     "+me" is a profile with media engines, "-me" one without: the latter is spelt "no-me".
     """
@@ -69,7 +72,8 @@ def mig_name(card: str, profile: str, start: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Which NVLink fabric a GPU has joined: GPUs of one cluster and clique reach each other, across machines too."""
+    """Which NVLink fabric a GPU has joined: GPUs of one cluster and clique reach each other, across machines
+    too."""
 
     cluster: str
     clique: int
@@ -77,8 +81,8 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFabrics:
-    """Domains and rails as a node published them, since they can be inferred only from the whole machine: bus id and NVLink
-    domain, bus id and rail."""
+    """Domains and rails as a node published them, since they can be inferred only from the whole machine: bus
+    id and NVLink domain, bus id and rail."""
 
     nvlink_domains: tuple[tuple[str, str], ...] = ()
     rails: tuple[tuple[str, int], ...] = ()

@@ -1,9 +1,10 @@
 """Product names and versions as they are published, from what hardware and driver call themselves.
 
-Versions are those that Kubernetes takes: strict semver 2.0.0, without a leading v or leading zeros. Driver versions are not semver:
-``535.104.05`` has a leading zero, ``525.60`` two parts, ``470.57.02.01`` four, and ``535.129.03-grid`` a vendor's suffix. The first
-three numbers are kept, so that order is kept; what follows goes into build metadata, which semver ignores when it compares (as a
-pre-release it would sort *before* the plain version).
+Versions are those that Kubernetes takes: strict semver 2.0.0, without a leading v or leading zeros. Driver
+versions are not semver: ``535.104.05`` has a leading zero, ``525.60`` two parts, ``470.57.02.01`` four, and
+``535.129.03-grid`` a vendor's suffix. The first three numbers are kept, so that order is kept; what follows
+goes into build metadata, which semver ignores when it compares (as a pre-release it would sort *before* the
+plain version).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _NICS = {
 
 
 def gpu_model(product_name: str) -> str:
-    """``"NVIDIA A100-SXM4-40GB"`` -> ``"A100"``, ``"Tesla T4"`` -> ``"T4"``; a name without a short form stays."""
+    """``"NVIDIA A100-SXM4-40GB"`` -> ``"A100"``, ``"Tesla T4"`` -> ``"T4"``; a name without a short form
+    stays."""
     name = re.sub(r"^(?:NVIDIA|Tesla)\s+", "", re.sub(r"^NVIDIA\s+", "", product_name.strip()))
     first = re.split(r"[\s-]", name, maxsplit=1)[0]
     return first if _FAMILY.fullmatch(first) else name

@@ -1,8 +1,8 @@
 """The machine behind ResourceSlices: what a laptop can know of a node.
 
-The slices carry what allocation needs (place, identity, size), so the pictures made from them show the same levels as on
-the node itself. What they do not carry stays unknown: CPU lists, SLIT distances, downstream ports, cards that are not
-offered. A path is then host bridge, upstream ports of switches, device.
+The slices carry what allocation needs (place, identity, size), so the pictures made from them show the same
+levels as on the node itself. What they do not carry stays unknown: CPU lists, SLIT distances, downstream
+ports, cards that are not offered. A path is then host bridge, upstream ports of switches, device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from koordra.topology.partitions import MigInstance, MigProfile, PublishedFabric
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A published device; ``device[name]`` is the plain value of an attribute, None where it is not published."""
+    """A published device; ``device[name]`` is the plain value of an attribute, None where it is not
+    published."""
 
     device: Device
     values: Mapping[str, Any]
@@ -131,8 +132,8 @@ def _card(device: _Published) -> dict[str, Any]:
 
 
 def _nvlinks(device: _Published, devices: Sequence[_Published]) -> tuple[NvLink, ...]:
-    """Links to each peer where these are published. Otherwise every GPU of the domain is a peer: as behind a switch
-    where the domain is the only one of the node, directly where there are several (bridged pairs)."""
+    """Links to each peer where these are published. Otherwise every GPU of the domain is a peer: as behind a
+    switch where the domain is the only one of the node, directly where there are several (bridged pairs)."""
     domain = device[names.ATTR_NVLINK_DOMAIN]
     if domain is None:
         return ()
@@ -150,7 +151,8 @@ def _nvlinks(device: _Published, devices: Sequence[_Published]) -> tuple[NvLink,
 
 
 def _partitioned(parts: Iterable[_Published]) -> list[Gpu]:
-    """Cards that are seen through their MIG instances only; each instance has a profile that is no more than its name."""
+    """Cards that are seen through their MIG instances only; each instance has a profile that is no more than
+    its name."""
     cards: defaultdict[str, list[_Published]] = defaultdict(list)
     for part in parts:
         cards[str(part[names.STANDARD_PCI_BUS_ID])].append(part)

@@ -1,15 +1,19 @@
-"""The limiter on a real GPU. Needs the driver, a C compiler with make, and Python 3.10; PyTorch is tried where it is there.
+"""The limiter on a real GPU. Needs the driver, a C compiler with make, and Python 3.10; PyTorch is tried
+where it is there.
 
     python3 native/bench/gpu.py                    builds what it needs in build/native
     python3 native/bench/gpu.py --limit-gib 8 --pairs 200 --driver FOLDER
 
 1. `costs`: each call with and without the limiter in front, in turn, best of several; told as ratios.
-2. `limit`: each kind of memory is taken until it is refused. Expected: CUDA's own out-of-memory error (2), no more granted than the
-   limit, all of it to be had again afterwards, and on the card (NVML) no more than that and a context.
-3. `torch`: the same with each allocator of PyTorch and with CUDA graphs; expected: torch.OutOfMemoryError, never a crash.
+2. `limit`: each kind of memory is taken until it is refused. Expected: CUDA's own out-of-memory error (2), no
+   more granted than the limit, all of it to be had again afterwards, and on the card (NVML) no more than that
+   and a context.
+3. `torch`: the same with each allocator of PyTorch and with CUDA graphs; expected: torch.OutOfMemoryError,
+   never a crash.
 
-Prints one JSON document with the card and the driver's version; `failed` lists what is not as expected, and is the exit status.
-Nothing of it has been run on a real card yet. It runs against the fake driver too (test/run), which shows that it does run.
+Prints one JSON document with the card and the driver's version; `failed` lists what is not as expected, and
+is the exit status. Nothing of it has been run on a real card yet. It runs against the fake driver too
+(test/run), which shows that it does run.
 """
 
 from __future__ import annotations

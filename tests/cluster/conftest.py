@@ -1,8 +1,9 @@
 """A cluster to test against: the one of KUBECONFIG, or the development double started for the session.
 
-The nodes are Node objects of the suite's own, named `koordra-test-*`, with leases that it keeps fresh, and slices made by
-the real discovery from made-up machines; no kubelet stands behind them. So the suite judges what the controller, the
-scheduler and kube-controller-manager make of each other, and runs on any cluster whose administrator lends it a kubeconfig.
+The nodes are Node objects of the suite's own, named `koordra-test-*`, with leases that it keeps fresh, and
+slices made by the real discovery from made-up machines; no kubelet stands behind them. So the suite judges
+what the controller, the scheduler and kube-controller-manager make of each other, and runs on any cluster
+whose administrator lends it a kubeconfig.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from tests.cluster.waiting import NODES, eventually
 
 NAMESPACE = "koordra-test"
 STARTS_WITHIN = 300.0
-"""For the devcluster to start, and for the controller to serve and to put its authority into the webhooks: a minute each on
-a busy machine."""
+"""For the devcluster to start, and for the controller to serve and to put its authority into the webhooks: a
+minute each on a busy machine."""
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +129,8 @@ def _add_node(client: KubeClient, name: str) -> Object:
     ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
     client.patch(kinds.NODES, name, status, subresource="status")
-    # A new node is tainted "not ready" until its kubelet reports; there is none, and perhaps no node controller.
+    # A new node is tainted "not ready" until its kubelet reports; there is none, and perhaps no node
+    # controller.
     return client.patch(kinds.NODES, name, {"spec": {"taints": None}})
 
 
@@ -163,7 +165,8 @@ def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
 
 @pytest.fixture(scope="session")
 def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
-    """What deploy/kustomize ships, but for the workloads: CRDs, classes, policies, RBAC, webhook configurations."""
+    """What deploy/kustomize ships, but for the workloads: CRDs, classes, policies, RBAC, webhook
+    configurations."""
     found = Installation(client, webhook_port, more=("legacy", "elastic", "node-labels"))
     found.apply()
     yield found
@@ -184,7 +187,8 @@ def controller(
     nodes: dict[str, list[Object]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
-    """`koordra controller` as a process of its own, with the rights of its ServiceAccount and with its webhook."""
+    """`koordra controller` as a process of its own, with the rights of its ServiceAccount and with its
+    webhook."""
     del nodes
     folder = tmp_path_factory.mktemp("controller")
     log = folder / "log"
@@ -220,7 +224,8 @@ def controller(
 
 @pytest.fixture
 def namespace(client: KubeClient, controller: None) -> Iterator[str]:
-    """An empty namespace; whatever a test leaves in it is removed, and its devices are free again afterwards."""
+    """An empty namespace; whatever a test leaves in it is removed, and its devices are free again
+    afterwards."""
     del controller
     _create(
         client, kinds.NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}

@@ -1,7 +1,8 @@
-"""koordra installed from deploy/kustomize, the workloads left out: the suite runs the controller itself, as a process.
+"""koordra installed from deploy/kustomize, the workloads left out: the suite runs the controller itself, as a
+process.
 
-The webhook configurations name a Service, which needs a network of pods; here they name the process's address instead. All
-else is applied as it is shipped.
+The webhook configurations name a Service, which needs a network of pods; here they name the process's address
+instead. All else is applied as it is shipped.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def shipped(more: tuple[str, ...] = ()) -> list[Object]:
 
 
 class Installation:
-    """What was applied; `webhook_port` is where the suite's controller serves, `more` are components besides base."""
+    """What was applied; `webhook_port` is where the suite's controller serves, `more` are components besides
+    base."""
 
     def __init__(self, client: KubeClient, webhook_port: int, more: tuple[str, ...] = ()) -> None:
         self.client = client
@@ -146,7 +148,8 @@ class Installation:
         )
 
     def _apply_webhooks(self) -> None:
-        """Made where they are missing. Those that an earlier, killed run left name a port where nobody listens: replaced."""
+        """Made where they are missing. Those that an earlier, killed run left name a port where nobody
+        listens: replaced."""
         for obj in self.applied:
             if obj["kind"] in WEBHOOKS:
                 try:

@@ -1,4 +1,5 @@
-"""Elastic GPU's objects on a cluster: the README's example, shares that are retained, deletion, and objects of other people."""
+"""Elastic GPU's objects on a cluster: the README's example, shares that are retained, deletion, and objects
+of other people."""
 
 from __future__ import annotations
 

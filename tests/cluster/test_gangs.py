@@ -1,4 +1,5 @@
-"""Gangs on a cluster: eight pods with the stock scheduler, all or none; and a gang that an indexed Job makes."""
+"""Gangs on a cluster: eight pods with the stock scheduler, all or none; and a gang that an indexed Job
+makes."""
 
 from __future__ import annotations
 
@@ -194,7 +195,8 @@ def test_terms_that_cannot_be_meant_are_refused(workload: Workload) -> None:
 
 
 def test_a_pod_group_of_kubernetes(workload: Workload, client: KubeClient) -> None:
-    """Where the server has them (1.36: gate GenericWorkload), beside kube-scheduler's own gang scheduling where that is on."""
+    """Where the server has them (1.36: gate GenericWorkload), beside kube-scheduler's own gang scheduling
+    where that is on."""
     group = {
         "apiVersion": POD_GROUPS_ALPHA.api_version,
         "kind": "PodGroup",

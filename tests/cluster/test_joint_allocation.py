@@ -1,4 +1,5 @@
-"""Joint mode on a cluster: what the controller writes, the scheduler honours and kube-controller-manager frees."""
+"""Joint mode on a cluster: what the controller writes, the scheduler honours and kube-controller-manager
+frees."""
 
 from __future__ import annotations
 
@@ -164,7 +165,8 @@ def test_a_gated_pod_of_a_template_is_let_go_once_allocated(workload: Workload) 
 
 
 def test_shares_never_exceed_a_card(workload: Workload, nodes: dict[str, list[Object]]) -> None:
-    """Forty shares of 30 Gi on sixteen cards of less than 80 Gi: two to a card fit, eight claims have to wait."""
+    """Forty shares of 30 Gi on sixteen cards of less than 80 Gi: two to a card fit, eight claims have to
+    wait."""
     for number in range(40):
         workload.claim(f"share-{number:02}", [request("gpu", names.CLASS_GPU, memory="30Gi")])
         workload.pod(f"share-{number:02}", claim=f"share-{number:02}", cpu="10m")

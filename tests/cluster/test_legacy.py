@@ -1,6 +1,8 @@
-"""Workloads that speak other stacks' dialects run unchanged: made, allocated, bound, scaled, rolled, deleted, and nothing is left.
+"""Workloads that speak other stacks' dialects run unchanged: made, allocated, bound, scaled, rolled, deleted,
+and nothing is left.
 
-The nodes of this suite have no kubelet, so "prepared" is shown elsewhere (tests/e2e, docs/migrate/README.md says what ran where).
+The nodes of this suite have no kubelet, so "prepared" is shown elsewhere (tests/e2e, docs/migrate/README.md
+says what ran where).
 """
 
 from __future__ import annotations
@@ -125,7 +127,8 @@ class Team:
         return [one for one in found if objects.labels_of(one).get(MADE_BY)]
 
     def end(self, *names_of: str) -> None:
-        """Delete workloads; pods of nodes without a kubelet have nobody to end them, so they are ended here."""
+        """Delete workloads; pods of nodes without a kubelet have nobody to end them, so they are ended
+        here."""
         for name in names_of:
             with contextlib.suppress(NotFound):
                 self.client.delete(DEPLOYMENTS, name, namespace=NAMESPACE)
@@ -423,7 +426,8 @@ def past_the_webhook(made: Object, name: str) -> Object:
 
 
 def test_a_template_deleted_by_hand_before_its_claim_is_made(team: Team) -> None:
-    """Stored with its template gone at once, as if the controller had been killed in between: the pod recovers."""
+    """Stored with its template gone at once, as if the controller had been killed in between: the pod
+    recovers."""
     made = team.client.create(kinds.PODS, pod("first", {"nvidia.com/gpu": "1"}))
     name = made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
     team.running_pod("first")

@@ -1,4 +1,5 @@
-"""Beside other stacks on a cluster: annotations for their readers, and nodes on which they give out the same cards."""
+"""Beside other stacks on a cluster: annotations for their readers, and nodes on which they give out the same
+cards."""
 
 from __future__ import annotations
 
@@ -189,8 +190,8 @@ OWNER = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "00000000-00
 
 
 class Plugin:
-    """`koordra kubelet-plugin` as a process, with its ServiceAccount's rights on a Node of its own. No kubelet is needed for
-    what it publishes."""
+    """`koordra kubelet-plugin` as a process, with its ServiceAccount's rights on a Node of its own. No
+    kubelet is needed for what it publishes."""
 
     def __init__(self, client: KubeClient, kubeconfig: str, folder: Path) -> None:
         self.client = client

@@ -1,4 +1,5 @@
-"""The webhook as the API server meets it: new certificates, being away, being asked again, and peers that hold on to it."""
+"""The webhook as the API server meets it: new certificates, being away, being asked again, and peers that
+hold on to it."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def a_claim(name: str, *, scope: str) -> Object:
 
 
 def verdict(client: KubeClient, namespace: str) -> str:
-    """What becomes of a claim with a misspelt scope: `refused` by the webhook, or why it could not be asked."""
+    """What becomes of a claim with a misspelt scope: `refused` by the webhook, or why it could not be
+    asked."""
     try:
         client.create(kinds.RESOURCE_CLAIMS, a_claim("misspelt", scope="PCIESwitch"), namespace=namespace)
     except Invalid as error:

@@ -1,7 +1,8 @@
 """Workload controllers on a cluster: what Deployments, ReplicaSets, StatefulSets and Jobs do with their pods.
 
-The same on the double and on a real kube-controller-manager: this suite is how the double's loops were taken from the real ones.
-No node is needed: the pods ask for a node that is not there, and the tests say in their place that they run or have ended.
+The same on the double and on a real kube-controller-manager: this suite is how the double's loops were taken
+from the real ones. No node is needed: the pods ask for a node that is not there, and the tests say in their
+place that they run or have ended.
 """
 
 from __future__ import annotations

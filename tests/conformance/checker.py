@@ -1,11 +1,14 @@
-"""An independent judge of allocations, written from the rules of dynamic resource allocation and sharing no code with the allocator.
+"""An independent judge of allocations, written from the rules of dynamic resource allocation and sharing no
+code with the allocator.
 
-`violations(objects, allocations)` takes the objects as plain dicts and the planned AllocationResults by claim and returns
-what is wrong, in words; an empty list means that the plan is legal. The order of checks follows the API: each result's
-device exists, is offered on the node, matches class and request, is tolerated; each request got what it asked for; constraints
-and JointAllocations hold; nothing is used beyond its capacity or counters, together with what was taken before.
+`violations(objects, allocations)` takes the objects as plain dicts and the planned AllocationResults by claim
+and returns what is wrong, in words; an empty list means that the plan is legal. The order of checks follows
+the API: each result's device exists, is offered on the node, matches class and request, is tolerated; each
+request got what it asked for; constraints and JointAllocations hold; nothing is used beyond its capacity or
+counters, together with what was taken before.
 
-Selectors are evaluated by translating CEL's operators into Python's, which is enough for the expressions of the vectors.
+Selectors are evaluated by translating CEL's operators into Python's, which is enough for the expressions of
+the vectors.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class _Judge:
             yield from self.joints()
         yield from self.usage()
 
-    # --- single results -----------------------------------------------------------------------------------------------
+    # --- single results -------------------------------------------------------------------------------------
 
     def asked(self, claim: Dict, name: str) -> Dict:
         """The exact request or the subrequest that a result is for."""
@@ -166,7 +169,7 @@ class _Judge:
                 return field["values"][0]
         return None
 
-    # --- whole claims -------------------------------------------------------------------------------------------------
+    # --- whole claims ---------------------------------------------------------------------------------------
 
     def counts(self, key: str, claim: Dict, results: list[Dict]) -> Any:
         if len(results) > 32:
@@ -207,7 +210,8 @@ class _Judge:
                 yield f"{key}: {attribute} is not distinct: {values}"
 
     def partition(self, key: str, results: list[Dict], node: str | None) -> Any:
-        """Where the node honors partitions, a claim's whole cards are one of eight Hopper cards' table; also where the claim asks."""
+        """Where the node honors partitions, a claim's whole cards are one of eight Hopper cards' table; also
+        where the claim asks."""
         labels = self.nodes.get(node or "", {}).get("metadata", {}).get("labels", {})
         policies = [label for name, label in sorted(labels.items()) if name.endswith("/gpu-partition-policy")]
         by_node, by_claim = policies[:1] == ["Honor"], self.asks_for_partitions(key)
@@ -256,7 +260,8 @@ class _Judge:
         return frozenset()
 
     def joints(self) -> Any:
-        """Required JointAllocations. A claim with one kind of device pairs with the other claims of its pods."""
+        """Required JointAllocations. A claim with one kind of device pairs with the other claims of its
+        pods."""
         for key in self.allocations:
             for entry in self.claims[key]["spec"]["devices"].get("config", []):
                 parameters = entry.get("opaque", {}).get("parameters", {})
@@ -312,7 +317,7 @@ class _Judge:
             return "node"
         return next((value for _, value in self.values(result, attribute)), None)
 
-    # --- use ------------------------------------------------------------------------------------------------------------
+    # --- use ------------------------------------------------------------------------------------------------
 
     def usage(self) -> Any:
         """No device, capacity or counter beyond what there is, over earlier allocations and the plan."""
@@ -447,7 +452,7 @@ def _parameters(claim: Dict, request: str) -> Dict:
     return found
 
 
-# --- selectors ------------------------------------------------------------------------------------------------------------
+# --- selectors ----------------------------------------------------------------------------------------------
 
 
 class _Names(dict):  # type: ignore[type-arg]

@@ -1,12 +1,14 @@
-"""Upstream's search written down once more, as plainly as can be: every choice in order, every rule checked on the whole choice.
+"""Upstream's search written down once more, as plainly as can be: every choice in order, every rule checked
+on the whole choice.
 
-Shares no code with the allocator. `first_fit(objects, features)` returns, per claim, the devices of the first legal choice in
-upstream's order as (request label, driver, pool, device), or None when no choice is legal. Small inputs only: choices are cut
-off as soon as a device cannot be used, nothing else is clever.
+Shares no code with the allocator. `first_fit(objects, features)` returns, per claim, the devices of the first
+legal choice in upstream's order as (request label, driver, pool, device), or None when no choice is legal.
+Small inputs only: choices are cut off as soon as a device cannot be used, nothing else is clever.
 
-It knows: pools of one generation, node-wide and per-device node names, ExactCount and All, firstAvailable, matchAttribute,
-distinctAttribute, lists, taints and taint rules, tolerations, shared devices with request policies, shared counters, allocated
-claims. Selectors are those that `tests/property/test_joint_cases.py` writes: pairs of expression and function.
+It knows: pools of one generation, node-wide and per-device node names, ExactCount and All, firstAvailable,
+matchAttribute, distinctAttribute, lists, taints and taint rules, tolerations, shared devices with request
+policies, shared counters, allocated claims. Selectors are those that `tests/property/test_joint_cases.py`
+writes: pairs of expression and function.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class Exhaustive:
             here = spec.get("nodeName") or device.get("nodeName") or self.node
             self.devices[(*pool, device["name"])] = {**device, "here": here == self.node, "driver": pool[0]}
 
-    # --- choices in upstream's order ------------------------------------------------------------------------------------
+    # --- choices in upstream's order ------------------------------------------------------------------------
 
     def first(self) -> list[list[tuple[str, str, str, str]]] | None:
         for choice in self._choices(0, 0, []):
@@ -153,7 +155,7 @@ class Exhaustive:
                 choice += [(number, entry["name"], sub, where, body) for where in devices]
         return self.legal(choice)
 
-    # --- rules --------------------------------------------------------------------------------------------------------------
+    # --- rules ----------------------------------------------------------------------------------------------
 
     def legal(self, choice: Choice) -> bool:
         return (

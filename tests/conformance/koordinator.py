@@ -3,7 +3,8 @@
 The translation is a test's, not the product's. What stands for what:
 
     Device CR, type gpu            a card with memory and cores; pcie is its PCIe root
-    Device CR, type rdma           a PF with `share`, which takes all `functions`, and its VFs, which take one each
+    Device CR, type rdma           a PF with `share`, which takes all `functions`, and its VFs, which take one
+                                   each
     labels of devices, VF groups   attributes `koordinator.sh/<label>`
     nvidia.com/gpu n               n whole cards
     gpu.shared n with core, ratio  n cards with cores and memoryPercent each
@@ -11,8 +12,9 @@ The translation is a test's, not the product's. What stands for what:
     rdma 100 n                     n whole PFs: whoever is charged all of a PF has it alone
     RequestsAsCount q              NICs or VFs of q different PFs
     ApplyForAll                    all PFs that match, each with q percent, outside of every joint rule
-    joint gpu, rdma                JointAllocation in PCIeRoot, Preferred; Required with SamePCIe. Fewer NICs than GPUs is
-                                   PerGroup with as many NICs as the GPUs have roots (firstAvailable: one, two, ...)
+    joint gpu, rdma                JointAllocation in PCIeRoot, Preferred; Required with SamePCIe. Fewer NICs
+                                   than GPUs is PerGroup with as many NICs as the GPUs have roots
+                                   (firstAvailable: one, two, ...)
     requiredTopologyScope          JointAllocation Together over the GPUs alone
     MostAllocated, LeastAllocated  policies Binpack and Spread
     topo-8                         eight Hopper cards on a switched fabric, as its partition table says
@@ -118,7 +120,7 @@ def functions(allocation: Dict) -> dict[int, int]:
     return {int(part[1]): int(part[3]) for part in parts if len(part) == 4}
 
 
-# --- devices --------------------------------------------------------------------------------------------------------
+# --- devices ------------------------------------------------------------------------------------------------
 
 
 def _card(entry: Dict, *, hopper: bool) -> Dict:
@@ -169,7 +171,7 @@ def _consumes(device: Dict, entry: Dict, functions: int) -> Dict:
     return {**device, "consumesCounters": [{"counterSet": f"nic-{entry['minor']}", "counters": amounts}]}
 
 
-# --- what is taken --------------------------------------------------------------------------------------------------
+# --- what is taken ------------------------------------------------------------------------------------------
 
 
 def _held(case: Dict, topology: Dict) -> list[Dict]:
@@ -198,7 +200,7 @@ def _result(device: str, consumed: Dict | None) -> Dict:
     return {"request": "r", "driver": "koordra.io", "pool": "node-1", "device": device, **shared}
 
 
-# --- the pod --------------------------------------------------------------------------------------------------------
+# --- the pod ------------------------------------------------------------------------------------------------
 
 
 def claim(case: Dict, topology: Dict) -> Dict:

@@ -1,7 +1,9 @@
-"""The written objective of the policy `koordra`, computed from objects and allocations alone, and the best there is.
+"""The written objective of the policy `koordra`, computed from objects and allocations alone, and the best
+there is.
 
-`cost()` follows the table in koordra/allocator/score.py word by word; `best()` tries every choice of devices for small machines
-of koordra's device model and returns the least cost, None when nothing is legal. Shares no code with the allocator.
+`cost()` follows the table in koordra/allocator/score.py word by word; `best()` tries every choice of devices
+for small machines of koordra's device model and returns the least cost, None when nothing is legal. Shares no
+code with the allocator.
 """
 
 from __future__ import annotations
@@ -158,7 +160,8 @@ def broken(machine: Machine, held: set[str]) -> int:
 
 
 def destroyed(machine: Machine, chosen: set[str]) -> int:
-    """Per card of which a part is chosen: thousandths of its parts, by size, that could be taken before and no longer can."""
+    """Per card of which a part is chosen: thousandths of its parts, by size, that could be taken before and
+    no longer can."""
     total = 0
     for name in {name for device in chosen for name in machine.takes(device)}:
         parts = {
@@ -196,7 +199,8 @@ def broken_members(machine: Machine, members: set[str], held: set[str]) -> int:
 
 
 def nvlink(machine: Machine, held: set[str]) -> int:
-    """In halves of 10^5: ten per pair without links, one per link less than the widest pair, ten for no partition."""
+    """In halves of 10^5: ten per pair without links, one per link less than the widest pair, ten for no
+    partition."""
     cards = sorted(name for name in machine.devices if machine.is_gpu(name))
     widest = max((links(machine, a, b) for a, b in itertools.combinations(cards, 2)), default=0)
     if not widest or len(held) < 2:
@@ -278,7 +282,8 @@ def how_many(objects: list[Dict]) -> int:
 
 
 def large_enough(machine: Machine, body: Dict) -> list[str]:
-    """Devices of the right kind; parts of cards that have what is asked for (of others the judge looks at what is left)."""
+    """Devices of the right kind; parts of cards that have what is asked for (of others the judge looks at
+    what is left)."""
     kind = body["deviceClassName"].partition(".")[0]
     wanted = body.get("capacity", {}).get("requests", {})
     return [

@@ -1,7 +1,8 @@
 """What the libraries of Kubernetes' CEL answer, function by function.
 
-Each answer was compared with that of Kubernetes 1.36.2's own evaluator of device selectors (k8s.io/dynamic-resource-allocation/cel);
-so were 20,000 generated expressions, of which what differs is told in koordra/cel/selectors.py.
+Each answer was compared with that of Kubernetes 1.36.2's own evaluator of device selectors
+(k8s.io/dynamic-resource-allocation/cel); so were 20,000 generated expressions, of which what differs is told
+in koordra/cel/selectors.py.
 """
 
 from __future__ import annotations

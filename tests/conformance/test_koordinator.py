@@ -1,4 +1,5 @@
-"""Koordinator's own test cases (data/koordinator/cases.json) in koordra's words; see koordinator.py for the translation."""
+"""Koordinator's own test cases (data/koordinator/cases.json) in koordra's words; see koordinator.py for the
+translation."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def test_allocation_cases(document: Dict, name: str) -> None:
 
 @pytest.mark.parametrize("name", PROBES)
 def test_probes(document: Dict, name: str) -> None:
-    """What Koordinator's algorithm makes of inputs its tests do not pin: mostly defects, so koordra's answer is named."""
+    """What Koordinator's algorithm makes of inputs its tests do not pin: mostly defects, so koordra's answer
+    is named."""
     case = entry(document, "derived_probes", name)
     allocation = planned(case, document["topologies"][case["topology"]])
     assert allocation is not None
@@ -143,7 +145,8 @@ def test_how_many_nics(document: Dict, number: int) -> None:
 
 @pytest.mark.parametrize("name", ["numa-1", "numa-2", "numa-3", "numa-5", "numa-6", "numa-7"])
 def test_numa_masks(document: Dict, name: str) -> None:
-    """A mask of NUMA nodes is feasible exactly where a placement on those nodes' devices exists (numa-4 is about FPGAs)."""
+    """A mask of NUMA nodes is feasible exactly where a placement on those nodes' devices exists (numa-4 is
+    about FPGAs)."""
     case = entry(document, "numa_hint_cases", name)
     topology = document["topologies"][case["topology"]]
     feasible = [

@@ -1,7 +1,7 @@
 """The allocator against upstream's own answers (data/dra) and against exhaustive search.
 
-Every case runs under every policy: FirstFit has to give upstream's results, the others have to agree on what is feasible and
-to pass the checker, which shares no code with the allocator.
+Every case runs under every policy: FirstFit has to give upstream's results, the others have to agree on what
+is feasible and to pass the checker, which shares no code with the allocator.
 """
 
 from __future__ import annotations
@@ -120,5 +120,6 @@ def test_random_cases_are_legal(shared_data: Path, policy: str) -> None:
 
 
 def _spans_generations(case: Dict) -> bool:
-    """Pools whose slices of several generations are for several nodes: the checker knows one generation per pool."""
+    """Pools whose slices of several generations are for several nodes: the checker knows one generation per
+    pool."""
     return "multi-host-resource-pool" in case["name"] or "obsolete" in case["name"]

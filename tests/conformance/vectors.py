@@ -1,4 +1,5 @@
-"""Upstream's vectors as objects for `plan()`: what upstream's tests pass as allocator state becomes a claim that holds it."""
+"""Upstream's vectors as objects for `plan()`: what upstream's tests pass as allocator state becomes a claim
+that holds it."""
 
 from __future__ import annotations
 

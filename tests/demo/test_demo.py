@@ -1,7 +1,7 @@
 """The demo as a person runs it: from manifests to containers, through kills of every process, to a clean end.
 
-A demo that stays is started once, for the tests that come to it as it runs. Kills on its way up start one each, and are for
-make e2e-long.
+A demo that stays is started once, for the tests that come to it as it runs. Kills on its way up start one
+each, and are for make e2e-long.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def processes(folder: Path, program: tuple[str, ...] = ()) -> list[int]:
-    """The koordra processes that work in `folder`, of one program or of all of them, without the demo itself."""
+    """The koordra processes that work in `folder`, of one program or of all of them, without the demo
+    itself."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,7 +1,8 @@
-"""deploy/examples/legacy-*: each manifest as it stands, on a cluster of processes with two nodes, to containers that run.
+"""deploy/examples/legacy-*: each manifest as it stands, on a cluster of processes with two nodes, to
+containers that run.
 
-The development cluster with koordra's own processes: controller with the webhook, kubelet plugins, NRI hooks. What a container
-got is read from what its node prepared.
+The development cluster with koordra's own processes: controller with the webhook, kubelet plugins, NRI hooks.
+What a container got is read from what its node prepared.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class LegacyDemo:
         return client
 
     def kill(self, program: str, *, stay_down: bool = False) -> None:
-        """With `stay_down` until the next time that something is waited for here; else it is started again at once."""
+        """With `stay_down` until the next time that something is waited for here; else it is started again at
+        once."""
         os.kill(self._demo.processes.pids()[program], signal.SIGKILL)
         if not stay_down:
             self._demo.processes.supervise()
@@ -186,7 +188,8 @@ def test_examples_run_as_they_stand_and_leave_nothing(demo: LegacyDemo) -> None:
 
 
 def test_with_the_webhook_away_pods_come_later_and_their_owner_says_why(demo: LegacyDemo) -> None:
-    """The controller, which is the webhook too, is killed before a Deployment comes, and again as its pods come."""
+    """The controller, which is the webhook too, is killed before a Deployment comes, and again as its pods
+    come."""
     (deployment,) = manifests.read(EXAMPLES / "legacy-alnair" / "four.yaml")
     name = objects.name(deployment)
     demo.kill("controller", stay_down=True)
@@ -208,7 +211,8 @@ def test_with_the_webhook_away_pods_come_later_and_their_owner_says_why(demo: Le
 
 
 def test_a_template_deleted_while_nobody_looks_is_made_again(demo: LegacyDemo) -> None:
-    """A pod is stored, the controller dies, the template goes before kube-controller-manager's part has made the claim."""
+    """A pod is stored, the controller dies, the template goes before kube-controller-manager's part has made
+    the claim."""
     (deployment,) = manifests.read(EXAMPLES / "legacy-hami" / "vgpus.yaml")
     name = objects.name(deployment)
     deployment["spec"]["replicas"] = 0

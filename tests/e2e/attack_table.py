@@ -2,11 +2,12 @@
 
     refused    the container is not created; its pod's events say what to change
     denied     it is created, and the kernel or the pinned variable keeps it from what it wanted
-    detected   it works until the next look at running containers (a minute at most); then an Event, a metric, a condition
-               of the claim and, by policy, eviction
+    detected   it works until the next look at running containers (a minute at most); then an Event, a metric,
+               a condition of the claim and, by policy, eviction
     open       it works; the reason says why, and what to set up against it
 
-Every row that `runs` has a test of its name in test_attacks.py, inside real containers; docs/attacks.md is made from here.
+Every row that `runs` has a test of its name in test_attacks.py, inside real containers; docs/attacks.md is
+made from here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """`make e2e`: one real containerd and one koordra node for all tests of this folder.
 
-What this machine cannot run is deselected, and the reason printed; whether it can is looked at only when such tests are
-asked for, since that fetches packages. KOORDRA_E2E_SUITES="trixie" picks another Debian suite's containerd.
+What this machine cannot run is deselected, and the reason printed; whether it can is looked at only when such
+tests are asked for, since that fetches packages. KOORDRA_E2E_SUITES="trixie" picks another Debian suite's
+containerd.
 
-A module that runs its tests on several runtimes has a fixture `containerd` of its own, with the suites as parameters;
-`newer` is a build of one's own, below the folder that KOORDRA_E2E_NEWER names (usr/bin/containerd and so on).
+A module that runs its tests on several runtimes has a fixture `containerd` of its own, with the suites as
+parameters; `newer` is a build of one's own, below the folder that KOORDRA_E2E_NEWER names (usr/bin/containerd
+and so on).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One private containerd with CDI and NRI on, and nothing of it left afterwards.
 
-Everything lives in one folder with a short name (unix sockets), but for the shims' sockets in /run/containerd and the cgroups
-below /k8s.io, which are removed by name at the end. Shims outlive containerd by design, so pods are removed first.
+Everything lives in one folder with a short name (unix sockets), but for the shims' sockets in /run/containerd
+and the cgroups below /k8s.io, which are removed by name at the end. Shims outlive containerd by design, so
+pods are removed first.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tests.patience import PATIENCE
 CGROUPS = Path("/sys/fs/cgroup")
 SHIM_SOCKETS = Path("/run/containerd/s")
 
-# restrict_oom_score_adj: root without CAP_SYS_RESOURCE cannot lower it. Requests of NRI plugins get 20 s instead of 2 s, since
-# the machine may be busy with other tests.
+# restrict_oom_score_adj: root without CAP_SYS_RESOURCE cannot lower it. Requests of NRI plugins get 20 s
+# instead of 2 s, since the machine may be busy with other tests.
 _CRI_V3 = """
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = 'native'
@@ -204,7 +205,8 @@ def _is_bound(socket: Path) -> bool:
 
 
 def remove_cgroups(containers: Iterable[str]) -> None:
-    """The containers' cgroups in every hierarchy; one whose last process is still dying is tried again for a while."""
+    """The containers' cgroups in every hierarchy; one whose last process is still dying is tried again for a
+    while."""
     tops = [top for top in (*CGROUPS.glob("*/k8s.io"), CGROUPS / "k8s.io") if top.is_dir()]
     left = [path for top in tops for path in (top / name for name in containers) if path.is_dir()]
     deadline = time.monotonic() + PATIENCE

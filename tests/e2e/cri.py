@@ -65,7 +65,8 @@ def compile_proto(folder: Path) -> tuple[ModuleType, ModuleType]:
 
 
 class Cri:
-    """One containerd. Errors are grpc.RpcError, as the kubelet gets them. `made`: ids of all pods and containers."""
+    """One containerd. Errors are grpc.RpcError, as the kubelet gets them. `made`: ids of all pods and
+    containers."""
 
     def __init__(self, socket: Path, modules: tuple[ModuleType, ModuleType]) -> None:
         self._messages: Any = modules[0]

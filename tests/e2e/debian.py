@@ -1,8 +1,10 @@
-"""A real container runtime from Debian's packages, unpacked privately: nothing of the system is installed or changed.
+"""A real container runtime from Debian's packages, unpacked privately: nothing of the system is installed or
+changed.
 
-containerd comes from the newest suite whose build runs here (sid, else trixie), runc and busybox from the system's own
-suite. The mirror and keyring are those of the system's own apt sources; lists and packages live in a cache folder, which a
-second run uses as it is. A sid version disappears from the mirror when the next one arrives, so none is pinned.
+containerd comes from the newest suite whose build runs here (sid, else trixie), runc and busybox from the
+system's own suite. The mirror and keyring are those of the system's own apt sources; lists and packages live
+in a cache folder, which a second run uses as it is. A sid version disappears from the mirror when the next
+one arrives, so none is pinned.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ class Runtime:
 
 
 def obtain(cache: Path, *, suites: Sequence[str] = RUNTIME_SUITES) -> Runtime:
-    """The runtime of the first suite that can be had and runs, from the cache or the mirror. Raises Unavailable."""
+    """The runtime of the first suite that can be had and runs, from the cache or the mirror. Raises
+    Unavailable."""
     problems = []
     for suite in suites:
         root = cache / suite
@@ -93,7 +96,8 @@ def obtain(cache: Path, *, suites: Sequence[str] = RUNTIME_SUITES) -> Runtime:
 
 
 def system_archive(apt: Path = Path("/etc/apt")) -> Archive:
-    """The first Debian source of this system that has `main` and is not its security archive. Raises Unavailable."""
+    """The first Debian source of this system that has `main` and is not its security archive. Raises
+    Unavailable."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
             raise Unavailable(f"there is no {tool}")

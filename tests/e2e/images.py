@@ -1,6 +1,7 @@
 """A container image without a registry: an OCI layout in a tar file, one layer with a static busybox.
 
-Two names share the layer: `local.test/pause:1`, which the runtime starts for every pod, and `local.test/busybox:1`.
+Two names share the layer: `local.test/pause:1`, which the runtime starts for every pod, and
+`local.test/busybox:1`.
 """
 
 from __future__ import annotations

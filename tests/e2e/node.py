@@ -1,8 +1,8 @@
 """A node on which koordra runs: a made-up HGX H100, the API double, and the real processes of the node side.
 
-The machine's device nodes are real character devices with majors that no driver serves. Opening one that the device cgroup
-allows gives ENXIO ("No such device or address"), one that it refuses EPERM ("Operation not permitted"), whatever was done
-inside the container to get the node.
+The machine's device nodes are real character devices with majors that no driver serves. Opening one that the
+device cgroup allows gives ENXIO ("No such device or address"), one that it refuses EPERM ("Operation not
+permitted"), whatever was done inside the container to get the node.
 
 The tests are the kubelet: they register the plugin and call NodePrepareResources over its socket.
 """
@@ -109,7 +109,8 @@ class Process:
 
 
 class KoordraNode:
-    """`folder` holds everything; CDI specs go where the runtime reads them, the hook dials the runtime's socket."""
+    """`folder` holds everything; CDI specs go where the runtime reads them, the hook dials the runtime's
+    socket."""
 
     def __init__(self, folder: Path, *, cdi: Path, nri_socket: Path) -> None:
         self.root = folder / "machine"

@@ -1,4 +1,5 @@
-"""Where the runtime's packages come from: the system's own Debian mirror, in whichever form its sources are written."""
+"""Where the runtime's packages come from: the system's own Debian mirror, in whichever form its sources are
+written."""
 
 from __future__ import annotations
 

@@ -120,7 +120,8 @@ def attack(name: str) -> Callable[[Try], Try]:
 def containerd(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Containerd]:
-    """One of its own: the hook of the other modules' node would register with theirs, and two hooks collide."""
+    """One of its own: the hook of the other modules' node would register with theirs, and two hooks
+    collide."""
     modules = compile_proto(tmp_path_factory.mktemp("cri"))
     with tempfile.TemporaryDirectory(prefix="k") as folder:
         runtime = Containerd(runtime_of(request.config), Path(folder), modules)
@@ -234,7 +235,8 @@ def hostpath_above_state(scene: Scene) -> str:
 
 @attack("hostpath-race")
 def hostpath_race(scene: Scene) -> str:
-    """The folder is a real one when it is looked at, or a link into the machine's /dev: whichever the race brings."""
+    """The folder is a real one when it is looked at, or a link into the machine's /dev: whichever the race
+    brings."""
     pod, stop = scene.pod(), threading.Event()
     with tempfile.TemporaryDirectory(prefix="k") as folder:
         shared, real, link = Path(folder) / "shared", Path(folder) / "real", Path(folder) / "link"

@@ -1,9 +1,9 @@
-"""Claims of several shapes in pods of a real containerd: shared by containers and pods, looked at by an administrator, with a
-NIC that goes into the pod's network and comes back.
+"""Claims of several shapes in pods of a real containerd: shared by containers and pods, looked at by an
+administrator, with a NIC that goes into the pod's network and comes back.
 
-The NIC's network interface is a veth under the NIC's name, a stand-in: containers get the real node, environment and mounts,
-and the real interface moves between real network namespaces. RDMA links are proven against a netlink double (unit tests),
-since the kernels of test machines have none.
+The NIC's network interface is a veth under the NIC's name, a stand-in: containers get the real node,
+environment and mounts, and the real interface moves between real network namespaces. RDMA links are proven
+against a netlink double (unit tests), since the kernels of test machines have none.
 """
 
 from __future__ import annotations
@@ -298,7 +298,8 @@ def test_without_its_network_the_container_does_not_start(
     prepare: Callable[..., Prepared],
     pod_object: tuple[str, str],
 ) -> None:
-    """Nobody attached anything: the claim is another pod's. NRI would let it pass; the missing mount does not."""
+    """Nobody attached anything: the claim is another pod's. NRI would let it pass; the missing mount does
+    not."""
     claim = prepare(exclusive(nic), config=[rail()], pods=dict([pod_object]))
     pod = pods(own_network=True)
     with pytest.raises(grpc.RpcError) as refused:
@@ -335,8 +336,9 @@ def test_a_second_pod_of_a_claim_whose_nic_has_moved_does_not_start_while_the_ho
     prepare: Callable[..., Prepared],
     pod_object: tuple[str, str],
 ) -> None:
-    """No Prepare for a second pod, no hook to refuse it, and the claim's gate is open: what is left is that its network
-    namespace has no such interface. A container of the first pod starts anew without the hook all the same."""
+    """No Prepare for a second pod, no hook to refuse it, and the claim's gate is open: what is left is that
+    its network namespace has no such interface. A container of the first pod starts anew without the hook all
+    the same."""
     name, pod_uid = pod_object
     claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
     first = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
@@ -367,7 +369,8 @@ def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
     prepare: Callable[..., Prepared],
     pod_object: tuple[str, str],
 ) -> None:
-    """The card is pulled, or somebody deletes its interface: the container runs on, and the API says what it lacks."""
+    """The card is pulled, or somebody deletes its interface: the container runs on, and the API says what it
+    lacks."""
     name, pod_uid = pod_object
     options = networked.hook.options
     synchronized = networked.hook.count("nri_synchronized")
@@ -422,7 +425,8 @@ def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
 def test_the_plugin_is_killed_at_many_moments_of_prepare_and_unprepare(
     containerd: Containerd, node: KoordraNode, pods: Callable[..., str]
 ) -> None:
-    """SIGKILL at moments spread over the calls: afterwards the kubelet's next try succeeds, and nothing is left."""
+    """SIGKILL at moments spread over the calls: afterwards the kubelet's next try succeeds, and nothing is
+    left."""
     import threading
 
     for number in range(20):

@@ -1,7 +1,7 @@
 """What a claim brings into a real container, and what no container gets without one.
 
-"Cannot be opened" is always the kernel's word: EPERM from the device cgroup for a node made with mknod by root inside the
-container. ENXIO is the sign of a node that may be opened and has no driver behind it.
+"Cannot be opened" is always the kernel's word: EPERM from the device cgroup for a node made with mknod by
+root inside the container. ENXIO is the sign of a node that may be opened and has no driver behind it.
 """
 
 from __future__ import annotations

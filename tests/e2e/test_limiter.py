@@ -1,7 +1,8 @@
 """A share with isolation `limiter`, in a real container: the program in it cannot allocate past its share.
 
-The driver is the fake one of native/test: real enough that a program opens libcuda.so.1, as a statically linked runtime does,
-and has its requests refused or granted. The image has no C library, so the loader and its libraries are mounted from here.
+The driver is the fake one of native/test: real enough that a program opens libcuda.so.1, as a statically
+linked runtime does, and has its requests refused or granted. The image has no C library, so the loader and
+its libraries are mounted from here.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ def test_a_share_without_the_limiter_is_not_limited(
     prepare: Callable[..., Prepared],  # noqa: F811
     tenant: Tenant,
 ) -> None:
-    """The same program and driver, where the operator allows it: it is the limiter that made the difference."""
+    """The same program and driver, where the operator allows it: it is the limiter that made the
+    difference."""
     node.restart_plugin("--allowed-isolation", "none")
     claim = prepare(share_of(node.machine.gpus[0]))
     container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi, mounts=tenant.mounts))

@@ -1,7 +1,8 @@
-"""The hook and the NRI library on every containerd that can be had: 2.x, 1.7, and a newer build where one is named.
+"""The hook and the NRI library on every containerd that can be had: 2.x, 1.7, and a newer build where one is
+named.
 
-What fails open (a hook that is away, hangs or is killed while it is asked) must be found afterwards: every test that
-makes such a container asserts that it is either adjusted or reported.
+What fails open (a hook that is away, hangs or is killed while it is asked) must be found afterwards: every
+test that makes such a container asserts that it is either adjusted or reported.
 """
 
 from __future__ import annotations
@@ -54,13 +55,15 @@ LONG_ON_OLD = pytest.mark.parametrize(
     indirect=True,
     scope="module",
 )
-"""Tests that take seconds run on one of Debian's runtimes in `make e2e`, and on the other in `make e2e-long`."""
+"""Tests that take seconds run on one of Debian's runtimes in `make e2e`, and on the other in `make
+e2e-long`."""
 
 WANTS_ALL = ContainerSpec(env={"NVIDIA_VISIBLE_DEVICES": "all"})
 
 
 class Validating(Containerd):
-    """With the runtime's default validator: containers without koordra's hook are refused, but for tolerating pods."""
+    """With the runtime's default validator: containers without koordra's hook are refused, but for tolerating
+    pods."""
 
     def launch(self) -> None:
         config = self.folder / "containerd.toml"
@@ -199,7 +202,8 @@ def test_what_was_created_while_the_hook_was_dead_is_found_and_told(
     node.hook.kill()
     try:
         if fails_closed(containerd):
-            # The first is refused because a validator broke off, the next because a required plugin is missing.
+            # The first is refused because a validator broke off, the next because a required plugin is
+            # missing.
             with pytest.raises(grpc.RpcError, match=r"validator plugin 90-koordra failed|required"):
                 containerd.cri.run(pod, "missed", ContainerSpec(cdi=claim.all_cdi))
             with pytest.raises(grpc.RpcError, match="required"):
@@ -477,7 +481,8 @@ class GivesCards(Plugin):
 def test_another_plugins_gpu_is_rejected_or_found(
     containerd: Containerd, node: WatchedNode, pod: str, index: str, request: pytest.FixtureRequest
 ) -> None:
-    """Before koordra's turn it is refused by the hook; after it by the validator, or else found in the container."""
+    """Before koordra's turn it is refused by the hook; after it by the validator, or else found in the
+    container."""
     card = node_of(node.machine.gpus[4])
     plugin = GivesCards("/dev/anything", card.major, card.minor)
     with Peer(plugin, containerd, name="giver", index=index):
@@ -512,7 +517,8 @@ def test_a_privileged_container_is_denied_or_refused(
     assert REFUSED in opens(containerd, container, node.machine.gpu_control[0])
 
 
-# ------------------------------------------------------------------------------ what claims and others ask for
+# ------------------------------------------------------------------------------ what claims and others ask
+# for
 
 
 @LONG_ON_OLD

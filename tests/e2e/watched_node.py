@@ -1,5 +1,6 @@
-"""A node whose hook does everything it can: it verifies every second, tells the API, and validates where the runtime
-can ask. Containers that nobody adjusted are counted here; what the hook says of them is read from its log and metrics."""
+"""A node whose hook does everything it can: it verifies every second, tells the API, and validates where the
+runtime can ask. Containers that nobody adjusted are counted here; what the hook says of them is read from its
+log and metrics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The rules by which a CDI loader rejects a whole spec file, as far as they concern fields that koordra writes, for any JSON.
+"""The rules by which a CDI loader rejects a whole spec file, as far as they concern fields that koordra
+writes, for any JSON.
 
-The published JSON schema accepts unknown fields, empty edits and wrong versions; the Go loader (tags.cncf.io/container-device-interface
-pkg/cdi, pkg/parser) does not. koordra checks the values that it puts into a spec (cdi/claim_spec); what it writes is held to these rules
-by the tests.
+The published JSON schema accepts unknown fields, empty edits and wrong versions; the Go loader
+(tags.cncf.io/container-device-interface pkg/cdi, pkg/parser) does not. koordra checks the values that it puts
+into a spec (cdi/claim_spec); what it writes is held to these rules by the tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The cost that koordra.cel estimates for an expression, as a number; the product asks only whether it is too much."""
+"""The cost that koordra.cel estimates for an expression, as a number; the product asks only whether it is too
+much."""
 
 from __future__ import annotations
 

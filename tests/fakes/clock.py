@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class Clock:
-    """In place of a module's `time`: what reads it still waits in real time, and then finds the time that the test has
-    set."""
+    """In place of a module's `time`: what reads it still waits in real time, and then finds the time that the
+    test has set."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

@@ -17,7 +17,8 @@ def empty(shape: MachineShape) -> State:
 
 
 def filled(nodes: list[State], request: Request, name: str) -> Pod | None:
-    """The request on the first node with enough of everything, on its first GPUs and NICs; None where there is none."""
+    """The request on the first node with enough of everything, on its first GPUs and NICs; None where there
+    is none."""
     for number, state in enumerate(nodes):
         gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli][: request.gpus]
         nics = [at for at, free in enumerate(state.nics) if free >= request.percent][: request.nics]
@@ -29,7 +30,8 @@ def filled(nodes: list[State], request: Request, name: str) -> Pod | None:
 
 
 def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:
-    """The nodes after the moves, with the freed devices in use: the shape is free before that, and nobody has more than there is."""
+    """The nodes after the moves, with the freed devices in use: the shape is free before that, and nobody has
+    more than there is."""
     now = list(nodes)
     for move in freed.moves:
         state = now[move.pod.node]

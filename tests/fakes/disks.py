@@ -25,7 +25,8 @@ def raise_killed() -> None:
 
 
 class StepDisk(Disk):
-    """Calls `at_step(name, path)` before every step that changes the disk; `steps` lists those that were reached."""
+    """Calls `at_step(name, path)` before every step that changes the disk; `steps` lists those that were
+    reached."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []

@@ -1,11 +1,15 @@
 """The controller's model world with jobs: gangs of pods that their owners make again, on few cards.
 
-Beside everything that happens in `model_world`, jobs come and go, members fail, launchers without claims ride along, a pod gets past
-the webhook without its gate, and time passes in which gangs are restarted. What must hold:
+Beside everything that happens in `model_world`, jobs come and go, members fail, launchers without claims ride
+along, a pod gets past the webhook without its gate, and time passes in which gangs are restarted. What must
+hold:
 
-    at the commit    when the first gate of a gang is lifted, the controller knew of the least of members whose claims had devices
-    at rest          a gang that is not committed holds nothing; a committed one runs with its least, or nobody of it waits
-    at the end       jobs that run finish, one after the other, and every job that fits into the cluster gets its turn
+    at the commit    when the first gate of a gang is lifted, the controller knew of the least of members
+                     whose claims had devices
+    at rest          a gang that is not committed holds nothing; a committed one runs with its least, or
+                     nobody of it waits
+    at the end       jobs that run finish, one after the other, and every job that fits into the cluster gets
+                     its turn
 """
 
 from __future__ import annotations
@@ -190,7 +194,8 @@ class GangWorld(World):
         }
 
     def check_commit(self, job: Job, first: Object, before: set[str], sender: Controller) -> None:
-        """The controller has seen that the least were there, with devices. What it has seen may be over by now."""
+        """The controller has seen that the least were there, with devices. What it has seen may be over by
+        now."""
         self.started.add(job.name)
         history = self.api.history[PODS.plural]
         if any(

@@ -1,4 +1,5 @@
-"""A source of objects that are listed anew by the test: whatever differs from the listing before has changed."""
+"""A source of objects that are listed anew by the test: whatever differs from the listing before has
+changed."""
 
 from __future__ import annotations
 

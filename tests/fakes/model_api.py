@@ -1,13 +1,14 @@
-"""The API server of the controller's model: strict, deterministic, and fast enough for thousands of schedules.
+"""The API server of the controller's model: strict, deterministic, and fast enough for thousands of
+schedules.
 
 Stored objects are never changed in place: a write makes a new object that shares what did not change, so that
-answers, histories and caches can hand them out without copying. The rules are those of `kube_api` (conditional
-writes, write-once allocation, finalizers, gates that can only go away); a write that changes nothing makes no
-new version, as on the real server.
+answers, histories and caches can hand them out without copying. The rules are those of `kube_api`
+(conditional writes, write-once allocation, finalizers, gates that can only go away); a write that changes
+nothing makes no new version, as on the real server.
 
-`Client` is what one process sees of the server; the world decides the fate of each of its requests. It also knows which
-versions of a claim the process has seen: a change that lands on one that it had not seen when it sent the change was
-decided on something else, and that is an error, whatever comes of it.
+`Client` is what one process sees of the server; the world decides the fate of each of its requests. It also
+knows which versions of a claim the process has seen: a change that lands on one that it had not seen when it
+sent the change was decided on something else, and that is an error, whatever comes of it.
 """
 
 from __future__ import annotations

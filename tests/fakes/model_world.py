@@ -1,27 +1,29 @@
-"""The world of the controller's model: everybody who writes, one atomic step at a time, in an order drawn from a
-seed.
+"""The world of the controller's model: everybody who writes, one atomic step at a time, in an order drawn
+from a seed.
 
     two controllers   the real lease, reconciler and writer over caches that lag; each request may be lost,
                       unanswered, throttled, sent late, or be the moment at which the process is killed or
                       paused while the world goes on
     users             pods with claims of their own, from templates, or shared; deletions, also forced ones
     kube-controller-manager   makes template claims, drops consumers that are gone, frees and deletes claims
-    kube-scheduler    decides, reserves and binds in separate steps; says no by a condition, or by erasing. What it
-                      decided it carries out although the claim may have moved in the meantime: the pod is then bound
-                      where it has no devices (`misled`), its node refuses it, and it has to go
+    kube-scheduler    decides, reserves and binds in separate steps; says no by a condition, or by erasing.
+                      What it decided it carries out although the claim may have moved in the meantime: the
+                      pod is then bound where it has no devices (`misled`), its node refuses it, and it has to
+                      go
     nodes             prepare bound pods and refuse what would over-commit a card, run, end, unprepare; a pod
                       that was deleted by force goes on running for a while
-    administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed; in some schedules
-                      their labels, taints and allocatable CPU change too, and pods choose nodes and repel each other
+    administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed;
+                      in some schedules their labels, taints and allocatable CPU change too, and pods choose
+                      nodes and repel each other
 
-`check_bound` holds after every step: a pod that has its node keeps its claims, allocated there and reserved for it.
-`check_lifted`: a gate goes only when the pod's claims have got their devices.
-`check_fence`: no allocation is sent by a process whose last renewal, as the world saw it sent, is too long ago.
-`check_claims` holds after every step while every write arrived in its time. Once a request of a process that had
-lost its lease has landed (`beyond`), claims may overlap, and what is left is that no node prepares beyond a
-card's capacity, which `prepare` asserts. `become_quiet` ends all disturbance, at last the scheduler's noes that nobody
-else sees: until then a pod that is refused on one node has to get to another one that takes it (`check_noes`).
-`check_quiet` is what must be true then.
+`check_bound` holds after every step: a pod that has its node keeps its claims, allocated there and reserved
+for it. `check_lifted`: a gate goes only when the pod's claims have got their devices. `check_fence`: no
+allocation is sent by a process whose last renewal, as the world saw it sent, is too long ago. `check_claims`
+holds after every step while every write arrived in its time. Once a request of a process that had lost its
+lease has landed (`beyond`), claims may overlap, and what is left is that no node prepares beyond a card's
+capacity, which `prepare` asserts. `become_quiet` ends all disturbance, at last the scheduler's noes that
+nobody else sees: until then a pod that is refused on one node has to get to another one that takes it
+(`check_noes`). `check_quiet` is what must be true then.
 """
 
 from __future__ import annotations
@@ -100,8 +102,8 @@ class InFlight:
 
 
 class Informers:
-    """Watch caches of one term: listed at its start, then as far behind as the schedule has them. `saw` is told of
-    each claim that comes in."""
+    """Watch caches of one term: listed at its start, then as far behind as the schedule has them. `saw` is
+    told of each claim that comes in."""
 
     def __init__(self, api: ModelApi, saw: Callable[[Object], None]) -> None:
         self.api = api
@@ -252,7 +254,8 @@ class World:
         self.full_passes = random.Random(seed) if seed % 2 == 0 else None
         """Draws of its own: the schedules are the same with and without."""
         self.moods = random.Random(seed) if seed % 4 == 1 else None
-        """Draws of its own, for what nodes and pods say against each other: the other schedules are the same with and without."""
+        """Draws of its own, for what nodes and pods say against each other: the other schedules are the same
+        with and without."""
         self.observes_generation = self.random.random() < 0.5
         self.actions = [action for action, _ in self.weighted()]
         self.weights = list(accumulate(weight for _, weight in self.weighted()))
@@ -389,7 +392,8 @@ class World:
             self.random.choice((self.step, self.reconcile_step, self.schedule_step, self.node_step))()
 
     def land_late(self) -> None:
-        """Requests that their senders gave up for lost arrive, now or later, or never do; none after its time limit."""
+        """Requests that their senders gave up for lost arrive, now or later, or never do; none after its time
+        limit."""
         waiting, self.in_flight = self.in_flight, []
         for late in waiting:
             if self.now <= late.deadline:
@@ -439,8 +443,8 @@ class World:
         self.in_flight = [entry for entry in self.in_flight if entry.deadline >= self.now]
 
     def neglect_lease(self) -> None:
-        """The leader works on and does not come to renew its lease, while the others look at it all the time; what it
-        sends last is under way for as long as a request may be."""
+        """The leader works on and does not come to renew its lease, while the others look at it all the time;
+        what it sends last is under way for as long as a request may be."""
         leading = [one for one in self.controllers if one.reconciler is not None and not one.busy]
         if not leading or self.depth:
             return
@@ -762,8 +766,8 @@ class World:
             self.write_cycle(self.random.choice(sorted(self.cycles)))
 
     def write_cycle(self, uid: str) -> None:
-        """Reserve and bind as was decided. The scheduler reads a claim again when it has changed, and does not ask then
-        where it is allocated now; without an allocation the server refuses."""
+        """Reserve and bind as was decided. The scheduler reads a claim again when it has changed, and does
+        not ask then where it is allocated now; without an allocation the server refuses."""
         name, where = self.cycles.pop(uid)
         pod = self.api.find(PODS, name)
         if pod is None or pod["metadata"]["uid"] != uid or pod["metadata"].get("deletionTimestamp"):
@@ -947,8 +951,8 @@ class World:
     # --- what must hold
 
     def check_indices(self, controller: Controller, reconciler: Reconciler) -> None:
-        """What the controller kept by changes is what a full read makes of the same objects. In one term of two every few passes
-        are full, so that both ways of going on are followed."""
+        """What the controller kept by changes is what a full read makes of the same objects. In one term of
+        two every few passes are full, so that both ways of going on are followed."""
         if controller.reconciler is not reconciler or self.depth:
             return
         if reconciler.audit.differences or (self.full_passes is not None and self.full_passes.random() < 0.2):
@@ -1023,7 +1027,8 @@ class World:
         raise AssertionError("does not come to rest")
 
     def check_noes(self) -> None:
-        """A pod that the scheduler keeps off one node does not stay there for ever while the other is free for it."""
+        """A pod that the scheduler keeps off one node does not stay there for ever while the other is free
+        for it."""
         blocked = {pod["metadata"]["uid"] for pod in self.pods() if not pod["spec"].get("nodeName")} & {
             uid for uid, _ in self.blocked
         }
@@ -1055,7 +1060,8 @@ class World:
         return any(mine & _claim_names(other) for other in self.pods() if other is not pod)
 
     def would_take(self, where: str, pod: Object, own: list[Object]) -> bool:
-        """Whether the scheduler and the cards of a node have room for the pod, wherever its claims are now."""
+        """Whether the scheduler and the cards of a node have room for the pod, wherever its claims are
+        now."""
         mine = {claim["metadata"]["uid"] for claim in own}
         holders = [
             claim
@@ -1113,8 +1119,8 @@ class World:
                 self.ask_to_end(pod)
 
     def check_quiet(self) -> None:
-        """Nothing is lost: who has devices runs, who has none would not fit, nobody holds for nobody, and what
-        a late write gave out twice has been sorted out."""
+        """Nothing is lost: who has devices runs, who has none would not fit, nobody holds for nobody, and
+        what a late write gave out twice has been sorted out."""
         self.beyond = False
         self.check_claims()
         pods = self.pods()

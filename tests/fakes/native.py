@@ -1,4 +1,5 @@
-"""Building native programs for tests: by one process at a time, since tests that run side by side share what is built."""
+"""Building native programs for tests: by one process at a time, since tests that run side by side share what
+is built."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def parameters(
 def claim(
     number: int, *results: dict[str, Any], config: Sequence[dict[str, Any]] = (), name: str | None = None
 ) -> Object:
-    """Claim `team-a/claim-<number>` with a uid made of its number; not allocated when there are no results."""
+    """Claim `team-a/claim-<number>` with a uid made of its number; not allocated when there are no
+    results."""
     found: Object = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

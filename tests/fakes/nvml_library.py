@@ -1,4 +1,5 @@
-"""The fake libnvidia-ml.so.1 of native/test/nvml: built on the spot, fed with a machine, used by a process of its own.
+"""The fake libnvidia-ml.so.1 of native/test/nvml: built on the spot, fed with a machine, used by a process of
+its own.
 
 The real nvidia-ml-py loads it, so that what is tested is the path through ctypes, not a stand-in for it.
 """
@@ -50,7 +51,8 @@ class FakeNvml:
         }
 
     def describe(self, machine: Machine, **changes: dict[str, str]) -> None:
-        """What the library sees; ``changes`` replace lines of a GPU by its minor (``gpu0={"mig": "1 1"}``)."""
+        """What the library sees; ``changes`` replace lines of a GPU by its minor (``gpu0={"mig": "1
+        1"}``)."""
         lines = [f"driver {machine.driver_version}", f"cuda {machine.cuda_version}"]
         for gpu in machine.gpus:
             lines += described(gpu, changes.get(f"gpu{gpu.minor}", {}))
@@ -65,7 +67,8 @@ class FakeNvml:
             file.write(f"xid {nvml_bus_id(bus_id)} {number}\n")
 
     def processes(self, *lines: tuple[str, str, int, int | None]) -> None:
-        """The control file becomes a list of processes: UUID of the GPU or MIG device, compute, mps or graphics, pid, bytes."""
+        """The control file becomes a list of processes: UUID of the GPU or MIG device, compute, mps or
+        graphics, pid, bytes."""
         self.order(
             *(
                 f"process {uuid} {kind} {pid} {'-' if used is None else used}"

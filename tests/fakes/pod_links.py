@@ -1,4 +1,5 @@
-"""A host's network interfaces and RDMA devices, and those of its pods, without a kernel; it can fail at any step."""
+"""A host's network interfaces and RDMA devices, and those of its pods, without a kernel; it can fail at any
+step."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ HOST = "host"
 
 
 class FakeLinks:
-    """`where[(namespace, name)]` is an interface; `steps` are the changes that were made; `fail_at` makes one fail."""
+    """`where[(namespace, name)]` is an interface; `steps` are the changes that were made; `fail_at` makes one
+    fail."""
 
     def __init__(self, *names: str) -> None:
         self.where: dict[tuple[str, str], LinkState] = {

@@ -1,5 +1,5 @@
-"""The controller's process as it ships, but its Lease is over after 6 seconds instead of 15, so that a test can kill many
-leaders: `python -m tests.fakes.short_lease_controller --kubeconfig FILE --identity NAME`."""
+"""The controller's process as it ships, but its Lease is over after 6 seconds instead of 15, so that a test
+can kill many leaders: `python -m tests.fakes.short_lease_controller --kubeconfig FILE --identity NAME`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An API server for one Node and its ResourceSlices, with the ways in which a real one surprises a publisher."""
+"""An API server for one Node and its ResourceSlices, with the ways in which a real one surprises a
+publisher."""
 
 from __future__ import annotations
 

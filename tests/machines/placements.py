@@ -1,4 +1,5 @@
-"""Machines whose cards in MIG mode publish an instance at every free placement, as a node does that makes instances on demand."""
+"""Machines whose cards in MIG mode publish an instance at every free placement, as a node does that makes
+instances on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from koordra.topology.partitions import MigInstance
 
 
 def with_every_placement(machine: Machine) -> Machine:
-    """Besides its instances, one at each legal placement that none of them overlaps. Counters keep two of them from one claim."""
+    """Besides its instances, one at each legal placement that none of them overlaps. Counters keep two of
+    them from one claim."""
     return replace(machine, gpus=tuple(map(_cut, machine.gpus)))
 
 

@@ -1,4 +1,5 @@
-"""`make mutants`: every named mutant and a seeded sample of the others (`--all`: all); the last line is the verdict.
+"""`make mutants`: every named mutant and a seeded sample of the others (`--all`: all); the last line is the
+verdict.
 
 Ends 1 if fewer than 90 % die, or if one lives without a reason in benchmarks/results/mutants.md.
 """

@@ -1,4 +1,5 @@
-"""The modules in which a wrong character costs a tenant a device, by area. A package stands for the modules in it."""
+"""The modules in which a wrong character costs a tenant a device, by area. A package stands for the modules
+in it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def files(area: str) -> dict[str, Path]:
-    """Module -> its file. LookupError for a module that has moved, since otherwise nobody would judge it any more."""
+    """Module -> its file. LookupError for a module that has moved, since otherwise nobody would judge it any
+    more."""
     found: dict[str, Path] = {}
     for name in AREAS[area]:
         try:

@@ -1,10 +1,11 @@
-"""One pytest session, collected once: coverage tells which tests run which lines, and a fork for each mutant runs those.
+"""One pytest session, collected once: coverage tells which tests run which lines, and a fork for each mutant
+runs those.
 
-measure    all tests, in forks that share them out by file, with coverage of the judged files; a test that fails, or may
-           have a second try, judges nobody
-judge      a fork per mutant: the changed function gets its code in place, wherever it has been imported to (a constant is
-           put into every module that has it); then the tests that run a changed line, the fastest case of each test
-           function first, until one fails
+measure    all tests, in forks that share them out by file, with coverage of the judged files; a test that
+           fails, or may have a second try, judges nobody
+judge      a fork per mutant: the changed function gets its code in place, wherever it has been imported to (a
+           constant is put into every module that has it); then the tests that run a changed line, the fastest
+           case of each test function first, until one fails
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Judge:
         return 0
 
     def chosen(self, lines: Iterable[Line]) -> list[str]:
-        """The tests that run one of these lines: of each test function the fastest case first, within the budget."""
+        """The tests that run one of these lines: of each test function the fastest case first, within the
+        budget."""
         cases: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         for test in set[str]().union(*(self._tests[line] for line in lines)):
             cases[test.partition("[")[0]].append((self.seconds[test], test))
@@ -185,7 +187,8 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def _put_in_place(mutant: Mutant) -> None:
-    """Swap the code of the module's living functions for the mutant's, and forget what they have remembered."""
+    """Swap the code of the module's living functions for the mutant's, and forget what they have
+    remembered."""
     module = sys.modules[mutant.module]
     tree = mutant.applied()
     if mutant.constant is not None:
@@ -215,7 +218,8 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _rebind(module: types.ModuleType, tree: ast.Module, constant: str) -> None:
-    """Run the statement of a constant anew, and those of constants made of it, and put them where the old ones were."""
+    """Run the statement of a constant anew, and those of constants made of it, and put them where the old
+    ones were."""
     changed, names = {constant}, dict(vars(module))
     for name, statement, of in definitions(tree.body):
         read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

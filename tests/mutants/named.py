@@ -1,7 +1,8 @@
 """Errors that must be noticed, one by one: each has lived once, or would cost a tenant a device.
 
-Those that are a table's number or a bound are found by where they stand; the others are a text and what becomes of it. A text
-that is not there exactly once in its area is a LookupError: whoever changes the code says here what the error looks like now.
+Those that are a table's number or a bound are found by where they stand; the others are a text and what
+becomes of it. A text that is not there exactly once in its area is a LookupError: whoever changes the code
+says here what the error looks like now.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The errors: numbers by one, comparisons and their bounds, negations, and/or, sums, statements left out, None returned.
+"""The errors: numbers by one, comparisons and their bounds, negations, and/or, sums, statements left out,
+None returned.
 
-A mutant is a change of a syntax tree in place. Words for people (strings, messages of errors, log lines), types, defaults and
-decorators are left alone: what they say is judged elsewhere, or nowhere.
+A mutant is a change of a syntax tree in place. Words for people (strings, messages of errors, log lines),
+types, defaults and decorators are left alone: what they say is judged elsewhere, or nowhere.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ NO_VALUES: Final = {"annotation", "returns", "decorator_list", "args", "target",
 
 @dataclass(slots=True)
 class Mutant:
-    """One change. `where`: the function or the constant it is in; `lines`: a test that runs one of them may notice.
+    """One change. `where`: the function or the constant it is in; `lines`: a test that runs one of them may
+    notice.
 
-    `tree` is its module's, shared with other mutants until `applied` puts `value` into `holder`; so only one of a tree is
-    applied, in a process of its own.
+    `tree` is its module's, shared with other mutants until `applied` puts `value` into `holder`; so only one
+    of a tree is applied, in a process of its own.
     """
 
     area: str

@@ -1,4 +1,5 @@
-"""What holds for every input the allocator may be given: made-up machines and claims, checked by independent code."""
+"""What holds for every input the allocator may be given: made-up machines and claims, checked by independent
+code."""
 
 from __future__ import annotations
 
@@ -206,7 +207,8 @@ def test_finds_the_best_of_a_full_machine(objects: list[Dict]) -> None:
 
 @st.composite
 def nvlinked(draw: st.DrawFn) -> list[Dict]:
-    """One or two claims of one pod for whole or half cards of a machine with NVLink, of which some are taken."""
+    """One or two claims of one pod for whole or half cards of a machine with NVLink, of which some are
+    taken."""
     node = draw(wired(draw(st.sampled_from([4, 5, 6, 7, 8, 8, 8])), 0))
     counts = draw(st.sampled_from([(2,), (3,), (4,), (5,), (1, 2), (2, 2), (2, 3), (4, 2)]))
     amounts = draw(st.sampled_from([{}, {}, {"memory": "40Gi"}]))
@@ -234,7 +236,8 @@ def test_finds_the_best_over_nvlink(objects: list[Dict]) -> None:
 
 @st.composite
 def cut_machines(draw: st.DrawFn) -> list[Dict]:
-    """One or two cards in MIG mode beside up to two whole ones and NICs, of which some is taken; claims for slices."""
+    """One or two cards in MIG mode beside up to two whole ones and NICs, of which some is taken; claims for
+    slices."""
     slices, compute = draw(st.sampled_from([(4, 3), (4, 4), (3, 3)]))
     parts = [("4g", 0, slices, compute), ("1g", 0, 1, 1), *[("1g", at, 1, 1) for at in range(1, compute)]]
     parts += draw(st.lists(st.sampled_from([("2g", 0, 2, 2), ("2g", 1, 2, 1), ("1m", 2, 1, 1)]), unique=True))

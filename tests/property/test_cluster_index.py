@@ -1,4 +1,5 @@
-"""An index that is told of every change is what an index of the same objects is, and an engine that stands on it decides the same."""
+"""An index that is told of every change is what an index of the same objects is, and an engine that stands on
+it decides the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Legacy pods, any of them: a valid pod and claim come out, or a message; nothing else changes; a second pass changes nothing;
-and a claim asks for exactly what the dialect's own scheduler would have charged, worked out here a second time."""
+"""Legacy pods, any of them: a valid pod and claim come out, or a message; nothing else changes; a second pass
+changes nothing; and a claim asks for exactly what the dialect's own scheduler would have charged, worked out
+here a second time."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SETTINGS = in_a_cluster(Settings())
 RULES = Rules(datetime(2026, 1, 1, tzinfo=UTC), compile_error)
 
-# --- any pod ----------------------------------------------------------------------------------------------------------
+# --- any pod ------------------------------------------------------------------------------------------------
 
 RESOURCES = sorted({name.replace("*", "1g.5gb") for dialect in DIALECTS for name in dialect.resources})
 
@@ -232,7 +233,7 @@ def bare(manifest: Dict) -> Dict:
     return manifest
 
 
-# --- what the dialect's scheduler would have charged ------------------------------------------------------------------
+# --- what the dialect's scheduler would have charged --------------------------------------------------------
 
 ALL = "all"
 Charge = Counter[tuple[Any, int, bool]]
@@ -539,7 +540,7 @@ def test_equal_content_has_equal_names_and_other_content_others(manifest: Dict) 
     assert [json.dumps(obj) for obj in one.objects[1:]] == [json.dumps(obj) for obj in two.objects[1:]]
 
 
-# --- stored -------------------------------------------------------------------------------------------------------------
+# --- stored -------------------------------------------------------------------------------------------------
 
 DRESS: Dict = {"volumes": [{"name": "token-x1"}], "hostname": "h", "affinity": {"nodeAffinity": {}}, "nodeSelector": {"a": "b"}}  # fmt: skip
 

@@ -1,10 +1,11 @@
-"""The controller in a world of its own: random schedules of everything that can happen, replayed from their seed.
+"""The controller in a world of its own: random schedules of everything that can happen, replayed from their
+seed.
 
-`tests/fakes/model_world` has the world and what must hold. Most schedules run with a small exact allocator, so
-that many fit into a minute, on all processors; some run with the real one. `KOORDRA_EXAMPLES=N` (make soak) runs N further
-schedules with seeds of their own: drawn ones, or, with `KOORDRA_SOAK_FILE=PATH`, those that follow the number in that file,
-which is kept up to date, so that a soak can be stopped at any time and goes on where it was. `KOORDRA_SEED=N` runs one schedule
-and prints what happened in it.
+`tests/fakes/model_world` has the world and what must hold. Most schedules run with a small exact allocator,
+so that many fit into a minute, on all processors; some run with the real one. `KOORDRA_EXAMPLES=N` (make
+soak) runs N further schedules with seeds of their own: drawn ones, or, with `KOORDRA_SOAK_FILE=PATH`, those
+that follow the number in that file, which is kept up to date, so that a soak can be stopped at any time and
+goes on where it was. `KOORDRA_SEED=N` runs one schedule and prints what happened in it.
 """
 
 from __future__ import annotations

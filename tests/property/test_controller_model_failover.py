@@ -1,4 +1,5 @@
-"""Failover under load: the leader is killed in the middle of 1,000 claims, again and again; nothing is lost or doubled."""
+"""Failover under load: the leader is killed in the middle of 1,000 claims, again and again; nothing is lost
+or doubled."""
 
 from __future__ import annotations
 

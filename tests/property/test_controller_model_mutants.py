@@ -1,4 +1,5 @@
-"""The model is not blind: a controller with one safeguard taken away is caught within a few thousand schedules."""
+"""The model is not blind: a controller with one safeguard taken away is caught within a few thousand
+schedules."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ UNSEEN = "was changed by who had not seen what it was"
 
 
 def caught(what: str, *, last: int) -> None:
-    """One schedule fails for this reason: the one that did so `last`, or else the first from the beginning on."""
+    """One schedule fails for this reason: the one that did so `last`, or else the first from the beginning
+    on."""
     for seed in (last, *range(MOST)):
         try:
             one_schedule(seed)

@@ -1,7 +1,7 @@
 """Tables of sets of devices against the search: what a table takes, the search takes at that cost.
 
-The machines are those of the bounds' tests: uneven trees, devices without places, shares in use, MIG cards, every sort of NVLink.
-`make soak` tries more (KOORDRA_EXAMPLES).
+The machines are those of the bounds' tests: uneven trees, devices without places, shares in use, MIG cards,
+every sort of NVLink. `make soak` tries more (KOORDRA_EXAMPLES).
 """
 
 from __future__ import annotations

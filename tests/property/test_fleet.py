@@ -1,12 +1,13 @@
 """Adversarial life of a fleet: thousands of request classes on clusters that are soon full.
 
-One *chapter* is some thousand decisions on a cluster of its own, drawn from one number: classes that nobody asks for twice, a table
-that is learned meanwhile. After it, every key that the fleet keeps is computed afresh and must be equal, nothing may be over-committed,
-and what the fleet holds in memory must be bounded by nodes and classes.
+One *chapter* is some thousand decisions on a cluster of its own, drawn from one number: classes that nobody
+asks for twice, a table that is learned meanwhile. After it, every key that the fleet keeps is computed afresh
+and must be equal, nothing may be over-committed, and what the fleet holds in memory must be bounded by nodes
+and classes.
 
-`make soak` runs more and other chapters: KOORDRA_EXAMPLES / 100 of them, from a seed that is printed with the number of
-decisions. KOORDRA_SOAK_SEED=N starts from that chapter again, so that a long soak can be resumed where it stopped (each
-chapter prints its number before it begins).
+`make soak` runs more and other chapters: KOORDRA_EXAMPLES / 100 of them, from a seed that is printed with the
+number of decisions. KOORDRA_SOAK_SEED=N starts from that chapter again, so that a long soak can be resumed
+where it stopped (each chapter prints its number before it begins).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The policy on a fleet, over all nodes at once, is held to the engine: what the engine takes costs the fleet's least.
+"""The policy on a fleet, over all nodes at once, is held to the engine: what the engine takes costs the
+fleet's least.
 
-Requests for a GPU or a share of one arrive at a small cluster of two kinds of machines until it is full (several GPUs have a cost of
-their own, for where they stand on the machine). The engine decides each one. Then a fleet is made of the very same states: the key of
-the node that the engine took is the fleet's least, up to the rounding of one node's key, and on that node the state afterwards is the
-one that the fleet's own choice makes. What the engine refuses fits nowhere on the fleet.
+Requests for a GPU or a share of one arrive at a small cluster of two kinds of machines until it is full
+(several GPUs have a cost of their own, for where they stand on the machine). The engine decides each one.
+Then a fleet is made of the very same states: the key of the node that the engine took is the fleet's least,
+up to the rounding of one node's key, and on that node the state afterwards is the one that the fleet's own
+choice makes. What the engine refuses fits nowhere on the fleet.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ MACHINES = (
     replace(T4S, nics=()),
     replace(T4S, nics=(), gpus=tuple(replace(gpu, product_name="NVIDIA A10") for gpu in T4S.gpus[:2])),
 )
-"""Without switches: to keep those of a machine intact is a term of the engine that nodes of a trace do not have."""
+"""Without switches: to keep those of a machine intact is a term of the engine that nodes of a trace do not
+have."""
 MODELS = ("T4", "A10")
 OTHERS = [Request(2000, 4096, 2, 1000)] * 20 + [
     Request(2000, 4096, 1, 1000, (model,)) for model in MODELS[:1] * 20

@@ -1,7 +1,7 @@
 """Gangs in the model world: random schedules of everything that can happen, replayed from their seed.
 
-`tests/fakes/gang_world` has the jobs and what must hold of them. `KOORDRA_EXAMPLES=N` (make soak) runs N further schedules;
-`KOORDRA_SEED=N` runs one and prints what happened in it.
+`tests/fakes/gang_world` has the jobs and what must hold of them. `KOORDRA_EXAMPLES=N` (make soak) runs N
+further schedules; `KOORDRA_SEED=N` runs one and prints what happened in it.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 Two halves, each against an implementation that shares no code with the one tested:
 
-    packing   made-up trees of domains and nodes that take made-up counts: every way to give every node a count is tried, and
-              the score is added up from its definition
-    gangs     made-up machines with devices in use: every way to give every member a node is tried; whether members fit on a node
-              together is found by giving out devices one by one; the fewest rails by trying all sets of them
+    packing   made-up trees of domains and nodes that take made-up counts: every way to give every node a
+              count is tried, and the score is added up from its definition
+    gangs     made-up machines with devices in use: every way to give every member a node is tried; whether
+              members fit on a node together is found by giving out devices one by one; the fewest rails by
+              trying all sets of them
 
 `make soak` tries more (KOORDRA_EXAMPLES).
 """
@@ -43,7 +44,7 @@ from tests.unit.allocator.machines import (
 HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 
 
-# --- packing --------------------------------------------------------------------------------------------------------
+# --- packing ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -176,7 +177,7 @@ def test_no_spread_is_better_and_none_is_missed(hundred: int) -> None:
             assert judged(case, way) == found, (hundred, number, case, places)
 
 
-# --- gangs ----------------------------------------------------------------------------------------------------------
+# --- gangs --------------------------------------------------------------------------------------------------
 
 PIX, NODE = 1, 4
 """Levels of the made-up machines: below one switch, or only in one NUMA node (two steps above PXB)."""
@@ -184,7 +185,8 @@ PIX, NODE = 1, 4
 
 @dataclass(frozen=True)
 class Sort:
-    """A sort of member: `gpus` whole GPUs and `nics` NICs; `paired`: each GPU beside a NIC of its own, or not at all."""
+    """A sort of member: `gpus` whole GPUs and `nics` NICs; `paired`: each GPU beside a NIC of its own, or not
+    at all."""
 
     gpus: int
     nics: int
@@ -194,7 +196,8 @@ class Sort:
 
 @dataclass(frozen=True)
 class MadeNode:
-    """`free_gpus`, `free_nics`: the switches of those that nobody holds; NICs with their rail, by position; -1 is one that nobody knows."""
+    """`free_gpus`, `free_nics`: the switches of those that nobody holds; NICs with their rail, by position;
+    -1 is one that nobody knows."""
 
     name: str
     block: str
@@ -274,7 +277,8 @@ def member_of(name: str, sort: Sort) -> Member:
 
 @cache
 def devices_for(made: MadeNode, sorts: tuple[Sort, ...], rails: frozenset[int]) -> int | None:
-    """The least steps apart with which these members fit on the node together on these rails; None: not at all."""
+    """The least steps apart with which these members fit on the node together on these rails; None: not at
+    all."""
     if sum(sort.cores for sort in sorts) > made.cores:
         return None
     gpus = [at for at in made.gpus if at not in made.held_gpus]
@@ -408,7 +412,8 @@ def placed(
     fixed: dict[str, int],
     required: str | None,
 ) -> Any:
-    """The answer of `place_gang`, with every object in another order, and checked for devices that are given out twice."""
+    """The answer of `place_gang`, with every object in another order, and checked for devices that are given
+    out twice."""
     objects: list[Any] = [*device_classes()]
     for one in made:
         own, holders = objects_of(one)

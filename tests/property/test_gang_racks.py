@@ -1,11 +1,12 @@
-"""Racks joined by NVLink, NICs whose rail nobody knows, and the order of input: gangs against trying every seat.
+"""Racks joined by NVLink, NICs whose rail nobody knows, and the order of input: gangs against trying every
+seat.
 
-Written from what is promised, not from the code: members go into the fewest spines, then the fewest NVLink domains; a domain that nobody
-uses is not begun where another way is as good; then the fewest nodes, then the fewest rails. Every member's every choice of a node and of
-pairs of GPU and NIC there is tried.
+Written from what is promised, not from the code: members go into the fewest spines, then the fewest NVLink
+domains; a domain that nobody uses is not begun where another way is as good; then the fewest nodes, then the
+fewest rails. Every member's every choice of a node and of pairs of GPU and NIC there is tried.
 
-NICs without a rail are together on one that has no name. Neither the order of objects, nor that of members, nor what nodes are
-called may change how good the answer is; with the same names it is the same answer.
+NICs without a rail are together on one that has no name. Neither the order of objects, nor that of members,
+nor what nodes are called may change how good the answer is; with the same names it is the same answer.
 
 `make soak` tries more (KOORDRA_EXAMPLES).
 """
@@ -46,7 +47,8 @@ Seat = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Tray:
-    """A node of a rack: pairs of a GPU and the NIC beside it, by the NIC's rail (None: nobody knows), and those in use."""
+    """A node of a rack: pairs of a GPU and the NIC beside it, by the NIC's rail (None: nobody knows), and
+    those in use."""
 
     name: str
     spine: str

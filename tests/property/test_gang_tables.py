@@ -1,8 +1,10 @@
-"""The fast ways of placing gangs against the plain ones: tables of whole devices, tables of one class, counting before packing.
+"""The fast ways of placing gangs against the plain ones: tables of whole devices, tables of one class,
+counting before packing.
 
-The plain way is the one that was there first, and is still what is taken where the fast ones cannot tell: each kind of node is
-searched for each count (`NodeSearch`), tables are convolved shift by shift, and every set of rails is packed. Made-up clusters of nodes
-with holes in them are answered both ways. The answers have to be equal to the last device.
+The plain way is the one that was there first, and is still what is taken where the fast ones cannot tell:
+each kind of node is searched for each count (`NodeSearch`), tables are convolved shift by shift, and every
+set of rails is packed. Made-up clusters of nodes with holes in them are answered both ways. The answers have
+to be equal to the last device.
 
 `make soak` tries more (KOORDRA_EXAMPLES).
 """
@@ -60,7 +62,8 @@ def plainly() -> Iterator[None]:
 
 
 def sort_of_machine(draw: random.Random) -> list[dict[str, Any]]:
-    """Devices of a sort of machine: cards on switches and roots, NICs beside some of them, linked in some way."""
+    """Devices of a sort of machine: cards on switches and roots, NICs beside some of them, linked in some
+    way."""
     count = draw.choice((2, 4, 4, 6, 8))
     per_root, per_numa = draw.choice((1, 1, 2)), draw.choice((2, 4))
     links = draw.choice(("", "switch", "hopper", "bridges", "mesh"))

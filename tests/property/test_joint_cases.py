@@ -1,7 +1,8 @@
-"""Made-up cases of everything that upstream's allocator knows, held against an exhaustive search (`conformance/exhaustive.py`).
+"""Made-up cases of everything that upstream's allocator knows, held against an exhaustive search
+(`conformance/exhaustive.py`).
 
-FirstFit has to give the first legal choice in upstream's order, device by device; the scored policies have to agree on what is
-feasible and to give something legal. `make soak` tries more (KOORDRA_EXAMPLES).
+FirstFit has to give the first legal choice in upstream's order, device by device; the scored policies have to
+agree on what is feasible and to give something legal. `make soak` tries more (KOORDRA_EXAMPLES).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds of partial choices: never above what a completion costs, and never a reason to choose otherwise.
 
-Small made-up clusters of every sort (uneven trees, shares, MIG slices, NVLink, gates of scopes and partitions) are planned as
-they are and without bounds. `make soak` tries more (KOORDRA_EXAMPLES).
+Small made-up clusters of every sort (uneven trees, shares, MIG slices, NVLink, gates of scopes and
+partitions) are planned as they are and without bounds. `make soak` tries more (KOORDRA_EXAMPLES).
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def cluster(draw: random.Random, *, nodes: int, most: int = 4, requests: int = 3
 
 @contextmanager
 def without_bounds() -> Iterator[list[bool]]:
-    """Nodes in order of their names, searched as if nothing were known of what remains. What it gives tells which of them gave up before the end."""
+    """Nodes in order of their names, searched as if nothing were known of what remains. What it gives tells
+    which of them gave up before the end."""
     gave_up: list[bool] = []
     run = Search.run
 
@@ -160,7 +161,8 @@ def costs(found: Plan) -> dict[str, int]:
 
 
 def learned(draw: random.Random) -> Learned:
-    """What some workload may have taught: holes that any size may leave, NICs, cores, several GPUs, slices that are wanted."""
+    """What some workload may have taught: holes that any size may leave, NICs, cores, several GPUs, slices
+    that are wanted."""
     sizes = [step for step in range(101) if draw.random() < 0.2]
     holes = tuple(10_000 * step if step in sizes else draw.choice((0, 2_000 * step)) for step in range(101))
     parts = (Demand(100, draw.choice((0, 600_000))), Demand(50, draw.choice((0, 300_000))))

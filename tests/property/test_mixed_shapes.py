@@ -1,10 +1,12 @@
 """Small nodes on which all shapes of devices and claims meet, held against every assignment that there is.
 
-What the other tests keep apart comes together here: devices of several drivers, pools and counter sets beside each other (also shared ones
-that take of counters), parts of the tree that are missing or cross, NVLink, amounts with request policies, taints, devices in use; and
-claims with alternatives, `All`, admin access, constraints and JointAllocations. Whether an assignment is legal is told here, plainly, of
-the complete assignment; only what a request takes of a device by itself, and the cost, are the allocator's own. FirstFit has to give the first
-one in upstream's order, every other policy one of the least cost. `make soak` tries more (KOORDRA_EXAMPLES).
+What the other tests keep apart comes together here: devices of several drivers, pools and counter sets beside
+each other (also shared ones that take of counters), parts of the tree that are missing or cross, NVLink,
+amounts with request policies, taints, devices in use; and claims with alternatives, `All`, admin access,
+constraints and JointAllocations. Whether an assignment is legal is told here, plainly, of the complete
+assignment; only what a request takes of a device by itself, and the cost, are the allocator's own. FirstFit
+has to give the first one in upstream's order, every other policy one of the least cost. `make soak` tries
+more (KOORDRA_EXAMPLES).
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ BROKEN = {"key": "broken", "value": "a", "effect": "NoSchedule"}
 class Maker:
     """One random node and its claims. Everything is drawn from `self.draw`.
 
-    `tight`: many parts that look alike and share few counters, so that much hangs on which of them is taken. `bare`: they have
-    no place but a NUMA node. `crossed`: places are missing, or do not nest.
+    `tight`: many parts that look alike and share few counters, so that much hangs on which of them is taken.
+    `bare`: they have no place but a NUMA node. `crossed`: places are missing, or do not nest.
     """
 
     def __init__(self, seed: int) -> None:
@@ -78,7 +80,7 @@ class Maker:
     def maybe(self, chance: float) -> bool:
         return self.draw.random() < chance
 
-    # --- devices --------------------------------------------------------------------------------------------------------
+    # --- devices --------------------------------------------------------------------------------------------
 
     def place(self, number: int) -> Dict:
         if self.bare:
@@ -239,7 +241,7 @@ class Maker:
         holder = machines.claim("held", namespace="elsewhere")
         return [machines.allocated(holder, {"devices": {"results": results}})] if results else []
 
-    # --- claims -------------------------------------------------------------------------------------------------------------
+    # --- claims ---------------------------------------------------------------------------------------------
 
     def body(self, kind: str) -> Dict:
         found: Dict = {"deviceClassName": f"{kind}.koordra.io" if kind != "part" else "part"}
@@ -287,7 +289,8 @@ class Maker:
         for index in range(self.draw.choice([2, 2, 3] if self.tight else [1, 1, 2, 2, 3])):
             name = f"r{index}"
             if self.maybe(0.2):
-                # Of one sort: what a JointAllocation pairs depends on what a request may get, not on what it gets.
+                # Of one sort: what a JointAllocation pairs depends on what a request may get, not on what it
+                # gets.
                 nics = self.draw.choice(kinds) in ("nic", "vf")
                 sort = [kind for kind in kinds if (kind in ("nic", "vf")) == nics]
                 subs = [
@@ -363,7 +366,7 @@ class Exhaustive:
         honors = self.info.devices.honors_partitions
         return NodeState(self.info.pools, self.taken, self.features, honors_partitions=honors)
 
-    # --- what a request may have by itself --------------------------------------------------------------------------------
+    # --- what a request may have by itself ------------------------------------------------------------------
 
     def serves(self, wanted: RequestAlternative, device: int) -> bool:
         state = self.state
@@ -383,7 +386,8 @@ class Exhaustive:
         yield from itertools.combinations(serving, wanted.spec.count)
 
     def choices(self) -> list[Choice] | None:
-        """All that the requests may have each by itself, in upstream's order; None where these are too many."""
+        """All that the requests may have each by itself, in upstream's order; None where these are too
+        many."""
         options = [
             [(wanted, devices) for wanted in request.alternatives for devices in self.sets(wanted)]
             for request in self.requests
@@ -393,7 +397,7 @@ class Exhaustive:
             total *= len(one)
         return None if total > MOST else [one for one in itertools.product(*options) if self.is_legal(one)]
 
-    # --- what they may have together --------------------------------------------------------------------------------------
+    # --- what they may have together ------------------------------------------------------------------------
 
     def is_legal(self, choice: Choice) -> bool:
         """But for JointAllocations."""
@@ -516,7 +520,7 @@ class Exhaustive:
             return set(gpus) <= set(nics)
         return not Counter(gpus) - Counter(nics)
 
-    # --- the answers ----------------------------------------------------------------------------------------------------------
+    # --- the answers ----------------------------------------------------------------------------------------
 
     def of_least_relaxation(self, choices: Sequence[Choice]) -> tuple[int, list[Choice]]:
         """How far Preferred scopes have to be widened in all, and what is legal then, in upstream's order."""

@@ -23,7 +23,8 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Settings of the processes that commands would have run; neither signals, logs nor a cluster are touched."""
+    """Settings of the processes that commands would have run; neither signals, logs nor a cluster are
+    touched."""
     found: list[Any] = []
     monkeypatch.setattr(process, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)

@@ -7,5 +7,6 @@ serving/http ──> serving/routes ──> storage/registry ──> storage/sto
                       │                  └── fields/: strict decoding, defaults
                       └── serving/: discovery, openapi, tables: what kubectl asks for; watches with bookmarks and 410 Gone
 
-resources: the kinds that are served; requests: a request taken apart; status: refusals; server: all of it on a socket
+resources: the kinds that are served; requests: a request taken apart; status: refusals; server: all of it on
+a socket
 """

@@ -1,6 +1,7 @@
 """What is served: kinds with their short names, categories and subresources.
 
-`SERVED` are the built-in kinds, some of them behind a feature gate; what CustomResourceDefinitions add is in custom.py.
+`SERVED` are the built-in kinds, some of them behind a feature gate; what CustomResourceDefinitions add is in
+custom.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One resource. `type_name` is its field table; `stored` where its objects are kept (two event APIs share theirs)."""
+    """One resource. `type_name` is its field table; `stored` where its objects are kept (two event APIs share
+    theirs)."""
 
     kind: Kind
     type_name: str

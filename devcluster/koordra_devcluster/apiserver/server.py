@@ -1,7 +1,7 @@
 """One API server: state file, first objects, HTTP, kubeconfig.
 
-Whoever starts it a second time on the same directory gets the same token, the same port where it is still free, and all
-objects, so that clients only have to reconnect.
+Whoever starts it a second time on the same directory gets the same token, the same port where it is still
+free, and all objects, so that clients only have to reconnect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ EVENT_LIFETIME: Final = timedelta(hours=1)
 
 
 class ApiServer:
-    """`directory` holds the state (`apiserver.db`); `compile_cel` answers why a CEL expression does not compile, or None.
+    """`directory` holds the state (`apiserver.db`); `compile_cel` answers why a CEL expression does not
+    compile, or None.
 
     `audit`: a file for who asked for what. `gates`: feature gates that are off by default and on here."""
 
@@ -101,8 +102,9 @@ class ApiServer:
 def kubeconfig(url: str, token: str) -> Object:
     """The kubeconfig document (JSON is YAML).
 
-    kubectl sends bearer tokens over TLS only, and the standard library cannot make a certificate; so the token also stands in
-    the URL as a password, which every HTTP client sends. It never leaves the loopback interface.
+    kubectl sends bearer tokens over TLS only, and the standard library cannot make a certificate; so the
+    token also stands in the URL as a password, which every HTTP client sends. It never leaves the loopback
+    interface.
     """
     name = "koordra-devcluster"
     scheme, _, address = url.partition("://")

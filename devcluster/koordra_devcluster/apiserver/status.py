@@ -1,6 +1,7 @@
 """What the server says when it says no: `Status` objects with reason, code and causes.
 
-Texts follow k8s.io/apimachinery (`errors` and `util/validation/field`), because people and programs read them.
+Texts follow k8s.io/apimachinery (`errors` and `util/validation/field`), because people and programs read
+them.
 """
 
 from __future__ import annotations

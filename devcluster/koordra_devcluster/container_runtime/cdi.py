@@ -1,12 +1,14 @@
 """CDI as the runtime reads it: a strict loader and the injection into a container's spec.
 
-Every *.json and *.yaml of the directories is loaded (no recursion). A file that breaks a rule is refused as a whole and its
-problem remembered; the others are not affected. A device id that two files of the same directory declare is dropped from
-both: nobody can say which was meant. A directory named later wins over an earlier one.
+Every *.json and *.yaml of the directories is loaded (no recursion). A file that breaks a rule is refused as a
+whole and its problem remembered; the others are not affected. A device id that two files of the same
+directory declare is dropped from both: nobody can say which was meant. A directory named later wins over an
+earlier one.
 
-Injection takes fully qualified ids `vendor/class=device`. One id that cannot be resolved fails the container. The edits of a
-file go in once, before those of its devices. Environment variables replace, mounts replace by destination, every block or
-character node brings its allow rule; a node without type and numbers is looked at on the host when the container is made.
+Injection takes fully qualified ids `vendor/class=device`. One id that cannot be resolved fails the container.
+The edits of a file go in once, before those of its devices. Environment variables replace, mounts replace by
+destination, every block or character node brings its allow rule; a node without type and numbers is looked at
+on the host when the container is made.
 
 Rules as in the Go package tags.cncf.io/container-device-interface (CDI 1.1.0).
 """
@@ -160,7 +162,8 @@ def _numbers(node: Mapping[str, Any], host_device: Callable[[Path], HostDevice])
 def host_device(path: Path) -> HostDevice:
     """Type and numbers of a device node, links not followed.
 
-    A regular file with the text `c MAJOR:MINOR` stands for a node of a machine that is made up. Raises CDIError.
+    A regular file with the text `c MAJOR:MINOR` stands for a node of a machine that is made up. Raises
+    CDIError.
     """
     try:
         found = path.lstat()

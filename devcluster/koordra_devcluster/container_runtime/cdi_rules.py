@@ -1,8 +1,8 @@
 """When a CDI spec file is valid: names, versions, strict fields, edits. One broken rule refuses the file.
 
-The declared version must be known and at least what the used fields need: 0.4 mount.type, 0.5 deviceNode.hostPath and device
-names that start with a digit, 0.6 annotations and dots in the class, 0.7 intelRdt and additionalGids, 1.1 netDevices and the
-newer intelRdt fields.
+The declared version must be known and at least what the used fields need: 0.4 mount.type, 0.5
+deviceNode.hostPath and device names that start with a digit, 0.6 annotations and dots in the class, 0.7
+intelRdt and additionalGids, 1.1 netDevices and the newer intelRdt fields.
 """
 
 from __future__ import annotations

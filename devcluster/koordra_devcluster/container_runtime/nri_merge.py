@@ -1,9 +1,11 @@
-"""How the runtime puts together what several NRI plugins ask for one container, and works the result into its spec.
+"""How the runtime puts together what several NRI plugins ask for one container, and works the result into its
+spec.
 
-Plugins run in the order of their index; each sees the container as the earlier ones changed it. Whatever two of them claim is
-a conflict that fails the creation. A key with a leading `-` removes: it releases the claim of an earlier plugin, and for
-annotations, mounts, namespaces, sysctls and network devices also takes away what the container had itself. For environment
-variables and device nodes it does not: what was in the container's own spec stays (a known gap of real runtimes).
+Plugins run in the order of their index; each sees the container as the earlier ones changed it. Whatever two
+of them claim is a conflict that fails the creation. A key with a leading `-` removes: it releases the claim
+of an earlier plugin, and for annotations, mounts, namespaces, sysctls and network devices also takes away
+what the container had itself. For environment variables and device nodes it does not: what was in the
+container's own spec stays (a known gap of real runtimes).
 """
 
 from __future__ import annotations
@@ -216,7 +218,8 @@ class Collected:
 
 
 def apply(spec: ContainerSpec, adjust: nri_pb2.ContainerAdjustment) -> None:
-    """Work the merged adjustment into the spec, except for CDI devices (the caller injects those after `env` and `hooks`)."""
+    """Work the merged adjustment into the spec, except for CDI devices (the caller injects those after `env`
+    and `hooks`)."""
     for key, value in adjust.annotations.items():
         if key.startswith("-"):
             spec.annotations.pop(key[1:], None)

@@ -29,7 +29,8 @@ def pod_message(sandbox: Mapping[str, Any]) -> nri_pb2.PodSandbox:
 
 
 def container_message(record: Mapping[str, Any], spec: ContainerSpec | None = None) -> nri_pb2.Container:
-    """`spec` while the container is being created; afterwards its record says it all. CDI names are not told to plugins."""
+    """`spec` while the container is being created; afterwards its record says it all. CDI names are not told
+    to plugins."""
     devices = list(spec.devices.values()) if spec else [DeviceNode(**node) for node in record["deviceNodes"]]
     rules = spec.device_rules if spec else [DeviceRule(**rule) for rule in record["deviceRules"]]
     mounts = spec.mounts if spec else [Mount(**mount) for mount in record["mounts"]]

@@ -1,13 +1,14 @@
-"""The runtime side of NRI: accepts plugins on a unix socket, tells them of pods and containers, collects what they ask for.
+"""The runtime side of NRI: accepts plugins on a unix socket, tells them of pods and containers, collects what
+they ask for.
 
     accept (one at a time) ─> RegisterPlugin ─> Configure ─> Synchronize ─> events, in the order of the plugins' indices
 
-Failing is as in real runtimes: a plugin that does not answer within the request timeout, or whose connection breaks, is dropped
-and the operation goes on **without** it; a plugin that answers with an error fails the operation and stays. With
-`required_plugins` a container is not created when one of them was not asked.
+Failing is as in real runtimes: a plugin that does not answer within the request timeout, or whose connection
+breaks, is dropped and the operation goes on **without** it; a plugin that answers with an error fails the
+operation and stays. With `required_plugins` a container is not created when one of them was not asked.
 
-Events go out as the dedicated RPCs of NRI 0.12 and, where the plugin says UNIMPLEMENTED, as StateChange; `dedicated=False` is
-an older runtime that knows StateChange only.
+Events go out as the dedicated RPCs of NRI 0.12 and, where the plugin says UNIMPLEMENTED, as StateChange;
+`dedicated=False` is an older runtime that knows StateChange only.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ Updater = Callable[[nri_pb2.ContainerUpdate], bool]
 
 @dataclass(frozen=True, slots=True)
 class NriSettings:
-    """Timeouts in seconds, longer than those of real runtimes (5 and 2): a whole cluster shares one machine, which may be
-    busy. `version`: the NRI version told to plugins ("" before 0.12)."""
+    """Timeouts in seconds, longer than those of real runtimes (5 and 2): a whole cluster shares one machine,
+    which may be busy. `version`: the NRI version told to plugins ("" before 0.12)."""
 
     registration_timeout: float = 30.0
     request_timeout: float = 30.0
@@ -63,7 +64,8 @@ class NriSettings:
 
 @dataclass(slots=True)
 class _Plugin:
-    """One connection. `name` and `index` are known once it has registered; `by_state_change`: methods it does not have."""
+    """One connection. `name` and `index` are known once it has registered; `by_state_change`: methods it does
+    not have."""
 
     trunk: Trunk | None = None
     client: Client | None = None
@@ -83,7 +85,8 @@ class _Plugin:
 
 
 class NriRuntime:
-    """`inventory` gives the pods and containers for Synchronize; `update` applies container updates that plugins ask for."""
+    """`inventory` gives the pods and containers for Synchronize; `update` applies container updates that
+    plugins ask for."""
 
     def __init__(
         self, path: Path, *, inventory: Inventory, update: Updater, settings: NriSettings | None = None

@@ -1,11 +1,13 @@
 """The runtime's end of an NRI connection: multiplexed streams, ttrpc both ways.
 
-    mux frame    u32 connection | u32 length | payload              connection 1: we call the plugin, 2: the plugin calls us
+    mux frame    u32 connection | u32 length | payload              connection 1: we call the plugin, 2: the
+                                                                    plugin calls us
     ttrpc frame  u32 length | u32 stream | u8 type | u8 flags | data     type 1 request, 2 response
 
-The reader behaves like the Go runtime's, traps included: a payload is read whole into the buffer of whoever reads, and a
-buffer that is too small ends the connection. Headers are read through a 4096-byte buffer, so a message's first frame may hold
-at most 4096 bytes; what is left is read straight into a buffer of its size, so it may come in one frame. We write that way.
+The reader behaves like the Go runtime's, traps included: a payload is read whole into the buffer of whoever
+reads, and a buffer that is too small ends the connection. Headers are read through a 4096-byte buffer, so a
+message's first frame may hold at most 4096 bytes; what is left is read straight into a buffer of its size, so
+it may come in one frame. We write that way.
 """
 
 from __future__ import annotations

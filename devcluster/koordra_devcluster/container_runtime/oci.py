@@ -1,4 +1,5 @@
-"""The part of an OCI container spec that the runtime double keeps: what CDI and NRI change, and who asked for it."""
+"""The part of an OCI container spec that the runtime double keeps: what CDI and NRI change, and who asked for
+it."""
 
 from __future__ import annotations
 

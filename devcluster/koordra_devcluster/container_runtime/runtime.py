@@ -1,20 +1,25 @@
-"""The container runtime double: sandboxes and containers are records on disk, put together by the rules of CDI and NRI.
+"""The container runtime double: sandboxes and containers are records on disk, put together by the rules of
+CDI and NRI.
 
     create:  pod's container ─> spec ─> CDI devices from the kubelet ─> NRI plugins ─> adjustments ─> record
-    No process is started. A container "runs" until it is stopped, or, for `sleep SECONDS`, until that time is over.
+    No process is started. A container "runs" until it is stopped, or, for `sleep SECONDS`, until that time is
+    over.
 
 Records survive the runtime's death, as containers survive containerd's:
 
     <dir>/sandboxes/<id>.json    {"id","pod":{"namespace","name","uid","labels","annotations"},"state":"ready"|"notready"}
     <dir>/containers/<id>.json   {"pod":{"namespace","name","uid"}, "container": its name, "node",
-                                  "cdiDevices":["vendor/class=name"], "env":{}, "state":"created"|"running"|"exited",
-                                  "deviceNodes":[{"path","type","major","minor"}], "mounts":[{"destination","source","type","options"}],
-                                  "deviceRules":[{"allow","type","major","minor","access"}], "rlimits":[{"type","hard","soft"}],
-                                  "resources":{}, "annotations":{}, "netDevices":{}, "hooks":[], "id","sandbox","attempt",
+                                  "cdiDevices":["vendor/class=name"], "env":{},
+                                  "state":"created"|"running"|"exited",
+                                  "deviceNodes":[{"path","type","major","minor"}],
+                                  "mounts":[{"destination","source","type","options"}],
+                                  "deviceRules":[{"allow","type","major","minor","access"}],
+                                  "rlimits":[{"type","hard","soft"}], "resources":{}, "annotations":{},
+                                  "netDevices":{}, "hooks":[], "id","sandbox","attempt",
                                   "createdAt","startedAt","finishedAt","exitCode"}
 
-Files are replaced in one step; whoever reads one (`koordra demo` does) sees a whole record. A container that cannot be created
-leaves no record.
+Files are replaced in one step; whoever reads one (`koordra demo` does) sees a whole record. A container that
+cannot be created leaves no record.
 """
 
 from __future__ import annotations
@@ -58,7 +63,8 @@ class ContainerConfig:
 
 
 class ContainerRuntime:
-    """`directory`: records. `cdi_directories`: later ones win. `host_dev`: the machine's /dev, for privileged containers.
+    """`directory`: records. `cdi_directories`: later ones win. `host_dev`: the machine's /dev, for privileged
+    containers.
 
     `nri_socket` None: NRI is off.
     """

@@ -1,8 +1,9 @@
 """Owners, namespaces and default service accounts: what other loops of kube-controller-manager do.
 
-An object goes when every owner it names is gone (same kind, name and uid). An owner that is deleted with propagationPolicy
-Foreground stays until those that block it are gone; with Orphan, they lose their reference to it instead. A terminating
-namespace loses its contents and then its own finalizer. A new namespace gets the service account `default`.
+An object goes when every owner it names is gone (same kind, name and uid). An owner that is deleted with
+propagationPolicy Foreground stays until those that block it are gone; with Orphan, they lose their reference
+to it instead. A terminating namespace loses its contents and then its own finalizer. A new namespace gets the
+service account `default`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ LOOK_AGAIN: Final = 0.5
 
 
 class GarbageLoops:
-    """Owner references, terminating namespaces and default service accounts over shared informers (kinds: WATCHED)."""
+    """Owner references, terminating namespaces and default service accounts over shared informers (kinds:
+    WATCHED)."""
 
     def __init__(self, client: KubeClient, informers: Informers) -> None:
         self._client = client

@@ -16,7 +16,8 @@ log = get_logger(__name__)
 
 
 class Recorder:
-    """Writes core/v1 Events as one component (`default-scheduler`, `kubelet`). An event that fails is only logged."""
+    """Writes core/v1 Events as one component (`default-scheduler`, `kubelet`). An event that fails is only
+    logged."""
 
     def __init__(self, client: KubeClient, component: str, *, host: str = "") -> None:
         self._client = client

@@ -1,7 +1,7 @@
 """Keys to work on, for the loops of the development cluster.
 
-A key waits at most once, is never worked on by two threads at a time, and comes again after a growing delay when the work
-failed. An idle queue sleeps on a condition; nothing polls.
+A key waits at most once, is never worked on by two threads at a time, and comes again after a growing delay
+when the work failed. An idle queue sleeps on a condition; nothing polls.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class WorkQueue:
                     self.add(key, after=again)
 
     def _take(self) -> str | None:
-        """The next key that is due and idle; None after a while, so that the caller can look at its stop event."""
+        """The next key that is due and idle; None after a while, so that the caller can look at its stop
+        event."""
         with self._changed:
             while self._heap and self._heap[0][0] <= time.monotonic():
                 due, _, key = heapq.heappop(self._heap)

@@ -1,7 +1,8 @@
 """`koordra demo`: a whole cluster on this machine, from manifest to container.
 
-Every koordra component runs as its own process over real sockets. What stands in for the rest is the development double
-(`koordra devcluster`): API server, scheduler, kubelet, container runtime, and machines that exist only as files.
+Every koordra component runs as its own process over real sockets. What stands in for the rest is the
+development double (`koordra devcluster`): API server, scheduler, kubelet, container runtime, and machines
+that exist only as files.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def command(
     """A whole cluster on this machine: made-up GPUs and NICs, real sockets, every koordra component.
 
     With --jobs the nodes, manifests and what has to happen are those of deploy/examples/three-jobs.
-    Ends with exit code 0 only if everything that is not annotated koordra.io/demo-expect=Pending was placed and prepared.
+    Ends with exit code 0 only if everything that is not annotated koordra.io/demo-expect=Pending was placed
+    and prepared.
     """
     from koordra.process import stop_on_signals
 
@@ -123,7 +125,8 @@ def command(
 
 
 def _layout(folder: Path | None, nodes: tuple[str, ...]) -> Layout:
-    """A fresh folder whose sockets' paths fit; what an earlier run left in `folder` is removed, nothing else is."""
+    """A fresh folder whose sockets' paths fit; what an earlier run left in `folder` is removed, nothing else
+    is."""
     from koordra.errors import InvalidInput
     from koordra_devcluster.demo.run import Layout
 

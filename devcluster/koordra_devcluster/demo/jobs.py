@@ -4,8 +4,9 @@
     finetune   three nodes; as long as pretrain runs it has nothing, then all
     elastic    one node at the least; starts on what is left, and grows to three
 
-The story is over when pretrain has ended, finetune runs, elastic has grown, and everything that was to be seen on the way was
-seen: finetune with nothing while pretrain ran, elastic with fewer members than in the end. What was not seen is what is missing.
+The story is over when pretrain has ended, finetune runs, elastic has grown, and everything that was to be
+seen on the way was seen: finetune with nothing while pretrain ran, elastic with fewer members than in the
+end. What was not seen is what is missing.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Story:
         return found
 
     def _see_halves(self, placed: Mapping[str, Sequence[Object]]) -> None:
-        """Allocations are written one by one, so a part may be seen for a moment; pods that run are no moment."""
+        """Allocations are written one by one, so a part may be seen for a moment; pods that run are no
+        moment."""
         if len(placed[SECOND]) < SIZES[SECOND] and any(_phase(pod) == "Running" for pod in placed[SECOND]):
             self.halves.append(SECOND)
 

@@ -1,4 +1,5 @@
-"""The demo's manifests: read strictly, applied in an order that works, refusals kept with the object they belong to."""
+"""The demo's manifests: read strictly, applied in an order that works, refusals kept with the object they
+belong to."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def device_classes(folder: Path) -> list[Object]:
 
 
 def read(path: Path) -> Iterator[Object]:
-    """Every object of a YAML or JSON file, Lists taken apart. Raises InvalidManifest naming file and place."""
+    """Every object of a YAML or JSON file, Lists taken apart. Raises InvalidManifest naming file and
+    place."""
     try:
         documents: list[Any] = list(yaml.load_all(path.read_text(), Loader=_JsonLoader))
     except OSError as error:
@@ -111,8 +113,8 @@ def _objects(document: object, *, where: str) -> Iterator[Object]:
 def apply(client: KubeClient, manifests: Iterable[Object], *, rest: Callable[[], object]) -> list[Refused]:
     """Create every object; what the server refuses is returned, and does not stop the others.
 
-    What pods refer to goes first. While the server is away `rest` is called and the same object is tried again; `rest`
-    raises to end that.
+    What pods refer to goes first. While the server is away `rest` is called and the same object is tried
+    again; `rest` raises to end that.
     """
     refused = []
     for manifest in sorted(manifests, key=_rank):
@@ -123,7 +125,8 @@ def apply(client: KubeClient, manifests: Iterable[Object], *, rest: Callable[[],
 
 
 def _create(client: KubeClient, manifest: Object, *, rest: Callable[[], object]) -> str | None:
-    """The server's reason for not taking it. An object whose creation went unanswered may be there already."""
+    """The server's reason for not taking it. An object whose creation went unanswered may be there
+    already."""
     kind = _kind(manifest)
     if kind is None:
         known = ", ".join(f"{entry.api_version} {entry.kind}" for entry in kinds.ALL)

@@ -1,8 +1,8 @@
 """The demo's processes: started, watched, started again when they die, and ended together.
 
-A process that dies is started again with the same arguments, as systemd or the kubelet would do it: at once the first time,
-after a growing pause when it keeps dying. Children get a process group of their own, so that Ctrl-C reaches the demo alone,
-and they end by themselves when the demo is killed (process.py).
+A process that dies is started again with the same arguments, as systemd or the kubelet would do it: at once
+the first time, after a growing pause when it keeps dying. Children get a process group of their own, so that
+Ctrl-C reaches the demo alone, and they end by themselves when the demo is killed (process.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the demo shows at the end, read from the cluster's objects and from what each container finally got.
 
-`observe` reads the objects once; everything else here is a function of that observation. A claim is *done* when it is
-allocated and every pod that uses it runs. Claims that are not done are given to `plan()`, the same function that the
-controller asks, whose reasons are the report's.
+`observe` reads the objects once; everything else here is a function of that observation. A claim is *done*
+when it is allocated and every pod that uses it runs. Claims that are not done are given to `plan()`, the same
+function that the controller asks, whose reasons are the report's.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def may_wait(observation: Observation, claim: Object) -> bool:
 
 
 def outstanding(observation: Observation) -> list[str]:
-    """What has still to happen, as sentences: claims to be allocated, pods to run, template claims to appear."""
+    """What has still to happen, as sentences: claims to be allocated, pods to run, template claims to
+    appear."""
     claims = [
         f"{objects.describe(claim)} is not allocated"
         for claim in observation.claims
@@ -221,7 +222,8 @@ def _placed_entry(
 
 
 def worst_level(claim: Object, slices: Iterable[Object]) -> str | None:
-    """The worst GPU-NIC level of a claim that has its allocation, from published attributes; None without NIC or GPU."""
+    """The worst GPU-NIC level of a claim that has its allocation, from published attributes; None without NIC
+    or GPU."""
     allocation, given = Allocation.of_claim(claim), list(slices)
     held = {result.device for result in allocation.results} if allocation else set()
     inventory, nodes = read_inventory(given), {str(one["spec"].get("nodeName") or "") for one in given}
@@ -270,7 +272,8 @@ def containers(nodes: Iterable[Path]) -> list[dict[str, Any]]:
 def document(
     observation: Observation, refused: Iterable[Refused], *, nodes: Mapping[str, str], folders: Iterable[Path]
 ) -> dict[str, Any]:
-    """The whole report as one JSON document. `nodes`: node name -> preset; `folders`: the nodes' directories."""
+    """The whole report as one JSON document. `nodes`: node name -> preset; `folders`: the nodes'
+    directories."""
     return {
         "nodes": [{"name": name, "preset": preset} for name, preset in nodes.items()],
         "claims": placed(observation),

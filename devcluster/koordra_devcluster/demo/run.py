@@ -2,8 +2,9 @@
 
     made-up machines on disk ─> control plane ─> kubelets, koordra's processes ─> DeviceClasses, manifests ─> settled?
 
-The run is settled when everything that is expected to run does, or when every node publishes its devices and `plan()` goes
-on saying, for a few seconds, that what is left cannot be placed. All the while processes that die are started again.
+The run is settled when everything that is expected to run does, or when every node publishes its devices and
+`plan()` goes on saying, for a few seconds, that what is left cannot be placed. All the while processes that
+die are started again.
 """
 
 from __future__ import annotations

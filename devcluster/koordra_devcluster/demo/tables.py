@@ -16,7 +16,8 @@ _SHOWN_ENV = ("CUDA_VISIBLE_DEVICES", "NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "
 
 
 def show(shown: Mapping[str, Any]) -> None:
-    """Who has what, where and how near; what each container got; who waits and why; jobs, where there are any."""
+    """Who has what, where and how near; what each container got; who waits and why; jobs, where there are
+    any."""
     if "jobs" in shown:
         _jobs(shown)
     _heading("Claims")

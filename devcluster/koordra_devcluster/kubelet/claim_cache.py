@@ -1,7 +1,8 @@
 """Claims that this kubelet has prepared, and for which pods: in memory, and on disk as `dra_manager_state`.
 
-A second pod that shares a claim finds it prepared and triggers no call. Whether a claim *is* prepared is known in memory only:
-after a restart the next pod that needs it makes the kubelet call the driver again, which has to cope.
+A second pod that shares a claim finds it prepared and triggers no call. Whether a claim *is* prepared is
+known in memory only: after a restart the next pod that needs it makes the kubelet call the driver again,
+which has to cope.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class PreparedDevice:
 
 @dataclass(slots=True, eq=False)
 class ClaimInfo:
-    """A claim on this node: its users and, per driver, what Prepare answered. `lock`: held while drivers are called."""
+    """A claim on this node: its users and, per driver, what Prepare answered. `lock`: held while drivers are
+    called."""
 
     namespace: str
     name: str

@@ -16,7 +16,8 @@ _NONBLOCK: Final = 0o4000
 
 
 class DirectoryWatch:
-    """Names that appear in or vanish from `path` wake `wait`; what there is has to be listed by the caller."""
+    """Names that appear in or vanish from `path` wake `wait`; what there is has to be listed by the
+    caller."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """DRA drivers that are connected to this kubelet, and the gRPC calls to them.
 
-A driver may be registered twice during an update of its DaemonSet; the newest registration whose connection works is used.
-v1.DRAPlugin is preferred to v1beta1.DRAPlugin. When the last connection of a driver is gone for 30 s (`wipe_after`), its
-ResourceSlices of this node are deleted; a driver that comes back in time keeps them.
+A driver may be registered twice during an update of its DaemonSet; the newest registration whose connection
+works is used. v1.DRAPlugin is preferred to v1beta1.DRAPlugin. When the last connection of a driver is gone
+for 30 s (`wipe_after`), its ResourceSlices of this node are deleted; a driver that comes back in time keeps
+them.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def connect(
 
 @dataclass(slots=True)
 class Drivers:
-    """All registered endpoints. `on_connected(driver)` wakes pods that wait for it; `wipe(driver)` deletes its slices."""
+    """All registered endpoints. `on_connected(driver)` wakes pods that wait for it; `wipe(driver)` deletes
+    its slices."""
 
     on_connected: Callable[[str], None]
     wipe: Callable[[str], None]
@@ -116,7 +118,8 @@ class Drivers:
         return next((one for one in reversed(known) if one.connected), known[-1])
 
     def add(self, driver: str, endpoint: str, versions: Sequence[str]) -> None:
-        """A registration. Raises PrepareError for an endpoint that is registered already, or no common version."""
+        """A registration. Raises PrepareError for an endpoint that is registered already, or no common
+        version."""
         with self._lock:
             if any(one.driver == driver and one.endpoint == endpoint for one in self._connections):
                 raise PrepareError(f"endpoint {endpoint} already registered for DRA driver plugin {driver}")

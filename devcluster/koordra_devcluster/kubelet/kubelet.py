@@ -1,8 +1,8 @@
 """One kubelet: the node, its plugins, its pods.
 
-Start-up: the node registers, all ResourceSlices of the node are deleted (drivers publish again by themselves), plugins and pods
-are picked up from disk and from the API. Containers of pods that vanished meanwhile are removed. Pods are worked on by a few
-threads; each pod by one at a time.
+Start-up: the node registers, all ResourceSlices of the node are deleted (drivers publish again by
+themselves), plugins and pods are picked up from disk and from the API. Containers of pods that vanished
+meanwhile are removed. Pods are worked on by a few threads; each pod by one at a time.
 """
 
 from __future__ import annotations

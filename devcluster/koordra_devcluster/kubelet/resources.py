@@ -1,9 +1,10 @@
-"""Preparing and unpreparing claims for pods: the kubelet's own checks, its batching and its reading of answers.
+"""Preparing and unpreparing claims for pods: the kubelet's own checks, its batching and its reading of
+answers.
 
-Before a driver is called, the kubelet makes sure that the claim exists with the uid it knows, belongs to the pod if it came
-from a template, is allocated, and is reserved for the pod. All claims of a pod for one driver go into one request, and the
-answer must hold exactly one entry per claim. A claim that is prepared already is not prepared again for the next pod; it is
-unprepared when its last local pod is gone.
+Before a driver is called, the kubelet makes sure that the claim exists with the uid it knows, belongs to the
+pod if it came from a template, is allocated, and is reserved for the pod. All claims of a pod for one driver
+go into one request, and the answer must hold exactly one entry per claim. A claim that is prepared already is
+not prepared again for the next pod; it is unprepared when its last local pod is gone.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class ResourceManager:
                 self._release(pod_uid, infos, last)
 
     def _release(self, pod_uid: str, infos: Sequence[ClaimInfo], unprepared: Sequence[ClaimInfo]) -> None:
-        """A pod that joined an unprepared claim in the meantime keeps its entry, and has it prepared again."""
+        """A pod that joined an unprepared claim in the meantime keeps its entry, and has it prepared
+        again."""
         for info in infos:
             info.pods = [pod for pod in info.pods if pod != pod_uid]
             if info in unprepared:

@@ -6,6 +6,7 @@
     claims.py     pre-allocated claims: PreEnqueue, PreFilter, Filter, PostFilter, as pure functions
     loop.py       the queue, the cycle, PreBind and binding
 
-It honours claims that somebody else has allocated and allocates none itself: a pod whose claim has no allocation waits with
-"cannot allocate all claims", which is also what the real one answers for devices with an untolerated NoSchedule taint.
+It honours claims that somebody else has allocated and allocates none itself: a pod whose claim has no
+allocation waits with "cannot allocate all claims", which is also what the real one answers for devices with
+an untolerated NoSchedule taint.
 """

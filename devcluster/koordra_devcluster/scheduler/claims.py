@@ -1,10 +1,13 @@
-"""kube-scheduler's DynamicResources plugin for claims that somebody else allocates, as pure functions over claims.
+"""kube-scheduler's DynamicResources plugin for claims that somebody else allocates, as pure functions over
+claims.
 
 PreEnqueue   every claim exists and is not being deleted, otherwise the pod is not tried at all
 PreFilter    an allocated claim is never allocated again; an unknown device class makes the pod unschedulable
-Filter       the node must match the allocation's nodeSelector; a claim without allocation: "cannot allocate all claims"
-PostFilter   no node fits and an allocated claim was unavailable on some node: the allocation of one such claim is erased,
-             if nobody else holds it. Claims that no node ever asked about (an earlier filter failed first) keep theirs.
+Filter       the node must match the allocation's nodeSelector; a claim without allocation: "cannot allocate
+             all claims"
+PostFilter   no node fits and an allocated claim was unavailable on some node: the allocation of one such
+             claim is erased, if nobody else holds it. Claims that no node ever asked about (an earlier filter
+             failed first) keep theirs.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ class Waiting:
 
 
 def of_pod(pod: Object, find: Callable[[str, str], Object | None]) -> list[Object] | Waiting:
-    """PreEnqueue: the pod's claims, all of them, or what it waits for. `find(namespace, name)` looks a claim up."""
+    """PreEnqueue: the pod's claims, all of them, or what it waits for. `find(namespace, name)` looks a claim
+    up."""
     namespace = metadata(pod)["namespace"]
     found = []
     for entry, claim_name in pod_claim_names(dict(pod)).items():
@@ -60,7 +64,8 @@ def _belongs(pod: Object, entry: str, claim: Object) -> bool:
 
 
 def unknown_class(claims: Iterable[Object], exists: Callable[[str], bool]) -> str | None:
-    """PreFilter: the message about the first device class that does not exist, of claims that need an allocation."""
+    """PreFilter: the message about the first device class that does not exist, of claims that need an
+    allocation."""
     for claim in claims:
         if is_allocated(claim):
             continue

@@ -1,9 +1,10 @@
 """All filters for one pod over all nodes, in the order of kube-scheduler's default plugins.
 
-    NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, then DynamicResources.
+    NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, then
+    DynamicResources.
 
-A node that fails one filter is not shown to the next. That order decides whether a refused claim is erased (the claim filter
-saw the node) or left alone (the node failed before it).
+A node that fails one filter is not shown to the next. That order decides whether a refused claim is erased
+(the claim filter saw the node) or left alone (the node failed before it).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from koordra_devcluster.scheduler import requests
 
 @dataclass(slots=True)
 class Outcome:
-    """`feasible`: nodes that fit, best first. `reasons`: per refused node. `unavailable`: claims some node asked in vain."""
+    """`feasible`: nodes that fit, best first. `reasons`: per refused node. `unavailable`: claims some node
+    asked in vain."""
 
     feasible: list[Object] = field(default_factory=list)
     reasons: dict[str, list[str]] = field(default_factory=dict)

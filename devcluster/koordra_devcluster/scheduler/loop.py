@@ -3,11 +3,13 @@
     pod without node ──> gated? ──> claims there? ──> filters ──> no node: PostFilter, condition, event, wait for a change
                                                             └──> node: reserve claims (PreBind) ──> bind
 
-An unschedulable pod is tried again when something that could help it changes (its claims, a node, a pod that leaves), but
-not before its backoff (1 s, doubling to 10 s) is over. A cycle that ends in an error is retried by backoff alone.
+An unschedulable pod is tried again when something that could help it changes (its claims, a node, a pod that
+leaves), but not before its backoff (1 s, doubling to 10 s) is over. A cycle that ends in an error is retried
+by backoff alone.
 
-PreBind enters the pod into reservedFor and sets allocationTimestamp where the allocator forgot it: the API server then says
-"field is immutable", and the pod stays Pending with that error, exactly as with the real one.
+PreBind enters the pod into reservedFor and sets allocationTimestamp where the allocator forgot it: the API
+server then says "field is immutable", and the pod stays Pending with that error, exactly as with the real
+one.
 """
 
 from __future__ import annotations

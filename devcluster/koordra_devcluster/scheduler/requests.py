@@ -12,7 +12,8 @@ Amounts = dict[str, Decimal]
 
 
 def of_pod(pod: Object) -> Amounts:
-    """Containers and sidecars add up; init containers run before them, one at a time; overhead comes on top."""
+    """Containers and sidecars add up; init containers run before them, one at a time; overhead comes on
+    top."""
     running: Amounts = {}
     for container in spec_of(pod).get("containers") or ():
         _add(running, _container(container))

@@ -2,14 +2,16 @@
 
 For every capacity of a device (KEP 5075):
 
-1. The request names the capacity, with or without the driver's domain. A capacity the device lacks: not eligible.
+1. The request names the capacity, with or without the driver's domain. A capacity the device lacks: not
+   eligible.
 2. Not asked for: the policy's default, or all of it where there is no policy default.
-3. Asked for without a policy: as is. With `validValues`: the smallest value that is enough. With `validRange`: below
-   `min` becomes `min`; with `step`, rounded up to `min + n * step`. Above `max`, or above every value: not eligible.
+3. Asked for without a policy: as is. With `validValues`: the smallest value that is enough. With
+   `validRange`: below `min` becomes `min`; with `step`, rounded up to `min + n * step`. Above `max`, or above
+   every value: not eligible.
 
-Steps follow upstream's arithmetic: exact with thousandths when the gate DRAFractionalCapacityRange is on, otherwise
-whole numbers. koordra's own: `percent` of a capacity is resolved on the device and rounded *down* to a step, so that parts that make up a
-hundred percent always fit on one device; `whole` takes all of it.
+Steps follow upstream's arithmetic: exact with thousandths when the gate DRAFractionalCapacityRange is on,
+otherwise whole numbers. koordra's own: `percent` of a capacity is resolved on the device and rounded *down*
+to a step, so that parts that make up a hundred percent always fit on one device; `whole` takes all of it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _Amount = tuple[Decimal, str]
 
 @lru_cache(maxsize=1 << 16)
 def nano(amount: Decimal) -> int:
-    """The amount in units of 10^-9, the finest that Kubernetes knows; what is finer is rounded up, as there."""
+    """The amount in units of 10^-9, the finest that Kubernetes knows; what is finer is rounded up, as
+    there."""
     return int((amount * _NANO).to_integral_value(ROUND_CEILING))
 
 
@@ -50,7 +53,8 @@ def measures(name: str) -> bool:
 
 
 def measured(amounts: Mapping[str, Decimal], device: Device) -> Decimal | None:
-    """The largest part of any measuring capacity of the device that the amounts are; None where they are of none."""
+    """The largest part of any measuring capacity of the device that the amounts are; None where they are of
+    none."""
     parts = [
         amount / device.capacity[name].value
         for name, amount in amounts.items()
@@ -61,7 +65,8 @@ def measured(amounts: Mapping[str, Decimal], device: Device) -> Decimal | None:
 
 @dataclass(frozen=True)
 class Demand:
-    """What one request takes of one device: amount and spelling by capacity name as the device publishes it."""
+    """What one request takes of one device: amount and spelling by capacity name as the device publishes
+    it."""
 
     amounts: Mapping[str, Decimal]
     spelled: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
@@ -78,7 +83,8 @@ class Demand:
 
 
 class Unmet(NamedTuple):
-    """Why the device can never serve the request, free or not. `short_of` is the capacity that is too small, if it is that."""
+    """Why the device can never serve the request, free or not. `short_of` is the capacity that is too small,
+    if it is that."""
 
     detail: str
     short_of: tuple[str, Decimal] | None = None
@@ -129,7 +135,8 @@ def _part(capacity: Capacity, percent: int) -> Decimal:
 
 
 def spell(amount: Decimal, form: str) -> str:
-    """The amount in the form (binary or decimal suffixes) of the quantity it stems from, as the API server prints it."""
+    """The amount in the form (binary or decimal suffixes) of the quantity it stems from, as the API server
+    prints it."""
     if amount == 0:
         return "0"
     for power, suffix in ((3, "m"), (6, "u"), (9, "n")):

@@ -1,8 +1,8 @@
 """Whether one device can serve one request, leaving aside what else is being allocated.
 
-A verdict is static for a node: gates, selectors of class and request, node selection, taints, foreign drivers, and the
-amounts that the request would take. It is found when it is first asked for, since a selector that fails on a device is an
-error only if the search gets to that device.
+A verdict is static for a node: gates, selectors of class and request, node selection, taints, foreign
+drivers, and the amounts that the request would take. It is found when it is first asked for, since a selector
+that fails on a device is an error only if the search gets to that device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from koordra.errors import SelectorError
 class Verdict(NamedTuple):
     """`demand` is set for a device that fits; otherwise `cause` and `detail` say why not.
 
-    `error`: upstream ends there. `of_class`: the class's selectors match. `short_of`: the capacity that is too small at all.
+    `error`: upstream ends there. `of_class`: the class's selectors match. `short_of`: the capacity that is
+    too small at all.
     """
 
     demand: Demand | None = None
@@ -43,7 +44,8 @@ def judge(wanted: RequestAlternative, offered: PublishedDevice, *, features: Fea
 
 
 def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict | None:
-    """Why the selectors leave the device out; None where they do not. The same for all requests with these selectors."""
+    """Why the selectors leave the device out; None where they do not. The same for all requests with these
+    selectors."""
     if offered.device.binding_conditions and not {gates.BINDING_CONDITIONS, gates.DEVICE_STATUS} <= features:
         detail = f"binding conditions need the gate {gates.BINDING_CONDITIONS}"
         return Verdict(None, Cause.FEATURE_DISABLED, detail)

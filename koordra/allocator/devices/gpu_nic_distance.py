@@ -1,4 +1,5 @@
-"""How near GPUs are to the NICs that they are paired with: steps of the best pairing for the score, and a level per claim for people."""
+"""How near GPUs are to the NICs that they are paired with: steps of the best pairing for the score, and a
+level per claim for people."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, An
 
 
 def least_sum(costs: Sequence[Sequence[int]]) -> int:
-    """Least total when each row gets a column of its own; with fewer columns than rows each column serves its share."""
+    """Least total when each row gets a column of its own; with fewer columns than rows each column serves its
+    share."""
     # Neither order matters, and few orders are left of the many sets of devices on one machine.
     return _least_sum(tuple(sorted(zip(*sorted(zip(*costs, strict=True)), strict=True))))
 
@@ -45,7 +47,8 @@ def _least_sum(costs: Sequence[Sequence[int]]) -> int:
 
 
 def _assignment(costs: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Hungarian algorithm (shortest augmenting paths); columns are repeated `room` times. Returns a column per row."""
+    """Hungarian algorithm (shortest augmenting paths); columns are repeated `room` times. Returns a column
+    per row."""
     rows, columns = len(costs), len(costs[0]) * room
     infinity = 10**9
     row_price, column_price = [0] * (rows + 1), [0] * (columns + 1)

@@ -1,10 +1,10 @@
 """What there is, and how much of it is taken.
 
-The inventory holds every ResourceSlice, read once, and gives each node its pools (`pools.py`), in upstream's order: by driver
-and name, those with binding conditions last. First fit means this order.
+The inventory holds every ResourceSlice, read once, and gives each node its pools (`pools.py`), in upstream's
+order: by driver and name, those with binding conditions last. First fit means this order.
 
-Usage is what the claims with an allocation say: dedicated devices, shares with their consumed capacity, and the
-counters of every device in use (once per device, however many shares it has). adminAccess takes nothing.
+Usage is what the claims with an allocation say: dedicated devices, shares with their consumed capacity, and
+the counters of every device in use (once per device, however many shares it has). adminAccess takes nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice"]
 
 @dataclass(slots=True)
 class DeviceUse:
-    """What is in use of one device. `holder`: the claim that has all of it; `sharers`: the claims that have shares, each with the
-    capacities that it takes something of."""
+    """What is in use of one device. `holder`: the claim that has all of it; `sharers`: the claims that have
+    shares, each with the capacities that it takes something of."""
 
     holder: str = ""
     shares: int = 0
@@ -84,10 +84,11 @@ class Usage:
 
 @dataclass(slots=True)
 class Inventory:
-    """ResourceSlices by pool and by the node they are for ("" for several), with the taint rules; unreadable ones make their
-    pool invalid.
+    """ResourceSlices by pool and by the node they are for ("" for several), with the taint rules; unreadable
+    ones make their pool invalid.
 
-    It is told what changes (what a watch delivers). What was gathered for a node is kept until one of its pools changes. Not thread-safe.
+    It is told what changes (what a watch delivers). What was gathered for a node is kept until one of its
+    pools changes. Not thread-safe.
     """
 
     features: Features
@@ -101,7 +102,8 @@ class Inventory:
 
     @classmethod
     def of(cls, manifests: Iterable[Fields], *, features: Features) -> Inventory:
-        """Of the ResourceSlices and DeviceTaintRules among the objects, in their order. Raises PlanError for a rule that cannot be read."""
+        """Of the ResourceSlices and DeviceTaintRules among the objects, in their order. Raises PlanError for
+        a rule that cannot be read."""
         index = cls(features)
         for manifest in manifests:
             match manifest.get("kind"):
@@ -112,15 +114,16 @@ class Inventory:
         return index
 
     def put_rule(self, name: str, manifest: Fields | None) -> None:
-        """The DeviceTaintRule of this name is this one now, or gone. Raises PlanError for one that cannot be read (which then taints
-        what it did before)."""
+        """The DeviceTaintRule of this name is this one now, or gone. Raises PlanError for one that cannot be
+        read (which then taints what it did before)."""
         if manifest is None:
             self.rules.pop(name, None)
         elif gates.TAINT_RULES in self.features:
             try:
                 self.rules[name] = DeviceTaintRule.from_dict(manifest)
             except InvalidManifest as error:
-                # A rule that cannot be read might taint anything; planning on without it would ignore an administrator.
+                # A rule that cannot be read might taint anything; planning on without it would ignore an
+                # administrator.
                 raise PlanError(str(error)) from error
         self._pools.clear()
 
@@ -154,7 +157,8 @@ class Inventory:
         pool, node = (entry.driver, entry.pool), entry.selection.node_name
         self._named.setdefault(name, []).append((pool, node))
         self.by_pool.setdefault(pool, []).append(entry)
-        # Without the gate, per-device selection is counted for completeness, but never relevant for a node; nor are counters alone.
+        # Without the gate, per-device selection is counted for completeness, but never relevant for a node;
+        # nor are counters alone.
         if not entry.shared_counters and (
             gates.PARTITIONABLE_DEVICES in self.features or not entry.per_device_selection
         ):
@@ -176,7 +180,8 @@ class Inventory:
         return sorted((named | self.by_node.keys()) - {""})
 
     def pools(self, node: Fields) -> list[Pool]:
-        """All pools that are accessible from the node, in search order; gathered once per node (and its labels)."""
+        """All pools that are accessible from the node, in search order; gathered once per node (and its
+        labels)."""
         name = objects.name(node)
         anywhere = self.by_node.get("", ())
         seen = tuple(sorted(objects.labels_of(node).items())) if anywhere else ()
@@ -191,7 +196,8 @@ class Inventory:
         found = []
         for pool, entries in sorted(relevant.items()):
             if gates.PARTITIONABLE_DEVICES in self.features:
-                # Counters matter wherever devices of their pool do, and nowhere else: other nodes' pools stay out.
+                # Counters matter wherever devices of their pool do, and nowhere else: other nodes' pools stay
+                # out.
                 entries += [entry for entry in self.by_pool[pool] if entry.shared_counters]
             newest = max(entry.generation for entry in entries)
             kept = [entry for entry in entries if entry.generation == newest]

@@ -1,16 +1,18 @@
 """NVLink on one node: how many links join which GPUs, and the partitions of an NVSwitch fabric.
 
-Both are read from what the cards publish (`koordra.topology.fabrics`); a MIG slice takes no part, since it has no NVLink.
+Both are read from what the cards publish (`koordra.topology.fabrics`); a MIG slice takes no part, since it
+has no NVLink.
 
-The partitions are those that Koordinator's built-in table has for eight Hopper GPUs: pairs, fours, all, and each card
-by itself. Which of them a claim may have is the node's word, in the label `koordra.io/gpu-partition-policy`
-(Koordinator's own label is read as well), and the claim's, in GpuConfig's `partition`:
+The partitions are those that Koordinator's built-in table has for eight Hopper GPUs: pairs, fours, all, and
+each card by itself. Which of them a claim may have is the node's word, in the label
+`koordra.io/gpu-partition-policy` (Koordinator's own label is read as well), and the claim's, in GpuConfig's
+`partition`:
 
     Prefer   (default)  a partition is better than another set, see score.py
     Honor               the whole cards of a claim are one of the partitions, or the claim does not fit here
 
-The stricter of the two holds. Cards that are shared do not count: a tenant of half a card uses no NVLink. A node without a
-table demands nothing by itself; a claim that demands partitions gets single cards there.
+The stricter of the two holds. Cards that are shared do not count: a tenant of half a card uses no NVLink. A
+node without a table demands nothing by itself; a claim that demands partitions gets single cards there.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Fabric:
 
     @property
     def uniform(self) -> bool:
-        """Every pair has the same links (none, or a switched fabric), so that links distinguish no choices."""
+        """Every pair has the same links (none, or a switched fabric), so that links distinguish no
+        choices."""
         return len({self.links[a][b] for a in range(len(self.links)) for b in range(a)}) <= 1
 
     def between(self, a: int, b: int) -> int:
@@ -58,7 +61,8 @@ class Fabric:
         return self.links[self.place[a]][self.place[b]]
 
     def groups(self) -> list[dict[int, str]] | None:
-        """Nested sets of cards, coarse to fine, such that exchanging sets alike changes no link and no partition.
+        """Nested sets of cards, coarse to fine, such that exchanging sets alike changes no link and no
+        partition.
 
         None where there are no such sets: cards wired to each other unevenly are all different.
         """

@@ -1,17 +1,19 @@
 """Cards that are given out in parts: how large a part is, and which other parts taking it makes impossible.
 
-A card that is cut publishes its possible parts (MIG instances) and counters that keep them apart. Nothing here knows what NVIDIA
-sells: how large a part is follows from what is published, in thousandths of the card, as the mean of
+A card that is cut publishes its possible parts (MIG instances) and counters that keep them apart. Nothing
+here knows what NVIDIA sells: how large a part is follows from what is published, in thousandths of the card,
+as the mean of
 
     its part of each series    counters that are numbered: memory-slice-0, memory-slice-1, ... are one series
     its `cores`                percent of the card's compute
 
 and, where neither is published, its largest part of any counter.
 
-Taking a part makes others impossible: those that overlap, and those for which too little of a counter is left. What a choice
-destroys on a card is the size of all parts that could be taken before and no longer can, its own among them, in thousandths of
-the size of all parts that the card has. It is least where a part hurts the large ones least: the first 1g of an empty card goes
-to the end that no 4g can have, and the next one beside it.
+Taking a part makes others impossible: those that overlap, and those for which too little of a counter is
+left. What a choice destroys on a card is the size of all parts that could be taken before and no longer can,
+its own among them, in thousandths of the size of all parts that the card has. It is least where a part hurts
+the large ones least: the first 1g of an empty card goes to the end that no 4g can have, and the next one
+beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ Amounts = Mapping[str, int]
 
 
 def size_of(device: Device, takes: Counters, has: Counters) -> int:
-    """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of the card's set."""
+    """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of the card's
+    set."""
     series: dict[str, list[str]] = {}
     for name in sorted(has):
         stem = name.rstrip(_DIGITS)
@@ -65,7 +68,8 @@ class _Part(NamedTuple):
 
 
 class _Card(NamedTuple):
-    """`parts` that nobody has, by position of the device; `left` of the counters before the choice; sizes of what is possible, of all."""
+    """`parts` that nobody has, by position of the device; `left` of the counters before the choice; sizes of
+    what is possible, of all."""
 
     parts: Mapping[int, _Part]
     left: Amounts
@@ -95,7 +99,8 @@ class PartitionableGpus:
             self._card_of |= dict.fromkeys(here, card)
 
     def destroyed(self, devices: Iterable[int]) -> int:
-        """Thousandths of what the cards of these devices have in parts that cannot be taken any more once these are taken."""
+        """Thousandths of what the cards of these devices have in parts that cannot be taken any more once
+        these are taken."""
         if not self._cards:
             return 0
         taken: dict[_CardID, list[int]] = {}

@@ -1,12 +1,14 @@
-"""Pools: what a node sees of a driver's devices, gathered from ResourceSlices (source: dra.md 1.4 and upstream's pool gathering).
+"""Pools: what a node sees of a driver's devices, gathered from ResourceSlices (source: dra.md 1.4 and
+upstream's pool gathering).
 
 - A slice counts for a node when its node name, selector or `allNodes` says so, when one of its devices does
   (`perDeviceNodeSelection`); one of shared counters when another slice of its pool does.
-- Of a pool only the highest generation counts. When the slices for the node are not the whole pool, all slices of the
-  pool are consulted: a newer generation elsewhere makes the node's slices obsolete (the pool is not there), fewer slices than
-  `resourceSliceCount` make the pool incomplete (no device of it may be allocated).
-- A pool with a device name twice, a counter set twice, or a consumed counter that no set has, is invalid; so is one with a
-  slice that cannot be read. Other pools are not affected.
+- Of a pool only the highest generation counts. When the slices for the node are not the whole pool, all
+  slices of the pool are consulted: a newer generation elsewhere makes the node's slices obsolete (the pool is
+  not there), fewer slices than `resourceSliceCount` make the pool incomplete (no device of it may be
+  allocated).
+- A pool with a device name twice, a counter set twice, or a consumed counter that no set has, is invalid; so
+  is one with a slice that cannot be read. Other pools are not affected.
 - Order: slices by name; devices as listed.
 """
 
@@ -48,7 +50,8 @@ _KINDS: Final = {names.TYPE_GPU: GPU, names.TYPE_MIG: GPU, names.TYPE_NIC: NIC, 
 class PublishedDevice:
     """A device as one node sees it. `taints` are the slice's and the rules', without koordra's joint taint.
 
-    `type` is as published; `kind` is `gpu` (also for a MIG slice), `nic` (also for a VF), or "" for a device that is neither.
+    `type` is as published; `kind` is `gpu` (also for a MIG slice), `nic` (also for a VF), or "" for a device
+    that is neither.
     """
 
     id: DeviceID
@@ -65,7 +68,8 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from the pool.
+    """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from
+    the pool.
 
     `read` is what was made of a node's pools of which this is the first (`kept_with_pools`).
     """
@@ -83,7 +87,8 @@ class Pool:
 
 
 def kept_with_pools(make: Callable[[Sequence[Pool]], _Found]) -> Callable[[Sequence[Pool]], _Found]:
-    """What is made of a node's pools is kept with them, and goes when they go: the inventory makes new ones when something changes."""
+    """What is made of a node's pools is kept with them, and goes when they go: the inventory makes new ones
+    when something changes."""
 
     def kept(pools: Sequence[Pool]) -> _Found:
         if not pools:
@@ -107,7 +112,8 @@ def pool_of(
     features: Features,
     rules: Sequence[DeviceTaintRule],
 ) -> Pool | None:
-    """The pool as the node sees it, from the slices that concern the node (`kept`, of one generation) among all of the pool.
+    """The pool as the node sees it, from the slices that concern the node (`kept`, of one generation) among
+    all of the pool.
 
     None where a newer generation made the node's slices obsolete.
     """
@@ -211,13 +217,15 @@ def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice],
 
 @lru_cache(maxsize=1 << 12)
 def facts_of(driver: str, device: Device) -> tuple[DeviceFacts, DeviceFacts, Mapping[str, Any]]:
-    """What selectors read, what class selectors read, and plain attribute values for the topology functions."""
+    """What selectors read, what class selectors read, and plain attribute values for the topology
+    functions."""
     attributes, capacity = _qualified(driver, device.attributes), _qualified(driver, device.capacity)
     facts = DeviceFacts(driver, device.allow_multiple_allocations, attributes, capacity)
     plain = {name: attribute.value for name, attribute in attributes.items()}
     if driver != names.DRIVER or names.ATTR_ALLOCATOR not in attributes:
         return facts, facts, plain
-    # koordra allocates its joint devices itself: the clause of its classes that keeps the scheduler away is met.
+    # koordra allocates its joint devices itself: the clause of its classes that keeps the scheduler away is
+    # met.
     open_to_us = attributes | {names.ATTR_ALLOCATOR: _SCHEDULER}
     return facts, facts._replace(attributes=open_to_us), plain
 
@@ -248,7 +256,8 @@ _Where = tuple[tuple[str, Any], ...]
 
 
 def shape_of(gpus: Sequence[PublishedDevice], nics: Sequence[PublishedDevice]) -> MachineShape:
-    """The shape that the published places make; nodes of one sort have devices at the same places, and it is made once."""
+    """The shape that the published places make; nodes of one sort have devices at the same places, and it is
+    made once."""
     return _shape(tuple(map(_where, gpus)), tuple(map(_where, nics)))
 
 

@@ -1,9 +1,9 @@
 """Why a group does not fit on a node: per device and request, and the clause that all of it together fails.
 
-First what each device says by itself (selector, taint, in use, no room, counters; `rejection`). Devices of another class
-than the one asked for are not reported where some devices are of the class. A request with fewer usable devices than it needs is
-the whole story. Otherwise the devices would do one by one, and the clause that stands in the way is looked for by taking clauses
-away (`nearest_fit`).
+First what each device says by itself (selector, taint, in use, no room, counters; `rejection`). Devices of
+another class than the one asked for are not reported where some devices are of the class. A request with
+fewer usable devices than it needs is the whole story. Otherwise the devices would do one by one, and the
+clause that stands in the way is looked for by taking clauses away (`nearest_fit`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def reasons_on_node(
 ) -> list[ClaimReason]:
     """Everything that keeps the group off the node, in no order; never empty.
 
-    `known` remembers by their `form` what nodes fail by all requests together: one of the same form has the same story.
+    `known` remembers by their `form` what nodes fail by all requests together: one of the same form has the
+    same story.
     """
     found: list[ClaimReason] = []
     served = True

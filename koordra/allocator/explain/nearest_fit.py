@@ -1,10 +1,12 @@
-"""Why all requests together do not fit on a node, though each of them would: which clause to take away so that they do.
+"""Why all requests together do not fit on a node, though each of them would: which clause to take away so
+that they do.
 
-First counting: a class of which more devices are asked for than have room. Then the search is asked again with clauses left
-out, each by itself and then more of them: a JointAllocation in a wider scope, or without it; one constraint, or those of one
-claim, or all; the demand for partitions of the NVLink fabric; at last the shared counters. The first relaxation that fits
-is reported as the nearest miss, and what is reported is exactly what was tried, so taking it away does make the group fit. When
-nothing helps, the amounts asked for in all are set against what is free.
+First counting: a class of which more devices are asked for than have room. Then the search is asked again
+with clauses left out, each by itself and then more of them: a JointAllocation in a wider scope, or without
+it; one constraint, or those of one claim, or all; the demand for partitions of the NVLink fabric; at last the
+shared counters. The first relaxation that fits is reported as the nearest miss, and what is reported is
+exactly what was tried, so taking it away does make the group fit. When nothing helps, the amounts asked for
+in all are set against what is free.
 """
 
 from __future__ import annotations
@@ -142,7 +144,8 @@ class Together:
         return f"requested {_counted(asked)}; free per {rule.scope}: {free}"
 
     def _relaxed(self, rule: Rule, left: Clauses) -> str:
-        """The narrowest wider scope of this one rule with which the group fits, or that it fits without the rule."""
+        """The narrowest wider scope of this one rule with which the group fits, or that it fits without the
+        rule."""
         scopes = list(Scope)
         for scope in (*scopes[scopes.index(rule.scope) + 1 :], None):
             changed = tuple(
@@ -198,7 +201,8 @@ class Together:
         return "; ".join(parts) or f"no {name}"
 
     def _exclusion(self) -> str:
-        """Devices that exclude each other: for each request one that would do, with the counter it takes most of."""
+        """Devices that exclude each other: for each request one that would do, with the counter it takes most
+        of."""
         takes: dict[str, None] = {}
         for wanted in self.wanted:
             for device in usable_devices(wanted, self.state):
@@ -280,8 +284,8 @@ class Together:
         )
 
     def _amounts(self, alternatives: Sequence[RequestAlternative]) -> tuple[int, list[str]]:
-        """Of what is asked for: devices that could serve something; both figures of the capacities that are short in all (of
-        all capacities where none is)."""
+        """Of what is asked for: devices that could serve something; both figures of the capacities that are
+        short in all (of all capacities where none is)."""
         asked, free = defaultdict[str, Decimal](Decimal), defaultdict[str, Decimal](Decimal)
         serving: set[int] = set()
         for wanted in alternatives:

@@ -1,4 +1,5 @@
-"""Why one device cannot serve one request as things stand: the verdict, who uses it, what it lacks of amounts and counters.
+"""Why one device cannot serve one request as things stand: the verdict, who uses it, what it lacks of amounts
+and counters.
 
 Of what is lacking because others hold it, the holders are named: whoever waits wants to know whom for.
 """
@@ -19,7 +20,8 @@ _MOST_HOLDERS: Final = 3
 
 
 class Rejection(NamedTuple):
-    """Why one device does not do; `lacking` of the capacity `name` is missing where it is a matter of amounts."""
+    """Why one device does not do; `lacking` of the capacity `name` is missing where it is a matter of
+    amounts."""
 
     cause: Cause
     detail: str

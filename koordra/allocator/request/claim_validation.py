@@ -1,12 +1,15 @@
 """What the API server would have refused of a claim; manifests of a what-if never met it.
 
-    names       requests, and subrequests of one request, have names of their own. Upstream's allocator does not mind, and its own
-                table of cases has such claims: only claims for koordra's classes are held to it
-    references  constraints and configuration name requests of the claim, or `request/subrequest` of its alternatives;
-                what names nobody would be overlooked, and a scope that is overlooked is a promise broken
+    names       requests, and subrequests of one request, have names of their own. Upstream's allocator does
+                not mind, and its own table of cases has such claims: only claims for koordra's classes are
+                held to it
+    references  constraints and configuration name requests of the claim, or `request/subrequest` of its
+                alternatives; what names nobody would be overlooked, and a scope that is overlooked is a
+                promise broken
 
-One rule is koordra's own: a claim says the memory of a request in bytes (`capacity`) or in percent (`memoryPercent`), since one
-of the two would be overlooked. What the class says in percent is a default, which the request may override.
+One rule is koordra's own: a claim says the memory of a request in bytes (`capacity`) or in percent
+(`memoryPercent`), since one of the two would be overlooked. What the class says in percent is a default,
+which the request may override.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from koordra.errors import InvalidManifest
 
 
 def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
-    """Raises ClaimRefused with object, field and remedy for references to nobody and, if `own`, names that are there twice.
+    """Raises ClaimRefused with object, field and remedy for references to nobody and, if `own`, names that
+    are there twice.
 
     `own`: the claim asks for koordra's classes.
     """
@@ -50,7 +54,8 @@ def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
 
 
 def refuse_memory_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:
-    """Raises ClaimRefused where the entry's `memoryPercent` is about a request that asks for bytes of memory."""
+    """Raises ClaimRefused where the entry's `memoryPercent` is about a request that asks for bytes of
+    memory."""
     if not isinstance(parameters, GpuConfig) or parameters.memory_percent is None:
         return
     for request in claim.requests:

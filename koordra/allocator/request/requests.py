@@ -1,9 +1,10 @@
 """What a claim asks for, resolved: each request with its class, amounts and koordra's own parameters.
 
-A claim becomes a ResolvedClaim: requests in their order, each with its alternatives (one for an exact request), the claim's
-constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the configuration of the classes and of the claim
-(the claim's own word wins over its class's). Everything that upstream answers with an error for the claim as a whole is
-found here and raised as ClaimRefused, so that the search only meets requests that make sense.
+A claim becomes a ResolvedClaim: requests in their order, each with its alternatives (one for an exact
+request), the claim's constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the
+configuration of the classes and of the claim (the claim's own word wins over its class's). Everything that
+upstream answers with an error for the claim as a whole is found here and raised as ClaimRefused, so that the
+search only meets requests that make sense.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ _DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 class RequestAlternative:
     """One way to satisfy a request. `label` is the name results carry: `request` or `request/subrequest`.
 
-    `own_driver_only`: some request of the claim is for koordra's classes, so devices of other drivers may not be mixed in.
-    Two that are of one `kind` ask the same of a device, so that what was found for one holds for the other. Of those with the
-    same `selectors` that is true of what these say.
+    `own_driver_only`: some request of the claim is for koordra's classes, so devices of other drivers may not
+    be mixed in. Two that are of one `kind` ask the same of a device, so that what was found for one holds for
+    the other. Of those with the same `selectors` that is true of what these say.
     """
 
     claim: int
@@ -87,7 +88,8 @@ class ResolvedRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedClaim:
-    """`demands_partition`: its whole GPUs are one partition of the NVLink fabric, whatever the node's label says."""
+    """`demands_partition`: its whole GPUs are one partition of the NVLink fabric, whatever the node's label
+    says."""
 
     claim: ResourceClaim
     requests: tuple[ResolvedRequest, ...]
@@ -201,7 +203,8 @@ class _Resolver:
             raise self.refusal(Cause.FEATURE_DISABLED, f"{what}, but the {gate} feature is disabled", label)
 
     def _checked(self, spec: Alternative, label: str) -> DeviceClass:
-        """The class of what is asked for. Raises ClaimRefused for what no device could satisfy, or upstream does not take."""
+        """The class of what is asked for. Raises ClaimRefused for what no device could satisfy, or upstream
+        does not take."""
         if spec.capacity is not None:
             self._require(gates.CONSUMABLE_CAPACITY, "has capacity requests", label)
         if spec.admin_access:
@@ -263,7 +266,8 @@ class _Resolver:
     def _parameters_of(
         self, device_class: DeviceClass, request: str, label: str
     ) -> tuple[list[Parameters], list[Parameters]]:
-        """koordra's parameters for one request: the class's, and the claim's (which win but for isolation)."""
+        """koordra's parameters for one request: the class's, and the claim's (which win but for
+        isolation)."""
         of_class = [self._decoded(entry, device_class) for entry in device_class.config]
         of_claim = [
             self._decoded(entry)
@@ -284,7 +288,8 @@ class _Resolver:
             raise self.refusal(Cause.CONSTRAINT_VIOLATED, str(error)) from error
 
     def with_claim_parameters(self, resolved: ResolvedClaim) -> ResolvedClaim:
-        """With JointAllocations and the requests each covers, and the placement policy (the last one said wins)."""
+        """With JointAllocations and the requests each covers, and the placement policy (the last one said
+        wins)."""
         joints: list[tuple[JointAllocation, frozenset[int]]] = []
         placement = NO_POLICY
         everything = frozenset(range(len(resolved.requests)))
@@ -332,7 +337,8 @@ def _drivers_named(device_class: DeviceClass) -> set[str]:
 
 
 def refuse_bad_selectors(claim: ResolvedClaim) -> None:
-    """Raises ClaimRefused for the first selector that does not compile, though no device may ever be held against it."""
+    """Raises ClaimRefused for the first selector that does not compile, though no device may ever be held
+    against it."""
     for wanted in claim.alternatives:
         for owner, expressions in (
             (f"class {wanted.device_class.name}: ", wanted.device_class.selectors),

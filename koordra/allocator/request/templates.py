@@ -1,7 +1,8 @@
-"""ResourceClaims that the control plane would make from templates, for planning manifests that were never applied.
+"""ResourceClaims that the control plane would make from templates, for planning manifests that were never
+applied.
 
-kube-controller-manager makes one claim per pod and entry of `spec.resourceClaims` that names a template, and tells the
-name in the pod's status. Offline there is neither; here the claims get the name `<pod>-<entry>`.
+kube-controller-manager makes one claim per pod and entry of `spec.resourceClaims` that names a template, and
+tells the name in the pod's status. Offline there is neither; here the claims get the name `<pod>-<entry>`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from koordra.api.objects import Fields
 
 
 def with_template_claims(manifests: Iterable[Fields]) -> list[Fields]:
-    """The objects plus the claims their pods' templates would give; pods know them by their status. Nothing is changed."""
+    """The objects plus the claims their pods' templates would give; pods know them by their status. Nothing
+    is changed."""
     given = list(manifests)
     templates = {objects.key(entry): entry for entry in given if entry.get("kind") == "ResourceClaimTemplate"}
     found: list[Fields] = []

@@ -1,12 +1,14 @@
-"""The tree that a node's devices sit in, and how a labelled tree is written down so that equal ones read the same.
+"""The tree that a node's devices sit in, and how a labelled tree is written down so that equal ones read the
+same.
 
-Levels are columns: per device the value at that level, "" where it has none. Levels are used only when they nest (every
-NUMA node lies in one socket, every root in one NUMA node, ...); `insert` puts one more level where it nests, as deep as
-that is possible. The tree itself keeps only what branches: a level with a single child is remembered in the child, with its
-number, so that nodes of different machines compare rightly.
+Levels are columns: per device the value at that level, "" where it has none. Levels are used only when they
+nest (every NUMA node lies in one socket, every root in one NUMA node, ...); `insert` puts one more level
+where it nests, as deep as that is possible. The tree itself keeps only what branches: a level with a single
+child is remembered in the child, with its number, so that nodes of different machines compare rightly.
 
-`fold` writes a tree from the leaves up: each subtree becomes a number for (its levels, its children's numbers, sorted).
-Devices with equal labels whose subtrees are equal, ancestor by ancestor, can be exchanged: they are in one orbit.
+`fold` writes a tree from the leaves up: each subtree becomes a number for (its levels, its children's
+numbers, sorted). Devices with equal labels whose subtrees are equal, ancestor by ancestor, can be exchanged:
+they are in one orbit.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def nests(values: Sequence[str], above: Sequence[Sequence[str]]) -> bool:
 
 
 def insert(level: str, group: dict[int, str], columns: list[tuple[str, Column]]) -> int | None:
-    """Put the level where all nest, as deep as possible, and tell where that is; the values in `group` are completed.
+    """Put the level where all nest, as deep as possible, and tell where that is; the values in `group` are
+    completed.
 
     Devices without a value (NICs, where the level is about GPUs) go along with those below one roof.
     """

@@ -2,18 +2,21 @@
 
 Three steps, all of which only ever remove what no solution can contain:
 
-1. Values. A matchAttribute over some requests needs one value (of a list: one element) that every one of those requests finds
-   on enough of its devices, and all of them together on devices with room for all. Devices without such a value are left out for these
-   requests, and that is repeated until nothing changes, since leaving a device out for one constraint can take a value away
-   from another. A JointAllocation of pairing PerDevice or Together is treated alike: a GPU in a scope without any eligible NIC
-   is left out.
-2. Counters. A partition that takes so much of a counter that even the cheapest devices for all other places no longer fit is
-   left out: of eight partitions, seven of which are wanted, the one that is too large is never tried.
-3. Matching. Every device wanted by a request with a fixed count is a place to fill; a place may be filled by the devices
-   left for the request; a dedicated device fills one place, a shared one as many as its room allows. If the largest matching
-   leaves a place empty, nothing fits: eight pairs over seven complete switch groups are refused here, not after 8! tries.
+1. Values. A matchAttribute over some requests needs one value (of a list: one element) that every one of
+   those requests finds on enough of its devices, and all of them together on devices with room for all.
+   Devices without such a value are left out for these requests, and that is repeated until nothing changes,
+   since leaving a device out for one constraint can take a value away from another. A JointAllocation of
+   pairing PerDevice or Together is treated alike: a GPU in a scope without any eligible NIC is left out.
+2. Counters. A partition that takes so much of a counter that even the cheapest devices for all other places
+   no longer fit is left out: of eight partitions, seven of which are wanted, the one that is too large is
+   never tried.
+3. Matching. Every device wanted by a request with a fixed count is a place to fill; a place may be filled by
+   the devices left for the request; a dedicated device fills one place, a shared one as many as its room
+   allows. If the largest matching leaves a place empty, nothing fits: eight pairs over seven complete switch
+   groups are refused here, not after 8! tries.
 
-Only requests with one alternative, a fixed count and no admin access take part; the others are left to the search.
+Only requests with one alternative, a fixed count and no admin access take part; the others are left to the
+search.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ Candidates = dict[RequestAlternative, list[int]]
 
 
 def candidates_of(claims: Sequence[ResolvedClaim], state: NodeState) -> Candidates | None:
-    """Devices that can serve each fixed request as things stand, in search order; None if a selector fails on one."""
+    """Devices that can serve each fixed request as things stand, in search order; None if a selector fails on
+    one."""
     found: Candidates = {}
     of_kind: dict[object, list[int]] = {}
     idle = [device for device, busy in enumerate(state.busy) if not busy]
@@ -100,10 +104,11 @@ def enough(left: Candidates, rooms: Mapping[int, int]) -> bool:
 
 
 def settled(search: PartialChoice, left: Candidates, rooms: Mapping[int, int]) -> bool:
-    """Whether the claims take all there is to take, so that every solution leaves the same behind and costs the same.
+    """Whether the claims take all there is to take, so that every solution leaves the same behind and costs
+    the same.
 
-    That is so when every request is a fixed one, there are just as many places as the devices have room for, and of a
-    device everyone takes the same amount.
+    That is so when every request is a fixed one, there are just as many places as the devices have room for,
+    and of a device everyone takes the same amount.
     """
     state = search.state
     if len(left) < len(search.requests):
@@ -136,7 +141,8 @@ def _keep_common_values(
     *,
     rooms: Mapping[int, int],
 ) -> bool:
-    """Leave only devices with a value that all covered requests find often enough. True if something was left out."""
+    """Leave only devices with a value that all covered requests find often enough. True if something was left
+    out."""
     covered = [
         request.alternatives[0]
         for request in claim.requests
@@ -177,7 +183,8 @@ def _sufficient(values: Mapping[int, Values], rooms: Mapping[int, int], places: 
 
 
 def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int]) -> None:
-    """Leave out devices that take so much of a counter that too little is left for all other places, however cheap."""
+    """Leave out devices that take so much of a counter that too little is left for all other places, however
+    cheap."""
     candidates = {device for devices in left.values() for device in devices}
     places = sum(wanted.spec.count for wanted in left)
     takers: dict[tuple[int, tuple[str, str]], dict[int, int]] = {}
@@ -187,7 +194,8 @@ def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int
                 takers.setdefault((state.pool_of[device], counter), {})[device] = amount
     dear: set[int] = set()
     for (pool, counter), takes in takers.items():
-        # A shared device pays once for all its places, and devices that do not take of the counter pay nothing.
+        # A shared device pays once for all its places, and devices that do not take of the counter pay
+        # nothing.
         free = sum(rooms[device] for device in candidates if device not in takes)
         needed = max(1, places - free)
         paying = sorted(takes.values())
@@ -227,7 +235,8 @@ def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:
 
 
 def _places_on(state: NodeState, device: int, wanting: Sequence[RequestAlternative]) -> int:
-    """How many of the requests the device can serve at most, each taking no more than the least anyone asks."""
+    """How many of the requests the device can serve at most, each taking no more than the least anyone
+    asks."""
     if not state.shared[device]:
         return 1
     demands = [demand.nano for wanted in wanting if (demand := state.demand(wanted, device)) is not None]

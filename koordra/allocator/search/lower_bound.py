@@ -1,15 +1,17 @@
 """What a partial choice costs at least, whatever serves the requests that are still open.
 
-Asked at request boundaries only: there it is known what is chosen and what remains. What remains is summed up once per
-position in the search order (`remaining_supply.OpenRequests`), separately for GPUs and for everything else:
+Asked at request boundaries only: there it is known what is chosen and what remains. What remains is summed up
+once per position in the search order (`remaining_supply.OpenRequests`), separately for GPUs and for
+everything else:
 
-    how many devices at least       rooms and amounts: subset sums of what remains (`packing.py`) against what is free
+    how many devices at least       rooms and amounts: subset sums of what remains (`packing.py`) against what
+                                    is free
     how much at most                so that what the chosen devices leave free is not counted too high
     the least distance              of any GPU that may come to any NIC that may serve it
 
-`score.Cost.bound` makes a cost of it, term by term, never above the cost of any completion (Land and Doig, "An automatic
-method of solving discrete programming problems", 1960). Where amounts cannot fit however they are divided, there is no
-completion, and the answer is None.
+`score.Cost.bound` makes a cost of it, term by term, never above the cost of any completion (Land and Doig,
+"An automatic method of solving discrete programming problems", 1960). Where amounts cannot fit however they
+are divided, there is no completion, and the answer is None.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class _Option:
 class LowerBound:
     """Bounds for one search; made when the first is asked for.
 
-    Not `usable` where upstream may end with an error on the way, which a branch that is not entered would hide: a selector that
-    fails, `All`.
+    Not `usable` where upstream may end with an error on the way, which a branch that is not entered would
+    hide: a selector that fails, `All`.
     """
 
     def __init__(self, search: PartialChoice, cost: Cost) -> None:
@@ -80,7 +82,8 @@ class LowerBound:
         self._wastes = self._wastes_of(options, cost)
 
     def at(self, request: int) -> CostPair | None:
-        """The least that any completion costs, when this request is the next to be served; None where there is none."""
+        """The least that any completion costs, when this request is the next to be served; None where there
+        is none."""
         search, tail = self._search, self._tails[request]
         devices = dict.fromkeys(placed.device for placed in search.placed)
         gpus = [device for device in devices if self._is_gpu[device]]
@@ -97,7 +100,8 @@ class LowerBound:
             return None
         lacking = 0
         for tally, count, pairs_all in zip(search.tallies, missing, self._pairs_all, strict=True):
-            # Further GPUs have to have NICs of their own, too: at least those that no GPU has yet are there for them.
+            # Further GPUs have to have NICs of their own, too: at least those that no GPU has yet are there
+            # for them.
             further = max(0, more_gpus - tally.spare(nics)) if pairs_all and more_gpus else 0
             lacking = max(lacking, (count or 0) + further)
         more_others = self._further(tail.others, others)
@@ -155,7 +159,7 @@ class LowerBound:
                 needed = max(needed, count)
         return max(needed + side.unshared, side.distinct - len(chosen))
 
-    # --- what remains -------------------------------------------------------------------------------------------------
+    # --- what remains ---------------------------------------------------------------------------------------
 
     def _option(self, wanted: RequestAlternative) -> _Option:
         search, state = self._search, self._search.state
@@ -169,7 +173,8 @@ class LowerBound:
         return _Option(wanted.spec.count, takes, wanted.spec.admin_access)
 
     def _wastes_of(self, requests: Sequence[Sequence[_Option]], cost: Cost) -> list[int]:
-        """What each request and all that follow it change the first number of the cluster's cost at least; nothing at last."""
+        """What each request and all that follow it change the first number of the cluster's cost at least;
+        nothing at last."""
         waste, found = cost.waste, [0]
         for options in reversed(requests):
             least = [
@@ -234,7 +239,8 @@ class LowerBound:
         taken = max(state.whole if part is None else state.part(device, part) for device, part in takes)
         items = {}
         for name in {name for _, part in takes for name in part or ()}:
-            # What one device's share may take: each of the amounts that are possible; 0 where it may take nothing.
+            # What one device's share may take: each of the amounts that are possible; 0 where it may take
+            # nothing.
             amounts = tuple(sorted({part.get(name, 0) if part else 0 for _, part in takes}))
             items[name] = (amounts,) * surely + ((0, *amounts),) * (most - surely)
         devices = frozenset(device for device, _ in takes)

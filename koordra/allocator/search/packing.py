@@ -1,18 +1,21 @@
-"""Amounts into rooms: what is lost for certain, and an exact search for shares that have to fill their devices.
+"""Amounts into rooms: what is lost for certain, and an exact search for shares that have to fill their
+devices.
 
-Shares take amounts of devices that have rooms. However the rest is arranged, a device can only be filled up to the
-largest sum of remaining amounts that is not above its room; what is above that sum is lost. Sums are kept as the bits of
-one integer (bit n: the sum of n units can be made), after Martello and Toth, "Knapsack Problems" (1990), chapter 4:
+Shares take amounts of devices that have rooms. However the rest is arranged, a device can only be filled up
+to the largest sum of remaining amounts that is not above its room; what is above that sum is lost. Sums are
+kept as the bits of one integer (bit n: the sum of n units can be made), after Martello and Toth, "Knapsack
+Problems" (1990), chapter 4:
 
     usable room of a device    the highest bit at or below its room
     no placement               the usable rooms together are less than the amounts together
 
-The search takes requests and devices in order, which finds what leaves room to spare at once, and what leaves none hardly ever.
-`packed` looks at amounts alone. Whatever else holds (constraints, scopes, partitions) is seen to by a search that may only give each
-request the devices found here. That there is no packing is a proof that nothing fits.
+The search takes requests and devices in order, which finds what leaves room to spare at once, and what leaves
+none hardly ever. `packed` looks at amounts alone. Whatever else holds (constraints, scopes, partitions) is
+seen to by a search that may only give each request the devices found here. That there is no packing is a
+proof that nothing fits.
 
-`Packing` places the largest amount first and gives a branch up as soon as more is lost than there is to spare. Rooms that
-are equal are tried once, and so is every set of rooms at the same item.
+`Packing` places the largest amount first and gives a branch up as soon as more is lost than there is to
+spare. Rooms that are equal are tried once, and so is every set of rooms at the same item.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ _FEWEST: Final = 3
 
 _TRIES: Final = 500
 _FEW_TRIES: Final = 100
-"""Placements that are tried in order before shares that have to fill their devices exactly are packed by amount."""
+"""Placements that are tried in order before shares that have to fill their devices exactly are packed by
+amount."""
 
 _MOST_KNOWN: Final = 1 << 10
 
@@ -48,8 +52,9 @@ PACKING_BUDGET: Final = 20_000
 class SubsetSums:
     """The sums that can be made of some items; an item is one of several amounts (0: possibly nothing).
 
-    `least` and `most` are what all items together take with their smallest and largest amounts. Bit n of `bits` says that n
-    `unit`s can be made, where amounts are rounded down to units; `slack` is what rounding may have lost.
+    `least` and `most` are what all items together take with their smallest and largest amounts. Bit n of
+    `bits` says that n `unit`s can be made, where amounts are rounded down to units; `slack` is what rounding
+    may have lost.
     """
 
     unit: int
@@ -62,7 +67,8 @@ class SubsetSums:
     @classmethod
     @lru_cache(maxsize=16)
     def suffixes(cls, items: tuple[tuple[tuple[int, ...], ...], ...]) -> list[SubsetSums]:
-        """The sums of each list of items with all that follow it, and of none at last. Nodes of a kind share the answer."""
+        """The sums of each list of items with all that follow it, and of none at last. Nodes of a kind share
+        the answer."""
         most = sum(max(options) for found in items for options in found)
         unit = gcd(*[amount for found in items for options in found for amount in options]) or 1
         rounding = 0
@@ -94,7 +100,8 @@ class SubsetSums:
         return found
 
     def devices_needed(self, held: Iterable[int], free: Iterable[int]) -> int | None:
-        """How many of the rooms in `free`, sorted from the largest, are needed beside those `held`; None: all are too few."""
+        """How many of the rooms in `free`, sorted from the largest, are needed beside those `held`; None: all
+        are too few."""
         left = self.least - sum(map(self.usable, held))
         if left <= 0:
             return 0
@@ -107,7 +114,8 @@ class SubsetSums:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One device's share that a request needs. `takes`: per device that may serve it, the amounts by capacity.
+    """One device's share that a request needs. `takes`: per device that may serve it, the amounts by
+    capacity.
 
     Items of one `request` take different devices.
     """
@@ -117,7 +125,8 @@ class Item:
 
 
 class Packing:
-    """Items, the largest first, into the rooms of devices; `rooms` are the free amounts of each device by capacity."""
+    """Items, the largest first, into the rooms of devices; `rooms` are the free amounts of each device by
+    capacity."""
 
     def __init__(self, items: Sequence[Item], rooms: Mapping[int, Sequence[int]], *, budget: int) -> None:
         self.budget = budget
@@ -147,7 +156,8 @@ class Packing:
         self._chosen: list[int] = []
 
     def solve(self) -> list[tuple[Item, int]] | None:
-        """The device of each item; None where there is no way, or where the budget ended (then it is below 0)."""
+        """The device of each item; None where there is no way, or where the budget ended (then it is below
+        0)."""
         return list(zip(self._items, self._chosen, strict=True)) if self._place(0, ()) else None
 
     def _place(self, at: int, held: tuple[int, ...]) -> bool:
@@ -188,7 +198,8 @@ class Packing:
 def tries_before_packing(search: PartialChoice) -> int | None:
     """Placements to try before shares are packed; None where no capacity is filled.
 
-    Few where several shares fill every device: then every placement leaves the same behind, and costs the same.
+    Few where several shares fill every device: then every placement leaves the same behind, and costs the
+    same.
     """
     items = _items(search) if len(search.requests) >= _FEWEST else None
     if items is None:
@@ -207,7 +218,8 @@ def tries_before_packing(search: PartialChoice) -> int | None:
 
 
 def packed(search: PartialChoice) -> dict[RequestAlternative, list[int]] | None:
-    """Devices for all requests, as far as amounts go, or none if there is no packing; None where that cannot be told."""
+    """Devices for all requests, as far as amounts go, or none if there is no packing; None where that cannot
+    be told."""
     items = _items(search)
     if items is None:
         return None
@@ -225,7 +237,8 @@ def packed(search: PartialChoice) -> dict[RequestAlternative, list[int]] | None:
 
 
 def _items(search: PartialChoice) -> tuple[list[str], list[Item]] | None:
-    """The capacities that may be filled, and the shares that are asked for with what each takes of them; None where something else is asked for, too."""
+    """The capacities that may be filled, and the shares that are asked for with what each takes of them; None
+    where something else is asked for, too."""
     state = search.state
     takes: dict[RequestAlternative, dict[int, Mapping[str, int]]] = {}
     most = Counter[str]()

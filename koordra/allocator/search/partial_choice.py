@@ -23,8 +23,9 @@ Entry = tuple[int, int, ResolvedRequest]
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """What is demanded of the devices of several requests together, as far as it is to hold: JointAllocations, all constraints but those
-    in `without` (by claim and own position), partitions of the NVLink fabric, shared counters.
+    """What is demanded of the devices of several requests together, as far as it is to hold:
+    JointAllocations, all constraints but those in `without` (by claim and own position), partitions of the
+    NVLink fabric, shared counters.
     """
 
     joint_rules: tuple[Rule, ...] = ()
@@ -34,10 +35,12 @@ class Clauses:
 
 
 class PartialChoice:
-    """`requests` are in the order in which they are served, `candidates` the devices that each of them may get (all, where it
-    is not there). `allocating`: claims that took a device as a whole; `by_request`: which devices each request has; `all_devices`:
-    those that an `All` request is for; `forced_error`: with which upstream would end if nothing fits; `*_before`: the node as it was before anything was chosen.
-    `scored`: choices are compared by cost. `strict`: in upstream's order, and a selector error ends the search, as upstream does.
+    """`requests` are in the order in which they are served, `candidates` the devices that each of them may
+    get (all, where it is not there). `allocating`: claims that took a device as a whole; `by_request`: which
+    devices each request has; `all_devices`: those that an `All` request is for; `forced_error`: with which
+    upstream would end if nothing fits; `*_before`: the node as it was before anything was chosen. `scored`:
+    choices are compared by cost. `strict`: in upstream's order, and a selector error ends the search, as
+    upstream does.
     """
 
     def __init__(
@@ -111,7 +114,8 @@ def walking_order(claims: Sequence[ResolvedClaim], *, tied: bool) -> list[Entry]
 
 
 def _members(claims: Sequence[ResolvedClaim], order: Sequence[Entry]) -> list[set[int]]:
-    """For each constraint that names requests, their places in the order; one over all requests ties nothing closer."""
+    """For each constraint that names requests, their places in the order; one over all requests ties nothing
+    closer."""
     places = {(claim, request.name): at for at, (claim, _, request) in enumerate(order)}
     found = []
     for position, claim in enumerate(claims):

@@ -1,4 +1,5 @@
-"""What the requests that are still to be served can bring, so that a branch stops when it cannot be enough (or is too much)."""
+"""What the requests that are still to be served can bring, so that a branch stops when it cannot be enough
+(or is too much)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from koordra.api.claims import MAX_RESULTS
 
 
 def nics_after(search: PartialChoice) -> list[list[int]]:
-    """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at most.
+    """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at
+    most.
 
     Fewer, where shares of them coincide on one NIC.
     """
@@ -33,8 +35,8 @@ def nics_after(search: PartialChoice) -> list[list[int]]:
 
 
 def cards_after(search: PartialChoice) -> list[tuple[int, int]]:
-    """Per request in walking order: the fewest and the most of the cards, of which partitions are demanded, that later requests of its
-    claim take. Empty where no partitions are demanded."""
+    """Per request in walking order: the fewest and the most of the cards, of which partitions are demanded,
+    that later requests of its claim take. Empty where no partitions are demanded."""
     if search.demanded is None:
         return []
     found = []
@@ -48,7 +50,8 @@ def cards_after(search: PartialChoice) -> list[tuple[int, int]]:
 
 
 def cards_taken(search: PartialChoice, wanted: RequestAlternative, count: int) -> tuple[int, int]:
-    """The fewest and the most of so many devices of the alternative that are cards of which partitions are demanded.
+    """The fewest and the most of so many devices of the alternative that are cards of which partitions are
+    demanded.
 
     A share of a card is none, and what `All` finds is not known before.
     """
@@ -76,10 +79,10 @@ def _most_of(wanted: RequestAlternative, devices: Iterable[int], state: NodeStat
 class DeviceTypeDemand:
     """What the open requests take of GPUs, or of all other devices.
 
-    `most`: devices given to them at most, each share counted. `unshared`: the least number of those that nobody else can have.
-    `distinct`: the most that one request surely gets, all different. `devices`: what can serve them, and which of it is `shared`.
-    `thousandths`, `parts`: what they take of devices at most, the latter in the units of `NodeState.parts`. `sums`: by capacity,
-    what they take of shared devices.
+    `most`: devices given to them at most, each share counted. `unshared`: the least number of those that
+    nobody else can have. `distinct`: the most that one request surely gets, all different. `devices`: what
+    can serve them, and which of it is `shared`. `thousandths`, `parts`: what they take of devices at most,
+    the latter in the units of `NodeState.parts`. `sums`: by capacity, what they take of shared devices.
     """
 
     most: int = 0
@@ -113,7 +116,8 @@ class DeviceTypeDemand:
         more: int,
         penalty: int,
     ) -> int:
-        """The least sum of at least `more` of the values in `free`, whose devices have the room that `chosen` lack.
+        """The least sum of at least `more` of the values in `free`, whose devices have the room that `chosen`
+        lack.
 
         `free` is sorted; each one beyond `more` costs the penalty too. 0 where no set has the room.
         """
@@ -140,7 +144,8 @@ class DeviceTypeDemand:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequests:
-    """The open requests. `brings_nic`: they surely get a NIC; `nics`: NICs that they may get; `may_get`: that any request may."""
+    """The open requests. `brings_nic`: they surely get a NIC; `nics`: NICs that they may get; `may_get`: that
+    any request may."""
 
     gpus: DeviceTypeDemand
     others: DeviceTypeDemand

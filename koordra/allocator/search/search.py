@@ -1,35 +1,40 @@
 """The search on one node: complete, in upstream's order, over all claims of a pod at once.
 
-The question. A group of claims (those of one pod) needs devices. Claims have requests, a request has alternatives
-(one, or the entries of firstAvailable), an alternative needs a number of devices or all that match. Find devices for
-everything such that no device is used beyond what it has, counters suffice, and every constraint and JointAllocation holds.
+The question. A group of claims (those of one pod) needs devices. Claims have requests, a request has
+alternatives (one, or the entries of firstAvailable), an alternative needs a number of devices or all that
+match. Find devices for everything such that no device is used beyond what it has, counters suffice, and every
+constraint and JointAllocation holds.
 
-The walk. Depth first, with a stack of generators instead of recursion (a group may need hundreds of devices). A position
-is (request, alternative, how many of its devices are there). At each position the candidates are tried in the node's device
-order; placing a device updates counts, counters and constraint states, taking it back restores them. The first
-complete choice is upstream's choice, since the order of requests, alternatives and devices is upstream's.
+The walk. Depth first, with a stack of generators instead of recursion (a group may need hundreds of devices).
+A position is (request, alternative, how many of its devices are there). At each position the candidates are
+tried in the node's device order; placing a device updates counts, counters and constraint states, taking it
+back restores them. The first complete choice is upstream's choice, since the order of requests, alternatives
+and devices is upstream's.
 
 What keeps it fast. None of this loses a solution:
 
-1. Bounds before the walk (`feasibility.py`): devices whose attribute values cannot satisfy a matchAttribute are left out, and
-   requests are matched against devices as a whole; when that fails there is no solution.
-2. Remembered states. Two partial choices that leave the same devices free, with the same standing towards every
-   constraint, have the same completions, so a position is entered once per state. States are compared up to symmetry
-   (`symmetry.py`): eight equal switch groups of which one is half used are one state, whichever it is. Of devices that are
-   interchangeable in a state only the first is tried.
-3. A claim that has more devices than a claim may have is left at once for the last request with another alternative.
-4. A JointAllocation counts what is still lacking and stops a branch when too few NICs are to come; where partitions of the
-   NVLink fabric are demanded (`nvlink_fabric.py`), a branch stops when a claim's cards fit into none.
+1. Bounds before the walk (`feasibility.py`): devices whose attribute values cannot satisfy a matchAttribute
+   are left out, and requests are matched against devices as a whole; when that fails there is no solution.
+2. Remembered states. Two partial choices that leave the same devices free, with the same standing towards
+   every constraint, have the same completions, so a position is entered once per state. States are compared
+   up to symmetry (`symmetry.py`): eight equal switch groups of which one is half used are one state,
+   whichever it is. Of devices that are interchangeable in a state only the first is tried.
+3. A claim that has more devices than a claim may have is left at once for the last request with another
+   alternative.
+4. A JointAllocation counts what is still lacking and stops a branch when too few NICs are to come; where
+   partitions of the NVLink fabric are demanded (`nvlink_fabric.py`), a branch stops when a claim's cards fit
+   into none.
 
-Scored policies. The walk goes on after the first solution; every complete choice is given to the objective, which depends
-only on the final state up to symmetry, so entering each state once still sees the best one. At request boundaries a branch
-ends when whatever completes it costs no less than the best so far, or more than the ceiling (`lower_bound.py`); the first of
-equals is the answer as it would be without bounds. What was cut off for the ceiling is told as a bound, never as "does not
-fit": that is proved without one. Requests that constraints tie
-together are then placed next to each other, which keeps the number of states small; results are put back in order.
+Scored policies. The walk goes on after the first solution; every complete choice is given to the objective,
+which depends only on the final state up to symmetry, so entering each state once still sees the best one. At
+request boundaries a branch ends when whatever completes it costs no less than the best so far, or more than
+the ceiling (`lower_bound.py`); the first of equals is the answer as it would be without bounds. What was cut
+off for the ceiling is told as a bound, never as "does not fit": that is proved without one. Requests that
+constraints tie together are then placed next to each other, which keeps the number of states small; results
+are put back in order.
 
-The budget counts placements tried. Exhausted without a solution, the answer is "undecided"; exhausted with one, the
-best so far is the answer.
+The budget counts placements tried. Exhausted without a solution, the answer is "undecided"; exhausted with
+one, the best so far is the answer.
 """
 
 from __future__ import annotations
@@ -62,7 +67,8 @@ _PATIENCE: Final = 16
 
 @dataclass(slots=True)
 class _Best:
-    """The best placement so far. Only what costs less than `limit` is of interest; what was cut off costs `cut` at least."""
+    """The best placement so far. Only what costs less than `limit` is of interest; what was cut off costs
+    `cut` at least."""
 
     limit: CostPair | None
     placed: tuple[Placed, ...] | None = None
@@ -89,7 +95,9 @@ class _Best:
 class Search(DeviceSteps):
     """One walk over one node for one group of claims.
 
-    `codes`: numbers of the forms of partial choices, which searches for one group share. `ceiling`: only placements that cost less are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
+    `codes`: numbers of the forms of partial choices, which searches for one group share. `ceiling`: only
+    placements that cost less are of interest. `counted`: what counting said (`feasibility.enough`), once it
+    has.
 
     `settled`: all complete choices cost the same (`feasibility.settled`).
     `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
@@ -121,10 +129,11 @@ class Search(DeviceSteps):
         self._stack: list[Generator[Position, None, None]] = []
         self._lower_bound: LowerBound | None = None
 
-    # --- the walk ---------------------------------------------------------------------------------------------------
+    # --- the walk -------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """The first solution, or with an objective the one of least cost. Raises ClaimRefused where upstream errs."""
+        """The first solution, or with an objective the one of least cost. Raises ClaimRefused where upstream
+        errs."""
         best = _Best(None if self.objective is None else self.ceiling)
         entered: set[tuple[object, ...]] = set()
         dead_ends = 0
@@ -177,7 +186,8 @@ class Search(DeviceSteps):
         return least is None or not best.may_improve(least)
 
     def least(self, request: int) -> CostPair | None:
-        """What any completion costs at least when this request is the next to be served; None where there is none."""
+        """What any completion costs at least when this request is the next to be served; None where there is
+        none."""
         if self.objective is None:
             return CostPair()
         if self._lower_bound is None:
@@ -196,7 +206,8 @@ class Search(DeviceSteps):
             self._stack.pop().close()
 
     def check_beforehand(self) -> None:
-        """What upstream finds before it searches: `All` requests it cannot count, and claims that ask for too much."""
+        """What upstream finds before it searches: `All` requests it cannot count, and claims that ask for too
+        much."""
         for claim in self.claims:
             least = sum(
                 min(self.needed(wanted) for wanted in request.alternatives) for request in claim.requests
@@ -206,7 +217,8 @@ class Search(DeviceSteps):
                 raise refusal(claim.claim.key, Cause.INSUFFICIENT_CAPACITY, detail)
 
     def _moves(self, at: Position) -> Generator[Position, None, None]:
-        """The positions one step further. Each is yielded with its step taken; resuming takes the step back."""
+        """The positions one step further. Each is yielded with its step taken; resuming takes the step
+        back."""
         claim, index, request = self.requests[at.request]
         orbits, tried_orbits = self._orbits, set[Hashable]()
         if at.alternative is None:
@@ -240,7 +252,8 @@ class Search(DeviceSteps):
                 return
 
     def _alternatives(self, at: Position) -> Iterator[Position]:
-        """The first position of each alternative. Tells the frames below when the claim is too large with any of them."""
+        """The first position of each alternative. Tells the frames below when the claim is too large with any
+        of them."""
         claim, _, request = self.requests[at.request]
         all_too_many = True
         for number, wanted in enumerate(request.alternatives):

@@ -28,7 +28,8 @@ class Position(NamedTuple):
 
 
 class CostPair(NamedTuple):
-    """What the claim pays, then what the cluster pays: the most significant number first, at last the rest of the written cost.
+    """What the claim pays, then what the cluster pays: the most significant number first, at last the rest of
+    the written cost.
 
     A bound may have fewer numbers than a cost.
     """

@@ -1,7 +1,8 @@
 """One step of the search: a device is given to a request, and taken back.
 
-Everything that a claim may not have is seen to here: what others hold, capacities and counters, constraints, JointAllocations, partitions
-of the NVLink fabric. What a step changed is put back by the function that it returns.
+Everything that a claim may not have is seen to here: what others hold, capacities and counters, constraints,
+JointAllocations, partitions of the NVLink fabric. What a step changed is put back by the function that it
+returns.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class DeviceSteps(PartialChoice):
         tallies: Sequence[ScopeTracker],
         partitions: PartitionTracker | None,
     ) -> Callable[[], None]:
-        """The step taken: what it changes of capacities, counters, constraints, JointAllocations and partitions."""
+        """The step taken: what it changes of capacities, counters, constraints, JointAllocations and
+        partitions."""
         state, claim = self.state, wanted.claim
         shared, offered = state.shared[device], state.devices[device]
         counters = state.counters[state.pool_of[device]]

@@ -1,23 +1,26 @@
 """When two partial choices are the same up to renaming devices.
 
-Devices sit in a tree: socket, NUMA node, PCIe root, switch, chain of switches, counter set (`device_tree.py`). Exchanging two
-subtrees that are alike changes nothing that the search or a score looks at. So a state is written as the tree with a label at
-each device and sorted children: two states with equal forms are equivalent, and the search enters only one of them. Of devices
-in one orbit only the first is tried.
+Devices sit in a tree: socket, NUMA node, PCIe root, switch, chain of switches, counter set
+(`device_tree.py`). Exchanging two subtrees that are alike changes nothing that the search or a score looks
+at. So a state is written as the tree with a label at each device and sorted children: two states with equal
+forms are equivalent, and the search enters only one of them. Of devices in one orbit only the first is tried.
 
 A device's label holds everything that matters about it:
 
-- static: driver, capacities and what is used of them, which requests it can serve and with which demand, the values that it
-  shares with other devices of attributes that constraints look at and that are no tree levels, counters it consumes;
-- of the walk: what is used now, which requests that are still open hold it, which PerDevice rules count it already (another
-  share of it changes nothing there), and its standing: for each constraint that still
-  has devices to come, whether this device could be added now; for each JointAllocation, how its scope stands.
+- static: driver, capacities and what is used of them, which requests it can serve and with which demand, the
+  values that it shares with other devices of attributes that constraints look at and that are no tree levels,
+  counters it consumes;
+- of the walk: what is used now, which requests that are still open hold it, which PerDevice rules count it
+  already (another share of it changes nothing there), and its standing: for each constraint that still has
+  devices to come, whether this device could be added now; for each JointAllocation, how its scope stands.
 
-Codes may be shared between the nodes of one plan: nodes whose forms are equal at the start have the same best placement.
+Codes may be shared between the nodes of one plan: nodes whose forms are equal at the start have the same best
+placement.
 
-Where a score or demanded partitions look at NVLink, its sets are levels too (GPUs that a bridge joins, partitions); cards that
-are wired unevenly keep their place as a label, so that none of them is exchanged. A level that does not nest is put into the
-label by its value, which makes fewer states equal but never too many.
+Where a score or demanded partitions look at NVLink, its sets are levels too (GPUs that a bridge joins,
+partitions); cards that are wired unevenly keep their place as a label, so that none of them is exchanged. A
+level that does not nest is put into the label by its value, which makes fewer states equal but never too
+many.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ _LEVELS: Final = (
     names.ATTR_PCIE_PATH,
     names.STANDARD_PCI_BUS_ID,
 )
-"""Devices that differ in what the score reads are not exchangeable. Outer levels come first: what crosses them is left out."""
+"""Devices that differ in what the score reads are not exchangeable. Outer levels come first: what crosses
+them is left out."""
 
 Form = tuple[Any, ...]
 _Columns = list[tuple[str, Column]]
@@ -110,7 +114,8 @@ class Symmetry:
         filling = search.requests[at.request][:2] if at.placed else None
         for placed in search.placed:
             wanted = placed.wanted
-            # Who holds a device matters while its request, or a constraint over it, has devices to come; those are of one claim.
+            # Who holds a device matters while its request, or a constraint over it, has devices to come;
+            # those are of one claim.
             still_open = (wanted.claim, wanted.request) == filling or any(
                 claim == wanted.claim and search.constraints[claim][index].covers(wanted.base, wanted.sub)
                 for claim, index in open_constraints
@@ -120,7 +125,7 @@ class Symmetry:
             )
         return holders
 
-    # --- the tree ---------------------------------------------------------------------------------------------------
+    # --- the tree -------------------------------------------------------------------------------------------
 
     def _columns(self, search: PartialChoice) -> tuple[_Columns, set[str]]:
         """The levels of the tree, and the attribute names whose values do not nest."""
@@ -150,7 +155,8 @@ class Symmetry:
         return columns, loose
 
     def _pinned_cards(self, search: PartialChoice, columns: _Columns | None) -> dict[int, Hashable]:
-        """Put the sets of NVLink and its partitions into the tree; returns what is to be in the cards' labels for it.
+        """Put the sets of NVLink and its partitions into the tree; returns what is to be in the cards' labels
+        for it.
 
         Only a score and demanded partitions look at NVLink.
         """
@@ -171,14 +177,16 @@ class Symmetry:
         return {card: (place, fabric.links, sets) for place, card in enumerate(fabric.cards)}
 
     def _values(self, level: str) -> Column | None:
-        """The level's value per device, "" where it is not published; None where a list makes it no tree level."""
+        """The level's value per device, "" where it is not published; None where a list makes it no tree
+        level."""
         found = [offered.facts.attributes.get(level) for offered in self.devices]
         if any(attribute is not None and attribute.is_list for attribute in found):
             return None
         return ["" if attribute is None else f"{attribute.kind}:{attribute.value}" for attribute in found]
 
     def _buses(self) -> Column:
-        """The PCI bus of each device that shares it with another one: functions of one card are nearest to each other."""
+        """The PCI bus of each device that shares it with another one: functions of one card are nearest to
+        each other."""
         found = [
             str(offered.plain.get(names.STANDARD_PCI_BUS_ID) or "").rpartition(":")[0]
             for offered in self.devices
@@ -187,7 +195,8 @@ class Symmetry:
         return [bus if bus and times[bus] > 1 else "" for bus in found]
 
     def _shared_values(self, name: str) -> list[Hashable]:
-        """Per device what of the attribute other devices have too; values of its own only matter by being there.
+        """Per device what of the attribute other devices have too; values of its own only matter by being
+        there.
 
         Values that one device alone has can be renamed along with the device.
         """
@@ -202,7 +211,7 @@ class Symmetry:
             for shared in [[value for value in values if times[value] > 1]]
         ]
 
-    # --- labels -----------------------------------------------------------------------------------------------------
+    # --- labels ---------------------------------------------------------------------------------------------
 
     def _statics(self, search: PartialChoice) -> list[int]:
         """Per device everything that does not change during the walk."""
@@ -241,7 +250,8 @@ class Symmetry:
         return found
 
     def _alike(self, search: PartialChoice) -> tuple[list[int], list[int]]:
-        """Devices that have the same label while the walk has not touched them: a number per device, and the first of each."""
+        """Devices that have the same label while the walk has not touched them: a number per device, and the
+        first of each."""
         like: list[int] = []
         firsts: dict[Hashable, int] = {}
         for device, offered in enumerate(self.devices):
@@ -271,7 +281,8 @@ class Symmetry:
         return self._joinable[key]
 
     def _last_use(self, search: PartialChoice) -> dict[tuple[int, int], int]:
-        """By constraint (of a claim, by its own position): the last request in walking order that it covers."""
+        """By constraint (of a claim, by its own position): the last request in walking order that it
+        covers."""
         found = dict[tuple[int, int], int]()
         for claim, constraints in enumerate(search.constraints):
             for index, constraint in enumerate(constraints):

@@ -1,6 +1,7 @@
 """v1alpha3, v1beta1 and v1beta2 of resource.k8s.io to v1: the same model in older shapes.
 
-requests        flat in v1alpha3 and v1beta1; v1 has the body under `exactly`, alternatives under `firstAvailable`
+requests        flat in v1alpha3 and v1beta1; v1 has the body under `exactly`, alternatives under
+                `firstAvailable`
 devices         body under `basic` in v1alpha3 and v1beta1; capacities bare quantities in v1alpha3
 spec.controller, class suitableNodes, podSchedulingContext    v1alpha3's bridge to classic DRA: gone
 DeviceTaintRule class and CEL selectors: removed in 1.35, and a rule without them would taint more
@@ -79,7 +80,8 @@ def resource_slice(obj: Object, _sources: Sources, notes: Notes) -> list[Object]
 
 
 def _device(read: Reader) -> Object:
-    """The body stands under `basic`; a capacity of v1alpha3 is the bare quantity, later an object with `value`."""
+    """The body stands under `basic`; a capacity of v1alpha3 is the bare quantity, later an object with
+    `value`."""
     device = {**objects.without(read.data, "basic"), **read.inner("basic").data}
     body = read.over(device)
     capacity = {str(name): value for name, value in body.inner("capacity").data.items()}

@@ -1,24 +1,29 @@
 """What a classic parameters object says, in the words of a v1 claim or class.
 
-    ResourceClaimParameters   (in tree, 1.30)   one v1 request per request: selector -> CEL, vendorParameters -> its config
+    ResourceClaimParameters   (in tree, 1.30)   one v1 request per request: selector -> CEL, vendorParameters
+                                                -> its config
     ResourceClassParameters   (in tree, 1.30)   filters -> selectors, vendorParameters -> config
     koordra.io/v1alpha1 ...                     koordra's own opaque parameters, checked and embedded
-    any other object          (a vendor's CRD)  the fields of the table below become standard fields; the whole object
-                                                becomes the opaque configuration of the claim's driver
+    any other object          (a vendor's CRD)  the fields of the table below become standard fields; the
+                                                whole object becomes the opaque configuration of the claim's
+                                                driver
 
-The table has only fields whose meaning does not depend on the vendor: a count of devices, a quantity with a unit, the name of a
-scope. `spec` is read first, then the object itself. For koordra's driver the object cannot be carried, since koordra decodes its
-parameters strictly: a field that the table lacks is refused there.
+The table has only fields whose meaning does not depend on the vendor: a count of devices, a quantity with a
+unit, the name of a scope. `spec` is read first, then the object itself. For koordra's driver the object
+cannot be carried, since koordra decodes its parameters strictly: a field that the table lacks is refused
+there.
 
-A classic selector reads `attributes.<type>["<name>"]`, where the name is a DNS subdomain of the driver's own choice. In v1 a device
-has typed attributes and capacities under a domain, so the type goes and the name finds a domain:
+A classic selector reads `attributes.<type>["<name>"]`, where the name is a DNS subdomain of the driver's own
+choice. In v1 a device has typed attributes and capacities under a domain, so the type goes and the name finds
+a domain:
 
     attributes.string["model"]               device.attributes["<driver>"].model
     attributes.quantity["memory"]            device.capacity["<driver>"].memory         amounts are capacities now
     attributes.version["driver.example.com"] device.attributes["example.com"].driver    the rest of the name is the domain
     attributes.stringslice["modes"]          device.attributes["<driver>"].modes        list attributes: a gate that is off
 
-What cannot be named in v1 (a hyphen in the identifier, longer than 32) is refused. Text inside string literals stays.
+What cannot be named in v1 (a hyphen in the identifier, longer than 32) is refused. Text inside string
+literals stays.
 """
 
 from __future__ import annotations
@@ -111,8 +116,8 @@ def of_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object],
 
 
 def opaque(driver: str, body: object, read: Reader, at: str = "") -> Object:
-    """One entry of `config`, of what stands in a field, or of the whole. Raises InvalidInput where the API server would refuse the
-    parameters."""
+    """One entry of `config`, of what stands in a field, or of the whole. Raises InvalidInput where the API
+    server would refuse the parameters."""
     wrong = partial(read.wrong, at=at)
     if not isinstance(body, Mapping):
         raise wrong("parameters are not an object", "write apiVersion, kind and the fields")
@@ -208,7 +213,8 @@ def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Ob
 
 
 def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
-    """A vendor's parameters object: the table's fields become standard ones, the whole object is carried as opaque parameters."""
+    """A vendor's parameters object: the table's fields become standard ones, the whole object is carried as
+    opaque parameters."""
     about, spec = notes.within(found), found.get("spec")
     rest = objects.without(found, *EVERY_OBJECT)
     read = about.read(spec, "spec") if isinstance(spec, Mapping) else about.read(rest)
@@ -240,7 +246,8 @@ def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
 
 
 def _capacities(read: Reader, *, driver: str, notes: Notes) -> Object:
-    """Share sizes. Only koordra's driver is known to have these capacities, and only a unit makes a size sure."""
+    """Share sizes. Only koordra's driver is known to have these capacities, and only a unit makes a size
+    sure."""
     requests: Object = {}
     for name in CAPACITIES:
         if name not in read.data or (driver != names.DRIVER and name != names.CAPACITY_MEMORY):

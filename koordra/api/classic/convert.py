@@ -5,28 +5,31 @@
          └─ each object, by apiVersion and kind (the table below)
                classic v1alpha1, v1alpha2      v1alpha2        (parameters: class_parameters, selectors)
                v1alpha3, v1beta1, v1beta2      beta_versions
-               pods and workloads              below: claims referred to directly, node affinity for suitableNodes
+               pods and workloads              below: claims referred to directly, node affinity for
+                                               suitableNodes
                anything else                   unchanged
                     │
                     └─ the translators, in order  ──> objects and notes
 
-An object is converted whole or refused whole; every loss is a note with the field it concerns. Objects stay in the order of
-the input. Parameters objects that went into a class or claim are left out, since v1 does not know their kinds; a ConfigMap
-stays, since pods may read it too.
+An object is converted whole or refused whole; every loss is a note with the field it concerns. Objects stay
+in the order of the input. Parameters objects that went into a class or claim are left out, since v1 does not
+know their kinds; a ConfigMap stays, since pods may read it too.
 
-**The seam for legacy dialects** (pods that ask for extended resources: Koordinator, HAMi ...). A dialect is a `Translator`:
+**The seam for legacy dialects** (pods that ask for extended resources: Koordinator, HAMi ...). A dialect is a
+`Translator`:
 
     class Koordinator:
         name = "koordinator"
         def handles(self, obj): ...              # cheap; a Pod or a workload with signs of this dialect
-        def translate(self, obj, notes): ...    # the objects to put in its place: the rewritten pod and its templates
+        def translate(self, obj, notes): ...    # the objects to put in its place: the rewritten pod and its
+                                                templates
 
-`convert(objects, translators=[...])` asks each translator in turn about every object that came out of the table; the first
-that handles the object takes it, and what it returns is final (a second dialect in the same pod is that
-translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem, remedy)` reports
-anything lost. Objects that two pods bring forth alike (same kind, namespace, name and content, as content-addressed
-templates are) appear once; alike in name only is refused. koordra/compat makes translators without importing anything but
-this module; koordra/cli/convert.py passes it.
+`convert(objects, translators=[...])` asks each translator in turn about every object that came out of the
+table; the first that handles the object takes it, and what it returns is final (a second dialect in the same
+pod is that translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem,
+remedy)` reports anything lost. Objects that two pods bring forth alike (same kind, namespace, name and
+content, as content-addressed templates are) appear once; alike in name only is refused. koordra/compat makes
+translators without importing anything but this module; koordra/cli/convert.py passes it.
 """
 
 from __future__ import annotations
@@ -190,7 +193,8 @@ def _check_name(obj: Object, notes: Notes) -> None:
 
 
 def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -> None:
-    """Adds an object; one that is there already is added once, one that differs from its namesake is refused."""
+    """Adds an object; one that is there already is added once, one that differs from its namesake is
+    refused."""
     who = reference_to(part)
     if not objects.name(part):
         who = (*who[:3], f"{objects.metadata(part).get('generateName')}{len(results)}")
@@ -207,7 +211,8 @@ def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -
 
 
 def _with_claims(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    """A pod or workload with every `source` flattened; the very same object where nothing is classic about it."""
+    """A pod or workload with every `source` flattened; the very same object where nothing is classic about
+    it."""
     changed = obj
     for path in pods_in(obj):
         place = (*path, "spec")

@@ -1,7 +1,8 @@
-"""What the converter reports about an object: warnings and refusals, each with object, field, problem and remedy.
+"""What the converter reports about an object: warnings and refusals, each with object, field, problem and
+remedy.
 
-A warning stands beside a converted object; a refusal stands in place of one. Both read like the errors of errors.py, so
-that a person finds object and field the same way everywhere.
+A warning stands beside a converted object; a refusal stands in place of one. Both read like the errors of
+errors.py, so that a person finds object and field the same way everywhere.
 """
 
 from __future__ import annotations

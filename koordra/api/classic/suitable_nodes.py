@@ -1,9 +1,11 @@
 """Classic `suitableNodes`: where the devices of a class may be used.
 
-v1 has no such field. It is kept in two ways that a node can be held to: an annotation on the DeviceClass, which koordra's
-controller reads for its own devices, and node affinity on the pods of the same input that use the class.
+v1 has no such field. It is kept in two ways that a node can be held to: an annotation on the DeviceClass,
+which koordra's controller reads for its own devices, and node affinity on the pods of the same input that use
+the class.
 
-A node selector is an "or" of terms, each an "and" of expressions; two of them together are the product of their terms.
+A node selector is an "or" of terms, each an "and" of expressions; two of them together are the product of
+their terms.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def _check_expression(read: Reader) -> None:
 
 
 def annotation(read: Reader) -> dict[str, str]:
-    """The annotation for the field of a class, none where it has no such field. The same selector is always the same text."""
+    """The annotation for the field of a class, none where it has no such field. The same selector is always
+    the same text."""
     nodes = read.optional("suitableNodes")
     if nodes is None:
         return {}
@@ -63,7 +66,8 @@ def annotation(read: Reader) -> dict[str, str]:
 
 
 def of_device_class(device_class: Fields) -> Object | None:
-    """The nodes that serve a DeviceClass, or None where all do. Raises InvalidManifest where the text is broken."""
+    """The nodes that serve a DeviceClass, or None where all do. Raises InvalidManifest where the text is
+    broken."""
     text = objects.annotations_of(device_class).get(SUITABLE_NODES)
     if text is None:
         return None

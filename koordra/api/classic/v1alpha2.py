@@ -1,14 +1,15 @@
 """Classic DRA (resource.k8s.io v1alpha1 and v1alpha2, Kubernetes 1.26 to 1.31) to v1.
 
-ResourceClass                 DeviceClass of the same name: a selector for its driver, its parameters as config,
-                              suitableNodes as an annotation
+ResourceClass                 DeviceClass of the same name: a selector for its driver, its parameters as
+                              config, suitableNodes as an annotation
 ResourceClaim(Template)       one request for the class, or one per request of structured parameters
 allocationMode Immediate      an annotation that koordra's controller obeys; no other driver can
 ResourceClaim/ClassParameters into the claims and classes that refer to them
 PodSchedulingContext, ResourceSlice of named resources, status: nothing; they are made anew
 
-A classic claim says little by itself: its driver stands in the ResourceClass, what it requests in a parameters object. Both are
-looked up among the objects of the same conversion (`Sources`), never in a cluster.
+A classic claim says little by itself: its driver stands in the ResourceClass, what it requests in a
+parameters object. Both are looked up among the objects of the same conversion (`Sources`), never in a
+cluster.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Reference = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class Sources:
-    """`used`: references of parameters objects that went into another object and need not be applied any more."""
+    """`used`: references of parameters objects that went into another object and need not be applied any
+    more."""
 
     classes: dict[str, Object] = field(default_factory=dict)
     claims: dict[Reference, Object] = field(default_factory=dict)
@@ -68,7 +70,8 @@ class Sources:
         return sources
 
     def parameters_object(self, reference: Reference, *, generated: str) -> Object | None:
-        """What a parametersRef means: the in-tree parameters generated from it where there are some, else the object."""
+        """What a parametersRef means: the in-tree parameters generated from it where there are some, else the
+        object."""
         made = self.generated.get((generated, reference))
         found = made if made is not None else self.parameters.get(reference)
         if found is not None:
@@ -148,7 +151,8 @@ def _parameters_object(read: Reader, generated: str, namespace: str, sources: So
 
 
 def driver_selector(driver: str) -> str:
-    """Which devices a class of this driver means; koordra's carry the guard against kube-scheduler's allocator."""
+    """Which devices a class of this driver means; koordra's carry the guard against kube-scheduler's
+    allocator."""
     base = f'device.driver == "{driver}"'
     if driver != names.DRIVER:
         return base

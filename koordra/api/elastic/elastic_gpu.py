@@ -1,17 +1,19 @@
-"""Elastic GPU's objects (group elasticgpu.io), read: what a class and a claim ask for, in koordra's words. Pure.
+"""Elastic GPU's objects (group elasticgpu.io), read: what a class and a claim ask for, in koordra's words.
+Pure.
 
     ElasticGPUClass   provisioner, reclaimPolicy, egpuBindingMode, parameters  ──> a DeviceClass of the same name
     ElasticGPUClaim   class, resources                                         ──> a ResourceClaim of the same name
     ElasticGPU        what a claim has: written by koordra, phase Bound or Released
     GPU               a card of a node: written by koordra, from what the node publishes
 
-Both spellings of a class's name are read (the CRD's `elasticGPUClassName`, the README's `egpuClassName`), and amounts under
-every name that is in use: `elasticgpu.io/gpu-core`, `elasticgpu.com/...`, `<provisioner>/...`, TKE's qGPU. From 100 percent
-up the hundreds are whole cards and the memory is theirs. A plain number of memory is in the class's unit (MiB unless its
-parameter `memoryUnit` says GiB; TKE's is GiB); a quantity with a suffix says its own.
+Both spellings of a class's name are read (the CRD's `elasticGPUClassName`, the README's `egpuClassName`), and
+amounts under every name that is in use: `elasticgpu.io/gpu-core`, `elasticgpu.com/...`, `<provisioner>/...`,
+TKE's qGPU. From 100 percent up the hundreds are whole cards and the memory is theirs. A plain number of
+memory is in the class's unit (MiB unless its parameter `memoryUnit` says GiB; TKE's is GiB); a quantity with
+a suffix says its own.
 
-`reclaimPolicy` is Delete where absent, `egpuBindingMode` WaitForFirstConsumer: a card that no pod uses yet is not taken
-unless somebody says so.
+`reclaimPolicy` is Delete where absent, `egpuBindingMode` WaitForFirstConsumer: a card that no pod uses yet is
+not taken unless somebody says so.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ class ElasticClass:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What a claim asks for: `cards` whole ones, or (0) a share of `cores` percent and `memory` bytes. `lost`: in words, what does not count."""
+    """What a claim asks for: `cards` whole ones, or (0) a share of `cores` percent and `memory` bytes.
+    `lost`: in words, what does not count."""
 
     cards: int
     cores: int
@@ -169,7 +172,8 @@ def requested(claim: Object, cls: ElasticClass) -> Amount:
 
 
 def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
-    """The spec of the ResourceClaim. A share of compute alone is charged 1Mi, and cannot be held to that: it asks for no limits."""
+    """The spec of the ResourceClaim. A share of compute alone is charged 1Mi, and cannot be held to that: it
+    asks for no limits."""
     capacity = {names.CAPACITY_CORES: "100"}
     if not amount.cards:
         cores = {names.CAPACITY_CORES: str(amount.cores)} if amount.cores else {}

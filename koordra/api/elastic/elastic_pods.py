@@ -1,13 +1,15 @@
-"""Pods that name ElasticGPUClaims: the annotation becomes what the kubelet and the scheduler understand. Pure.
+"""Pods that name ElasticGPUClaims: the annotation becomes what the kubelet and the scheduler understand.
+Pure.
 
     metadata.annotations["egpuc.elasticgpu.io/<container>"]: <claim>
         ──> spec.resourceClaims: {name: egpuc-<claim>, resourceClaimName: <claim>}
         ──> the container's resources.claims: {name: egpuc-<claim>}
 
-The ResourceClaim has the ElasticGPUClaim's name and namespace, so nothing has to be looked up, and the claim may come later
-than the pod. Two containers that name one claim share its devices. A lone annotation whose suffix matches no container of a
-pod with one container is meant for that one (so it stands in Elastic GPU's README), which is a warning. The annotations stay; a pod
-that has it all already is the very same object, so that a second pass changes nothing.
+The ResourceClaim has the ElasticGPUClaim's name and namespace, so nothing has to be looked up, and the claim
+may come later than the pod. Two containers that name one claim share its devices. A lone annotation whose
+suffix matches no container of a pod with one container is meant for that one (so it stands in Elastic GPU's
+README), which is a warning. The annotations stay; a pod that has it all already is the very same object, so
+that a second pass changes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def without_annotations(pod: Object) -> Object:
 
 
 def with_annotations(pod: Object, original: Object) -> Object:
-    """A pod with the annotations that `without_annotations` took from the original; the original itself where it only lacks those."""
+    """A pod with the annotations that `without_annotations` took from the original; the original itself where
+    it only lacks those."""
     taken = {key: value for key, value in objects.annotations_of(original).items() if key.startswith(PREFIX)}
     if not taken:
         return pod

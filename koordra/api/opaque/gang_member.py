@@ -1,8 +1,8 @@
 """What a claim's allocation says about the member that holds it: `GangMember`, koordra.io/v1alpha1.
 
-The controller writes it into `status.allocation.devices.config` when it places a gang; the node turns it into variables and files.
-It is no parameter that a claim or class may carry (`parameters.decode` does not know it): only the writer of an allocation can say which
-rank somebody has.
+The controller writes it into `status.allocation.devices.config` when it places a gang; the node turns it into
+variables and files. It is no parameter that a claim or class may carry (`parameters.decode` does not know
+it): only the writer of an allocation can say which rank somebody has.
 
     gang        name of the gang
     rank, size  of the member, and of the gang when this member was placed
@@ -11,7 +11,8 @@ rank somebody has.
     domains     level of the fabric -> name of the domain
     rails       of the member's NICs
     leader      host of rank 0
-    hosts       hosts by rank, slots the number of GPUs of each; left out where they would not fit (some hundred members)
+    hosts       hosts by rank, slots the number of GPUs of each; left out where they would not fit (some
+                hundred members)
 
 An opaque document may have 10 KiB; `hosts` is left out rather than cut.
 """
@@ -35,8 +36,8 @@ KIND: Final = "GangMember"
 MOST_BYTES: Final = 9 * 1024
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""Hosts are written with commas and colons between them, so neither can be in one. All names end up in files and variables of
-containers, line by line."""
+"""Hosts are written with commas and colons between them, so neither can be in one. All names end up in files
+and variables of containers, line by line."""
 
 _NUMBERS: Final = ("rank", "size", "nodeRank", "nodes", "localRank", "localSize")
 _FIELDS: Final = ("apiVersion", "kind", "gang", *_NUMBERS, "domains", "rails", "leader", "hosts", "slots")

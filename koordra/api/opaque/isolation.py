@@ -1,19 +1,25 @@
-"""Isolation of GPU shares: the operator's policy, and the one rule that admission, allocation and Prepare apply.
+"""Isolation of GPU shares: the operator's policy, and the one rule that admission, allocation and Prepare
+apply.
 
-The operator says which isolation backends keep shares of a card, and which one where nothing asks for any, in two places:
+The operator says which isolation backends keep shares of a card, and which one where nothing asks for any, in
+two places:
 
-    node    `koordra kubelet-plugin --allowed-isolation --default-isolation`, published as attributes of each GPU
-    class   `allowedIsolation` and `defaultIsolation` of GpuConfig in a DeviceClass, or in a ResourceClass's policy
+    node    `koordra kubelet-plugin --allowed-isolation --default-isolation`, published as attributes of each
+            GPU
+    class   `allowedIsolation` and `defaultIsolation` of GpuConfig in a DeviceClass, or in a ResourceClass's
+            policy
 
 The word for a share, first that is there:
 
     isolation of the class's configuration > of the claim's > default of the class > default of the node
 
-It must be allowed by the class, where that says anything, and by the node; otherwise the share is refused. A node allows the
-limiter where nothing is said. `none` (a share without limits) stands alone in a node's list: where one tenant of a card is
-limited, all are. So a class may demand unlimited shares, and gets them on nodes that give no others.
+It must be allowed by the class, where that says anything, and by the node; otherwise the share is refused. A
+node allows the limiter where nothing is said. `none` (a share without limits) stands alone in a node's list:
+where one tenant of a card is limited, all are. So a class may demand unlimited shares, and gets them on nodes
+that give no others.
 
-A whole card, or one whose slots a claim takes all, is no share: nobody else is on it, and `none` is what it has without a word.
+A whole card, or one whose slots a claim takes all, is no share: nobody else is on it, and `none` is what it
+has without a word.
 """
 
 from __future__ import annotations
@@ -29,7 +35,8 @@ from koordra.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
-    """What an operator says. `allowed` in order of preference, None: nothing said; `default`: the first of them if None."""
+    """What an operator says. `allowed` in order of preference, None: nothing said; `default`: the first of
+    them if None."""
 
     allowed: tuple[str, ...] | None = None
     default: str | None = None
@@ -45,7 +52,8 @@ class IsolationPolicy:
         return IsolationPolicy(allowed, self.default if self.default in allowed else None)
 
     def attributes(self) -> dict[str, bool]:
-        """What a node publishes of its policy. `none` is there either way, as the sign of a node that has a policy."""
+        """What a node publishes of its policy. `none` is there either way, as the sign of a node that has a
+        policy."""
         if self.allowed is None:
             return {}
         return {attribute(NO_ISOLATION): False} | {attribute(word): True for word in self.allowed}
@@ -115,7 +123,8 @@ class AskedIsolation:
 
 
 def asked_isolation(of_class: Iterable[object], of_claim: Iterable[object]) -> AskedIsolation:
-    """What the parameters of a request's class and those of the claim for it, weakest first, say of isolation."""
+    """What the parameters of a request's class and those of the claim for it, weakest first, say of
+    isolation."""
     word = allowed = default = None
     for own in (entry for entry in of_claim if isinstance(entry, GpuConfig)):
         word = own.isolation or word

@@ -1,16 +1,20 @@
-"""koordra's own opaque parameters, `koordra.io/v1alpha1`: what a claim can say that the standard fields cannot.
+"""koordra's own opaque parameters, `koordra.io/v1alpha1`: what a claim can say that the standard fields
+cannot.
 
 They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceClass. Four kinds:
 
-    JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each other
+    JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each
+                                                    other
     PlacementPolicy   node, device                  where to put them when several places fit
     GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity;
-                      allowedIsolation, defaultIsolation   the operator's, so in a DeviceClass alone (isolation.py)
-    RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's network
+                      allowedIsolation, defaultIsolation   the operator's, so in a DeviceClass alone
+                                                           (isolation.py)
+    RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
+                                                    network
 
-Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or value is an
-InvalidParameters that names it and lists what is allowed. The tables below are the only description of the fields; the
-decoder, the JSON schema (`schema()`) and the error texts all come from them.
+Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or
+value is an InvalidParameters that names it and lists what is allowed. The tables below are the only
+description of the fields; the decoder, the JSON schema (`schema()`) and the error texts all come from them.
 """
 
 from __future__ import annotations
@@ -59,8 +63,8 @@ class Enforcement(StrEnum):
 
 
 class Pairing(StrEnum):
-    """PER_DEVICE: each GPU has a NIC of its own in scope. PER_GROUP: the NICs together cover the scopes of the GPUs.
-    TOGETHER: all devices of all named requests lie in one scope."""
+    """PER_DEVICE: each GPU has a NIC of its own in scope. PER_GROUP: the NICs together cover the scopes of
+    the GPUs. TOGETHER: all devices of all named requests lie in one scope."""
 
     PER_DEVICE = "PerDevice"
     PER_GROUP = "PerGroup"
@@ -80,14 +84,16 @@ class DevicePolicy(StrEnum):
 
 
 class CoresPolicy(StrEnum):
-    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it. See NO_EFFECT."""
+    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it. See
+    NO_EFFECT."""
 
     HARD = "Hard"
     ELASTIC = "Elastic"
 
 
 class PartitionPolicy(StrEnum):
-    """HONOR: the claim's whole GPUs are one partition of the node's NVLink fabric, or the claim waits. PREFER: better so."""
+    """HONOR: the claim's whole GPUs are one partition of the node's NVLink fabric, or the claim waits.
+    PREFER: better so."""
 
     HONOR = "Honor"
     PREFER = "Prefer"
@@ -115,11 +121,13 @@ class PlacementPolicy:
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """`isolation` names a backend (where absent, the operator's policy says which: isolation.py); `memory_percent` 1..100 of the card that is chosen.
+    """`isolation` names a backend (where absent, the operator's policy says which: isolation.py);
+    `memory_percent` 1..100 of the card that is chosen.
 
-    `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the card's slots).
-    `partition` is about all whole GPUs of the claim; it does not lift what the node demands by its label.
-    `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA node.
+    `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the
+    card's slots). `partition` is about all whole GPUs of the claim; it does not lift what the node demands by
+    its label. `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA
+    node.
     """
 
     isolation: str | None = None
@@ -135,8 +143,8 @@ class GpuConfig:
 
 @dataclass(frozen=True, slots=True)
 class RdmaConfig:
-    """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA needs.
-    `network`: what the pod's network interface on the NIC looks like (rdma_network.py)."""
+    """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA
+    needs. `network`: what the pod's network interface on the NIC looks like (rdma_network.py)."""
 
     mode: RdmaMode | None = None
     memlock: bool = True
@@ -150,7 +158,8 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "coresPolicy": "has no effect: cores are reserved and counted, and nothing enforces them",
     "priority": "has no effect: nothing schedules the kernels of a card's claims by it",
 }
-"""Fields of GpuConfig that are accepted although no isolation backend reads them, and the warning where they are written."""
+"""Fields of GpuConfig that are accepted although no isolation backend reads them, and the warning where they
+are written."""
 
 NO_ISOLATION: Final = "none"
 ISOLATIONS: Final = (NO_ISOLATION, "limiter", "mps", "timeslicing", "mig", "hami-core")
@@ -160,8 +169,8 @@ ISOLATION_ENTRY_POINTS: Final = "koordra.isolation"
 
 @cache
 def isolations() -> tuple[str, ...]:
-    """koordra's own words and those of backends that other packages register as entry points (kubelet_plugin/isolation). The
-    name is part of an attribute's, which has 32 characters."""
+    """koordra's own words and those of backends that other packages register as entry points
+    (kubelet_plugin/isolation). The name is part of an attribute's, which has 32 characters."""
     registered = sorted({entry.name for entry in entry_points(group=ISOLATION_ENTRY_POINTS)})
     return ISOLATIONS + tuple(
         name for name in registered if name not in ISOLATIONS and _BACKEND_NAME.fullmatch(name)
@@ -171,8 +180,8 @@ def isolations() -> tuple[str, ...]:
 _BACKEND_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(?<!.{23})")
 
 FieldType = type[StrEnum] | type[bool] | type[RdmaNetwork] | range | Callable[[], tuple[str, ...]] | list[Any]
-"""One of an enum's words, true or false, the `network` object, a whole number of a range, the name of an isolation backend
-(`isolations`), or a list of such. A field's attribute is its name in snake case."""
+"""One of an enum's words, true or false, the `network` object, a whole number of a range, the name of an
+isolation backend (`isolations`), or a list of such. A field's attribute is its name in snake case."""
 
 KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldType]]]] = {
     "JointAllocation": (
@@ -202,8 +211,8 @@ _REQUIRED: Final = {"JointAllocation": "scope"}
 def decode(parameters: object, *, object: str, field: str, in_claim: bool = False) -> Parameters:
     """The value of one `opaque.parameters` document. `object` and `field` say in the error where it stands.
 
-    Raises InvalidParameters for anything that is not exactly one of the kinds above, and where a claim says what is the operator's to
-    say.
+    Raises InvalidParameters for anything that is not exactly one of the kinds above, and where a claim says
+    what is the operator's to say.
     """
     if not isinstance(parameters, Mapping):
         raise InvalidParameters(

@@ -1,14 +1,16 @@
 """`RdmaConfig.network`: what a NIC's network interface looks like in the pod.
 
     network:
-      interface: rail0                       its name in the pod, none that the host has; absent: the NIC's own, with `pod` or `p` behind it where that stays
+      interface: rail0                       its name in the pod, none that the host has; absent: the NIC's
+                                             own, with `pod` or `p` behind it where that stays
       addresses: [192.168.10.5/24]           with prefix length
       routes: [{destination: 10.0.0.0/8, gateway: 192.168.10.1}]
       mtu: 4200
       vlan: 100                              the pod's interface is a VLAN on top of the NIC's
       guid: "0011:2233:4455:6677"            InfiniBand: the virtual function's GUID
       pkey: "0x8001"                         InfiniBand: the partition
-      attachment: {name: rail0, namespace: networks}    a NetworkAttachmentDefinition, in place of all else but `interface`
+      attachment: {name: rail0, namespace: networks}    a NetworkAttachmentDefinition, in place of all else
+                                                        but `interface`
 
 Strict, as all of koordra's parameters: what is misspelt is an InvalidParameters that names it.
 """

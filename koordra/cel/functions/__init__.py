@@ -1,12 +1,13 @@
 """The functions that Kubernetes adds to CEL: which there are.
 
-They raise ValueError for what is a run-time error in Kubernetes. Functions and methods whose name begins with `koordra` stand for
-what translation.py rewrites.
+They raise ValueError for what is a run-time error in Kubernetes. Functions and methods whose name begins with
+`koordra` stand for what translation.py rewrites.
 
-What DRA has of Kubernetes' CEL (1.36): url, ip, cidr, format, quantity, semver, regex, sets, lists, strings, optionals,
-comprehensions of two variables, cel.bind and includes; neither math, base64 nor protos.
+What DRA has of Kubernetes' CEL (1.36): url, ip, cidr, format, quantity, semver, regex, sets, lists, strings,
+optionals, comprehensions of two variables, cel.bind and includes; neither math, base64 nor protos.
 
-Source: k8s.io/apiserver/pkg/cel/environment/base.go and library, cel-go's extensions, k8s.io/dynamic-resource-allocation/cel.
+Source: k8s.io/apiserver/pkg/cel/environment/base.go and library, cel-go's extensions,
+k8s.io/dynamic-resource-allocation/cel.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ _ELEMENTS: Final = (*_COMPARABLE, "list", "map", _Q, _S, _IP, _CIDR, _URL, _FORM
 def _for_each(
     elements: tuple[str, ...], result: str, implementation: Callable[..., Any], *more: str
 ) -> tuple[Overload, ...]:
-    """A method of a list, for each type of its elements: so the type checker knows what comes of it. In `result` and in the
-    further arguments `*` is that type.
+    """A method of a list, for each type of its elements: so the type checker knows what comes of it. In
+    `result` and in the further arguments `*` is that type.
 
-    At run time a list is a list, and an implementation returns one type: so one overload of another element type stands for
-    all, with an implementation for each kind of a further argument and a result of any type.
+    At run time a list is a list, and an implementation returns one type: so one overload of another element
+    type stands for all, with an implementation for each kind of a further argument and a result of any type.
     """
     typed: list[Overload] = []
     at_run_time: dict[tuple[str, ...], None] = {}
@@ -93,8 +94,9 @@ def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: lists.returned(implementation(*arguments))
 
 
-# The library registers one implementation per kind of value, and both message types are of one kind: the first overload of
-# a method brings the implementation for both, the second (None) only informs the type checker.
+# The library registers one implementation per kind of value, and both message types are of one kind: the
+# first overload of a method brings the implementation for both, the second (None) only informs the type
+# checker.
 METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "isGreaterThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) > 0), ((_S, _S), "bool", None)),
     "isLessThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) < 0), ((_S, _S), "bool", None)),

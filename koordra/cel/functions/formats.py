@@ -1,7 +1,8 @@
-"""Kubernetes' named formats in CEL: `format.dns1123Label().validate("a.b")` is none, or what is wrong with it.
+"""Kubernetes' named formats in CEL: `format.dns1123Label().validate("a.b")` is none, or what is wrong with
+it.
 
-Messages are Kubernetes' own, since an expression can read them. Source: k8s.io/apiserver/pkg/cel/library/format.go, apimachinery's
-validation and kube-openapi's strfmt.
+Messages are Kubernetes' own, since an expression can read them. Source:
+k8s.io/apiserver/pkg/cel/library/format.go, apimachinery's validation and kube-openapi's strfmt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Kubernetes' functions over lists, and over strings that share a name with them, in CEL.
 
-Elements are equal as in CEL: numbers by value, nothing else across types. Functions raise ValueError for what is a run-time
-error in Kubernetes. Source: k8s.io/apiserver/pkg/cel/library/lists.go, cel-go's lists, sets and two-variable extensions.
+Elements are equal as in CEL: numbers by value, nothing else across types. Functions raise ValueError for what
+is a run-time error in Kubernetes. Source: k8s.io/apiserver/pkg/cel/library/lists.go, cel-go's lists, sets and
+two-variable extensions.
 """
 
 from __future__ import annotations

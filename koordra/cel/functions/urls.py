@@ -2,7 +2,8 @@
 
     url("https://h/p?q=1")  getScheme, getHost, getHostname, getPort, getEscapedPath, getQuery
 
-A URL is absolute, or a path from the root. What cannot be read is a ValueError: a run-time error in Kubernetes.
+A URL is absolute, or a path from the root. What cannot be read is a ValueError: a run-time error in
+Kubernetes.
 
 Source: k8s.io/apiserver/pkg/cel/library/urls.go, Go's net/url.
 """
@@ -29,7 +30,8 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+\-.]*:", re.ASCII)
 
 
 class Url(NamedTuple):
-    """The parts as they are read out. `opaque`: there is a scheme and no slash behind it; `user` is escaped, with its `@`."""
+    """The parts as they are read out. `opaque`: there is a scheme and no slash behind it; `user` is escaped,
+    with its `@`."""
 
     scheme: str = ""
     opaque: str = ""
@@ -83,7 +85,8 @@ def read_url(text: str) -> Url:
 
 
 def url_exactly(url: Url) -> str:
-    """The URL as one text from which all its parts come back: its own form would not always be read the same again."""
+    """The URL as one text from which all its parts come back: its own form would not always be read the same
+    again."""
     return json.dumps(url)
 
 

@@ -1,16 +1,20 @@
 """How values of Kubernetes' types travel through the library, and what its functions do with them.
 
-Quantities, semantic versions, addresses, CIDRs, URLs and named formats go through the library as messages; the one field holds the
-exact value as text and cannot be named by an expression. Functions raise ValueError for what is a run-time error in Kubernetes.
+Quantities, semantic versions, addresses, CIDRs, URLs and named formats go through the library as messages;
+the one field holds the exact value as text and cannot be named by an expression. Functions raise ValueError
+for what is a run-time error in Kubernetes.
 
     semver("1.2.3")         semantic versions 2.0.0 as Kubernetes reads and orders them (blang/semver)
-    ip("10.0.0.7")          family, isUnspecified, isLoopback, isLinkLocalMulticast, isLinkLocalUnicast, isGlobalUnicast
-    cidr("10.0.0.0/8")      containsIP, containsCIDR, ip, prefixLength, masked (bits behind the prefix are kept until then)
+    ip("10.0.0.7")          family, isUnspecified, isLoopback, isLinkLocalMulticast, isLinkLocalUnicast,
+                            isGlobalUnicast
+    cidr("10.0.0.0/8")      containsIP, containsCIDR, ip, prefixLength, masked (bits behind the prefix are
+                            kept until then)
 
-Addresses have neither zones nor the form of an IPv4 address in IPv6; a prefix is digits without a leading zero.
+Addresses have neither zones nor the form of an IPv4 address in IPv6; a prefix is digits without a leading
+zero.
 
-Source: k8s.io/apiserver/pkg/cel/library (ip, cidr, semver), Go's net/netip; what Python's ipaddress calls loopback, link-local and
-so on is what Go does.
+Source: k8s.io/apiserver/pkg/cel/library (ip, cidr, semver), Go's net/netip; what Python's ipaddress calls
+loopback, link-local and so on is what Go does.
 """
 
 from __future__ import annotations
@@ -78,7 +82,8 @@ _STRICT: Final = re.compile(
 
 
 class Semver(NamedTuple):
-    """Compared as semantic versions are: a release is above its pre-releases, whose numeric identifiers are below words.
+    """Compared as semantic versions are: a release is above its pre-releases, whose numeric identifiers are
+    below words.
 
     Build metadata takes no part in order or equality, so it is not kept.
     """
@@ -90,7 +95,8 @@ class Semver(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, normalize: bool = False) -> Semver:
-        """`normalize` strips a leading v and leading zeros and fills up missing numbers. Raises ValueError."""
+        """`normalize` strips a leading v and leading zeros and fills up missing numbers. Raises
+        ValueError."""
         found = _STRICT.fullmatch(_normalized(text) if normalize else text)
         if found is None:
             raise ValueError(f"{text!r} is not a semantic version")
@@ -222,7 +228,8 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _regex(pattern: str) -> Any:
-    """RE2's syntax is Go's but for `\\C`; its time is in proportion to pattern and text, whatever they are."""
+    """RE2's syntax is Go's but for `\\C`; its time is in proportion to pattern and text, whatever they
+    are."""
     if re2 is None:
         raise ValueError("regular expressions need the package google-re2")
     if re.search(r"(?<!\\)(?:\\\\)*\\C", pattern):

@@ -97,7 +97,8 @@ def command(
 
     from koordra import process
 
-    # Before everything else is imported: libraries start threads of their own, and signals have to be blocked in those too.
+    # Before everything else is imported: libraries start threads of their own, and signals have to be blocked
+    # in those too.
     stop = process.stop_on_signals()
 
     from koordra import logs, metrics
@@ -132,10 +133,11 @@ def command(
 
 
 def read_legacy_settings(place: str | None, *, grace: float) -> LegacySettings:
-    """The file behind `--legacy-settings`, in the forms that `koordra convert --settings` takes, or a directory of them.
+    """The file behind `--legacy-settings`, in the forms that `koordra convert --settings` takes, or a
+    directory of them.
 
-    A mounted ConfigMap is a directory with a file for each key; every .yaml of it is read, in the order of names.
-    Raises InvalidManifest.
+    A mounted ConfigMap is a directory with a file for each key; every .yaml of it is read, in the order of
+    names. Raises InvalidManifest.
     """
     from koordra.cli.convert import settings_from
     from koordra.controller.legacy.settings import LegacySettings, in_a_cluster

@@ -110,7 +110,8 @@ def command(
     """Isolate every container of this node: only what its claims hold can be seen and opened.
 
     Waits for another instance on this node to end, registers with the container runtime, and registers again
-    whenever the runtime comes back. Running containers are compared with what they should have, and differences reported.
+    whenever the runtime comes back. Running containers are compared with what they should have, and
+    differences reported.
     """
     # `settings`: the options that koordra.nri.service.Options has as they are.
     from koordra.process import stop_on_signals

@@ -4,8 +4,8 @@
 `vgpu`         what HAMi and Volcano vGPU have in common
 `charges`      how quotas count a claim;  `allocation`  what a pod was given
 
-All that a dialect is written with can be imported from here. What each name means and what becomes of it stands in docs/migrate/<peer>.md,
-whose tables are held to the names of the code.
+All that a dialect is written with can be imported from here. What each name means and what becomes of it
+stands in docs/migrate/<peer>.md, whose tables are held to the names of the code.
 """
 
 from __future__ import annotations
@@ -91,27 +91,33 @@ class Dialect:
     name, title       the word in messages and templates; the peer's name
     parse             a pod -> what it asks for; raises Refused for what koordra cannot honour
     isolation         of its shares, where neither the pod nor the operator says one
-    resources         name -> how a claim is counted under it by quotas, None: it is not; those among `bytes` are amounts of memory
+    resources         name -> how a claim is counted under it by quotas, None: it is not; those among `bytes`
+                      are amounts of memory
     charges_partitions   whether MIG instances count under these names too
     annotations, labels   names by which a pod shows that it speaks the dialect
-    soft_annotations, soft_labels   of the same project about something else: they decide only where nothing else does, and contradict nobody
-    written           annotations that only the dialect's own scheduler may write: they are never believed, and are taken out
-    lost_variables    name -> what it was, and what becomes of it: a container that asks for devices and uses it is warned
-    provided_variables   beginnings of those that koordra's plugin sets: the kubelet cannot put them in for `$(NAME)`, which it does before the
+    soft_annotations, soft_labels   of the same project about something else: they decide only where nothing
+                                    else does, and contradict nobody
+    written           annotations that only the dialect's own scheduler may write: they are never believed,
+                      and are taken out
+    lost_variables    name -> what it was, and what becomes of it: a container that asks for devices and uses
+                      it is warned
+    provided_variables   beginnings of those that koordra's plugin sets: the kubelet cannot put them in for
+                         `$(NAME)`, which it does before the
                       plugin is asked
     environment       the variables that a container gets
     allocation_annotations   what the dialect's scheduler wrote on pods that it had placed
     memory_unit       bytes of a unit of memory, where that is a setting: claims carry it in an annotation
     node_labels       labels that its node programs published and pods select by; an empty one is not written
     publishers        beginnings of resources that the dialect's node programs publish, and who they are
-    schedulers        names that pods give; taken out in a cluster, and where True always (nothing else has that name)
+    schedulers        names that pods give; taken out in a cluster, and where True always (nothing else has
+                      that name)
     asking            beginnings of annotations that ask by themselves
     extended_resources   whether a DeviceClass' extendedResourceName says all that a pod of it can say
     opt_out           a label and its value: such a pod is left as it is
     like_resources, like_annotations   beginnings under which an unknown name is taken for a misspelt one
     sections          of an operator's settings: name -> reader of the settings with what it says
-    device_config     field of a device-config.yaml -> the resource that it names in the cluster; the same fields stand in the
-                      `device_section` of an operator's settings
+    device_config     field of a device-config.yaml -> the resource that it names in the cluster; the same
+                      fields stand in the `device_section` of an operator's settings
     """
 
     name: str
@@ -160,7 +166,8 @@ def covers(patterns: Iterable[str], key: str) -> bool:
 
 
 def split_list(view: PodView, key: str, *, strip: bool = True) -> tuple[str, ...] | None:
-    """The entries of a comma list, None where the annotation is absent or blank. Raises Refused for `,` alone."""
+    """The entries of a comma list, None where the annotation is absent or blank. Raises Refused for `,`
+    alone."""
     value = view.annotations.get(key) or ""
     if not value.strip():
         return None
@@ -178,7 +185,8 @@ def asking_containers(view: PodView, normalized: NormalizedRequest) -> list[Cont
 
 
 def warn_of_environment(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
-    """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
+    """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets
+    itself."""
     for container in asking_containers(view, normalized):
         for name, (meaning, becomes) in dialect.lost_variables.items():
             if container.mentions(name):
@@ -213,7 +221,8 @@ def mig_shares(view: PodView) -> tuple[Share, ...]:
 
 
 def profile_of(name: str) -> str:
-    """`1g.10gb+me` of `nvidia.com/mig-1g.10gb.me`; "" where it is none (compute instances have no device of their own)."""
+    """`1g.10gb+me` of `nvidia.com/mig-1g.10gb.me`; "" where it is none (compute instances have no device of
+    their own)."""
     found = re.fullmatch(r"([1-9]g\.[1-9][0-9]*gb)((?:\.[a-z0-9]+)*)", name.removeprefix(MIG))
     if found is None:
         return ""

@@ -10,8 +10,8 @@ from koordra.api import names
 from koordra.compat.normalized_request import GIB, MIB
 
 DIALECT_LABEL: Final = names.DOMAIN + "dialect"
-"""Label on a template and on the claims made from it, annotation on a rewritten pod: the dialect. The node reads the label, and gives
-containers the variables that the dialect's plugin used to set."""
+"""Label on a template and on the claims made from it, annotation on a rewritten pod: the dialect. The node
+reads the label, and gives containers the variables that the dialect's plugin used to set."""
 UNIT: Final = names.DOMAIN + "memory-unit"
 """Annotation on such claims: the bytes of one unit of the dialect's memory, where that is a setting."""
 _LONGEST_UNIT: Final = 18
@@ -35,7 +35,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The cards of one request, which has some, and those of the whole pod; `unit`: bytes of a unit of the dialect's memory."""
+    """The cards of one request, which has some, and those of the whole pod; `unit`: bytes of a unit of the
+    dialect's memory."""
 
     cards: Sequence[Card]
     pod: Sequence[Card]
@@ -54,8 +55,8 @@ class NodeCards:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A published device as the annotations speak of it: `total` is its memory in bytes. `containers` of the pod have `memory` of it in
-    bytes, `cores` in percent (0: not reserved), `share` of a NIC in percent."""
+    """A published device as the annotations speak of it: `total` is its memory in bytes. `containers` of the
+    pod have `memory` of it in bytes, `cores` in percent (0: not reserved), `share` of a NIC in percent."""
 
     kind: str
     uuid: str
@@ -72,7 +73,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """`containers`: all of the pod, init containers first; `app` the others alone; `at`: Unix time of the allocation."""
+    """`containers`: all of the pod, init containers first; `app` the others alone; `at`: Unix time of the
+    allocation."""
 
     node: str
     containers: tuple[str, ...]

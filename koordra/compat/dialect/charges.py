@@ -1,7 +1,8 @@
-"""How the requests of a claim are counted under the names of a dialect; quota_charges.py reads them from the claim.
+"""How the requests of a claim are counted under the names of a dialect; quota_charges.py reads them from the
+claim.
 
-Amounts are totals: memory on each of two cards counts twice, as HAMi counts it. What a claim does not say as an amount (all of a
-card's memory, a percentage of it) is None.
+Amounts are totals: memory on each of two cards counts twice, as HAMi counts it. What a claim does not say as
+an amount (all of a card's memory, a percentage of it) is None.
 """
 
 from __future__ import annotations

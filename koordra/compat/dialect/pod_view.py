@@ -1,8 +1,8 @@
 """A pod as the dialects read it: its containers, when they run, and what stands in limits and requests.
 
-An extended resource is a whole number, and the API server wants limits and requests alike. Manifests in files have not met
-the API server yet: a dialect that reads limits first takes them where the two differ, one that reads requests takes those;
-the difference is a warning.
+An extended resource is a whole number, and the API server wants limits and requests alike. Manifests in files
+have not met the API server yet: a dialect that reads limits first takes them where the two differ, one that
+reads requests takes those; the difference is a warning.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Container:
         return "\0".join((*words, *names, *self.environment.values()))
 
     def mentions(self, text: str) -> bool:
-        """Whether command, arguments or variables use the text, as `$(NAME)`, in a script or as a variable's name."""
+        """Whether command, arguments or variables use the text, as `$(NAME)`, in a script or as a variable's
+        name."""
         return text in self._text
 
     @property
@@ -72,8 +73,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod, or the pod template of a workload, while it is translated. `where` is the field of its spec, `meta` of its metadata;
-    `dialect` the one that it speaks, once that is known. What is lost is a warning in `notes`."""
+    """A pod, or the pod template of a workload, while it is translated. `where` is the field of its spec,
+    `meta` of its metadata; `dialect` the one that it speaks, once that is known. What is lost is a warning in
+    `notes`."""
 
     containers: tuple[Container, ...]
     annotations: Mapping[str, str]
@@ -106,7 +108,8 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What a container asks for under the dialect's names of the tables; of the two `sides` the first that has a name counts."""
+    """What a container asks for under the dialect's names of the tables; of the two `sides` the first that
+    has a name counts."""
 
     container: Container
     pod: PodView
@@ -152,7 +155,8 @@ class ContainerRequest:
         return numbers[0]
 
     def limit(self, key: str) -> int | None:
-        """As `amount`, for dialects that read limits alone. Raises Refused where the name stands in requests only."""
+        """As `amount`, for dialects that read limits alone. Raises Refused where the name stands in requests
+        only."""
         if self.has(key, "requests") and not self.has(key, "limits"):
             raise self.refuse(
                 key, "stands in requests only, which this dialect does not read", "write it in limits"
@@ -170,7 +174,8 @@ class ContainerRequest:
 
 
 def view_of(pod: Object, settings: Settings, notes: Notes, *, where: str = "") -> PodView:
-    """`where` is the field of the pod in the object that holds it, ending in a dot. Raises Refused where the shape is wrong."""
+    """`where` is the field of the pod in the object that holds it, ending in a dot. Raises Refused where the
+    shape is wrong."""
     spec = pod.get("spec")
     if not isinstance(spec, (dict, Mapping)):
         raise notes.refuse(f"{where}spec", "is not an object", "write containers")

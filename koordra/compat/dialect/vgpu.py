@@ -1,9 +1,12 @@
-"""What HAMi and Volcano vGPU have in common: the section `nvidia` of a device-config.yaml, and lists of models and UUIDs as CEL.
+"""What HAMi and Volcano vGPU have in common: the section `nvidia` of a device-config.yaml, and lists of
+models and UUIDs as CEL.
 
-Fields of the section that say how a node is set up and not what a pod means are checked where a promise depends on them: memory
-that is more than the card has (deviceMemoryScaling above 1) makes every pod of the dialect a refusal.
+Fields of the section that say how a node is set up and not what a pod means are checked where a promise
+depends on them: memory that is more than the card has (deviceMemoryScaling above 1) makes every pod of the
+dialect a refusal.
 
-    model lists    HAMi's names of cards are `NVIDIA-<product name>`; an entry matches any part of it, in either case
+    model lists    HAMi's names of cards are `NVIDIA-<product name>`; an entry matches any part of it, in
+                   either case
     UUID lists     the whole UUID
 
 A card that does not publish the attribute matches no allow list and is on no deny list.
@@ -107,7 +110,8 @@ def check_scaling(own: VgpuSettings, notes: Notes) -> None:
 
 
 def as_mig(share: Share, view: PodView, mode: str, *, cores: str, remedy: str) -> Share:
-    """The share in mode `mig` (annotation `mode`): instances with enough memory, which may lie on one card."""
+    """The share in mode `mig` (annotation `mode`): instances with enough memory, which may lie on one
+    card."""
     who = f"{share.phase} {share.container}"
     if share.memory.bytes is None:
         raise view.refuse(mode, f"{who}: an instance cannot be chosen by {share.memory}", remedy)

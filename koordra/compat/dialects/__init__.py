@@ -1,5 +1,5 @@
-"""The dialects: each is a module that ends in `DIALECT`, and a line here. Nothing else names one, but its page in docs/migrate and
-its row in the tests (tests/unit/compat/rows.py).
+"""The dialects: each is a module that ends in `DIALECT`, and a line here. Nothing else names one, but its
+page in docs/migrate and its row in the tests (tests/unit/compat/rows.py).
 
 What several dialects claim (`nvidia.com/gpu`) goes to the first of them here where nothing else decides.
 """

@@ -1,7 +1,9 @@
-"""Aliyun gpushare: memory in GiB (or MiB, as the plugin is set), summed over the pod's containers, on one card.
+"""Aliyun gpushare: memory in GiB (or MiB, as the plugin is set), summed over the pod's containers, on one
+card.
 
-Only limits are read, and only those of ordinary containers; an init container gets what its pod has. Memory is counted and not
-enforced: the container reads its part in variables and is trusted. So shares ask for no isolation unless the settings do.
+Only limits are read, and only those of ordinary containers; an init container gets what its pod has. Memory
+is counted and not enforced: the container reads its part in variables and is trusted. So shares ask for no
+isolation unless the settings do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Alnair: a slice of one card, memory in GiB and compute in percent.
 
-Compute from 100 up, or none, reserves none. Memory that is not asked for is not limited either: such a container may fill the
-card, so here it has all of the card's memory. Which card is the two kubelet plugins' luck; here memory and compute are of one
-card. Alnair has two schedulers for two policies (`schedulerName`): cost-saving packs nodes, high-performance spreads over them.
+Compute from 100 up, or none, reserves none. Memory that is not asked for is not limited either: such a
+container may fill the card, so here it has all of the card's memory. Which card is the two kubelet plugins'
+luck; here memory and compute are of one card. Alnair has two schedulers for two policies (`schedulerName`):
+cost-saving packs nodes, high-performance spreads over them.
 """
 
 from __future__ import annotations

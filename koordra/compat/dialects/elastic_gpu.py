@@ -1,12 +1,12 @@
 """Elastic GPU: percent of compute and MiB of memory for each container; from 100 up whole cards.
 
-It reads requests (which the API server fills from limits), of ordinary containers. From 100 up the hundreds count and the
-memory does not. A share by compute alone is charged no memory; the least that koordra can charge is 1Mi. Nothing is kept in the
-open source version, so shares ask for no isolation unless the settings do; a limit of 1Mi would be none, so then it is all of
-the card's memory.
+It reads requests (which the API server fills from limits), of ordinary containers. From 100 up the hundreds
+count and the memory does not. A share by compute alone is charged no memory; the least that koordra can
+charge is 1Mi. Nothing is kept in the open source version, so shares ask for no isolation unless the settings
+do; a limit of 1Mi would be none, so then it is all of the card's memory.
 
-TKE's qGPU (`tke.cloud.tencent.com/qgpu-*`, memory in GB) is read the same way, `-greedy` as compute that idle time may exceed.
-One container uses one of the families of names.
+TKE's qGPU (`tke.cloud.tencent.com/qgpu-*`, memory in GB) is read the same way, `-greedy` as compute that idle
+time may exceed. One container uses one of the families of names.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
-"""HAMi on NVIDIA cards: N slices on N different cards for each container, first what its webhook does, then its scheduler.
+"""HAMi on NVIDIA cards: N slices on N different cards for each container, first what its webhook does, then
+its scheduler.
 
-    webhook     a percentage outside 0..100 is refused; memory, cores or a percentage in limits without a count becomes one
-                card (defaultGPUNum); a count with neither memory nor cores takes the cards' compute whole (cores 100)
-    memory      gpumem unless 0, else the percentage unless 0, else defaultMemory, else all of the card; MiB times memoryFactor
+    webhook     a percentage outside 0..100 is refused; memory, cores or a percentage in limits without a
+                count becomes one card (defaultGPUNum); a count with neither memory nor cores takes the cards'
+                compute whole (cores 100)
+    memory      gpumem unless 0, else the percentage unless 0, else defaultMemory, else all of the card; MiB
+                times memoryFactor
     cores       above 100 is 100; 100 wants the card alone; 0 or none reserves none
     limits      count before requests, as every other amount
-    policies    binpack and spread, mutex, NUMA, weights: a word that HAMi does not know is left out with a warning, as HAMi leaves
-                it out; weights that would keep HAMi from placing the pod are refused
+    policies    binpack and spread, mutex, NUMA, weights: a word that HAMi does not know is left out with a
+                warning, as HAMi leaves it out; weights that would keep HAMi from placing the pod are refused
 
-A value of gpumem that does not fit into 32 bits makes HAMi forget the whole request; here it is refused. Init containers run
-before the others, so a card is charged the larger of both. Mode `mig` gives instances with enough memory, which may lie on
-one card. The limits are enforced by a library, so shares ask for isolation.
+A value of gpumem that does not fit into 32 bits makes HAMi forget the whole request; here it is refused. Init
+containers run before the others, so a card is charged the larger of both. Mode `mig` gives instances with
+enough memory, which may lie on one card. The limits are enforced by a library, so shares ask for isolation.
 """
 
 from __future__ import annotations
@@ -127,7 +130,8 @@ def _check_weights(view: PodView) -> None:
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    """Raises Refused for what HAMi would refuse, forget or never place, and for what koordra cannot honour."""
+    """Raises Refused for what HAMi would refuse, forget or never place, and for what koordra cannot
+    honour."""
     check_scaling(vgpu_settings(view.settings, HAMI), view.notes)
     mode = _mode(view)
     shares = view.shares(_share)

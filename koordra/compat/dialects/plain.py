@@ -1,9 +1,9 @@
 """Plain device plugins: whole cards, MIG instances by profile, and replicas of a card that is shared.
 
-`nvidia.com/gpu: N` is N whole cards; nothing else is said of them. `nvidia.com/gpu.shared` is what NVIDIA's plugin calls a
-card that it gives out several times (time-slicing with renameByDefault): how many times is set on the plugin and not in the
-pod, so the operator has to say it (`plain.replicas`), and a replica is that part of the memory. Init containers use what the
-containers have: the kubelet counts the larger of both.
+`nvidia.com/gpu: N` is N whole cards; nothing else is said of them. `nvidia.com/gpu.shared` is what NVIDIA's
+plugin calls a card that it gives out several times (time-slicing with renameByDefault): how many times is set
+on the plugin and not in the pod, so the operator has to say it (`plain.replicas`), and a replica is that part
+of the memory. Init containers use what the containers have: the kubelet counts the larger of both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """GaiaGPU, TKE's gpu-manager: percent of compute and blocks of 256 MiB of one card; from 100 up whole cards.
 
-A container counts when it asks for compute, and below a whole card for memory too; anything else is not looked at there and
-refused here. Above 100 only multiples of 100 mean something; the memory of whole cards is theirs anyway. Only limits of
-ordinary containers are read. `vcuda-core-limit` above the request lets a container use idle compute up to there.
+A container counts when it asks for compute, and below a whole card for memory too; anything else is not
+looked at there and refused here. Above 100 only multiples of 100 mean something; the memory of whole cards is
+theirs anyway. Only limits of ordinary containers are read. `vcuda-core-limit` above the request lets a
+container use idle compute up to there.
 """
 
 from __future__ import annotations

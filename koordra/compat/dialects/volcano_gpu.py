@@ -1,5 +1,5 @@
-"""Volcano gpu-share, the older of Volcano's sharing stacks: `gpu-memory` of a pod is summed and lies on one card, `gpu-number` is
-whole cards; a node offers one of the two. The memory is counted and not kept.
+"""Volcano gpu-share, the older of Volcano's sharing stacks: `gpu-memory` of a pod is summed and lies on one
+card, `gpu-number` is whole cards; a node offers one of the two. The memory is counted and not kept.
 """
 
 from __future__ import annotations

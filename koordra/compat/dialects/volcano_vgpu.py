@@ -1,8 +1,8 @@
 """Volcano vGPU: HAMi's idea with rules of its own.
 
 The percentage wins over the memory; a container counts when it has
-the number or the memory in *limits* (memory alone is one card); cores of a card add up to 100 at most; init containers are not
-looked at; the allow list of models hides the deny list.
+the number or the memory in *limits* (memory alone is one card); cores of a card add up to 100 at most; init
+containers are not looked at; the allow list of models hides the deny list.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ placer                the best node for a group, by the engine of koordra.placem
 leftover_store        where what was learned of the workload outlives the controller
 writes                finalizer, then allocation, then the pod's gate; every write is conditional
 pass_context          the state that all steps share, and the outcome of writes
-scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and the allocations that wait for its answer
+scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and the allocations that wait for
+                      its answer
 node_backoff          nodes that a pod stays off for a while because kube-scheduler refused it there
 interpod_predicates   host ports, affinity, topology spread, volumes
 reservations          nodes that are kept free for groups and gangs that would starve

@@ -1,10 +1,11 @@
 """Node predicates that need more than one node and one pod: what else kube-scheduler would refuse. Pure.
 
-    host ports            an ip/protocol/port that a pod on the node has already (0.0.0.0 clashes with every ip)
+    host ports            an ip/protocol/port that a pod on the node has already (0.0.0.0 clashes with every
+                          ip)
     inter-pod affinity    required terms of the pod; required anti-affinity of the pod, and of pods that run
-    topology spread       DoNotSchedule constraints: matching pods in the node's domain, plus this one, minus the
-                          least of all eligible domains, must not exceed maxSkew (minDomains, nodeAffinityPolicy,
-                          nodeTaintsPolicy, matchLabelKeys as upstream)
+    topology spread       DoNotSchedule constraints: matching pods in the node's domain, plus this one, minus
+                          the least of all eligible domains, must not exceed maxSkew (minDomains,
+                          nodeAffinityPolicy, nodeTaintsPolicy, matchLabelKeys as upstream)
     volumes               node affinity of the PersistentVolumes behind bound PersistentVolumeClaims;
                           ReadWriteOncePod volumes that another pod has
     suitable nodes        the selector that a converted class carries for koordra's own devices
@@ -257,7 +258,8 @@ def _key(term: _Term) -> str:
 
 
 def host_ports(spec: Fields) -> list[Port]:
-    """(ip, protocol, port) of every host port the pod asks for; containers and restartable init containers."""
+    """(ip, protocol, port) of every host port the pod asks for; containers and restartable init
+    containers."""
     found = []
     sidecars = [entry for entry in spec.get("initContainers") or () if entry.get("restartPolicy") == "Always"]
     for container in (*(spec.get("containers") or ()), *sidecars):
@@ -291,8 +293,8 @@ def label_selector_matches(selector: Fields | None, labels: Mapping[str, str]) -
 
 
 def with_label_keys(pod: Fields, term: Fields) -> Fields | None:
-    """The term's selector with matchLabelKeys and mismatchLabelKeys of the pod; None selects nothing. Newer API
-    servers have merged them into the selector already, which changes nothing here."""
+    """The term's selector with matchLabelKeys and mismatchLabelKeys of the pod; None selects nothing. Newer
+    API servers have merged them into the selector already, which changes nothing here."""
     selector, labels = term.get("labelSelector"), objects.labels_of(pod)
     if selector is None:
         return None

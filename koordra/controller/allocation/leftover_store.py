@@ -1,8 +1,9 @@
 """Where the learned table outlives the controller: the ConfigMap `koordra-leftover-table` beside the Lease.
 
-It is installed empty and only ever patched, so that the controller needs no right to make ConfigMaps. Read at the start of a
-term; written when a table was learned for the first time, then at most every ten minutes, and at the end of the term. A table that
-cannot be read or written costs nothing but knowledge: a warning is logged once, and it is learned anew.
+It is installed empty and only ever patched, so that the controller needs no right to make ConfigMaps. Read at
+the start of a term; written when a table was learned for the first time, then at most every ten minutes, and
+at the end of the term. A table that cannot be read or written costs nothing but knowledge: a warning is
+logged once, and it is learned anew.
 """
 
 from __future__ import annotations

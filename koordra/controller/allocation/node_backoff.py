@@ -24,7 +24,8 @@ LONGEST: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class BackedOffNode:
-    """`until`: when the node may be tried again; `why`: the refusal in the scheduler's words; `refusals` so far."""
+    """`until`: when the node may be tried again; `why`: the refusal in the scheduler's words; `refusals` so
+    far."""
 
     why: str
     until: float
@@ -76,7 +77,8 @@ class NodeBackoff:
 
     @property
     def next_expiry(self) -> float | None:
-        """In the past for one that ended since the last call of `changed`: the pass that is due at once takes it up."""
+        """In the past for one that ended since the last call of `changed`: the pass that is due at once takes
+        it up."""
         return self._ends.next
 
     def retry_node(self, node: str, now: float) -> None:

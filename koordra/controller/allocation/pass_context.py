@@ -1,10 +1,11 @@
 """What one controller knows and has written: the state that all steps of a pass share.
 
-`cache` has the objects as they were told of when the pass began, with our own writes laid over, the latest included; so
-every step sees what the steps before it did. `settled` is the one place where the outcome of a write is taken over.
+`cache` has the objects as they were told of when the pass began, with our own writes laid over, the latest
+included; so every step sees what the steps before it did. `settled` is the one place where the outcome of a
+write is taken over.
 
-A pass goes by what has changed. Every FULL_PASS seconds one reads everything instead, which proves the indices right
-(cache/cluster_cache.py).
+A pass goes by what has changed. Every FULL_PASS seconds one reads everything instead, which proves the
+indices right (cache/cluster_cache.py).
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class PassContext:
         level: str | None,
         timed: bool = False,
     ) -> Written:
-        """Write the allocation of one claim of the group, and report it or why it could not be written. `timed`: the claim waited
-        for nobody but the controller."""
+        """Write the allocation of one claim of the group, and report it or why it could not be written.
+        `timed`: the claim waited for nobody but the controller."""
         claim = self.cache.claims.get(key)
         if claim is None:
             return Written(Outcome.GONE)

@@ -3,11 +3,13 @@
     cache ── listeners ──▶ index ──▶ decide ──▶ allocations to be written
     claims that wait ────▶ learned order         └▶ explain ──▶ reasons, once for every state of a node, MOST_EXPLAINED at most
 
-The engine is `koordra.placement`'s: what is planned offline is what happens. Here groups of plain objects become claims that are
-read once, and offers become plain allocations. What keeps a pod off nodes (refused by the scheduler, reserved for somebody,
-predicates between pods) is passed with each question and is no part of what the engine caches.
+The engine is `koordra.placement`'s: what is planned offline is what happens. Here groups of plain objects
+become claims that are read once, and offers become plain allocations. What keeps a pod off nodes (refused by
+the scheduler, reserved for somebody, predicates between pods) is passed with each question and is no part of
+what the engine caches.
 
-An error of the allocator becomes a reason with the nearest word of the vocabulary, so that one bad claim never ends a pass.
+An error of the allocator becomes a reason with the nearest word of the vocabulary, so that one bad claim
+never ends a pass.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ Reasons = tuple[Reason, ...]
 class GroupPlacement:
     """The best place for a group, or why there is none (`reasons` by claim key).
 
-    `allocations` are what is to be written, by claim key. `defect`: the traceback of an error inside the allocator.
+    `allocations` are what is to be written, by claim key. `defect`: the traceback of an error inside the
+    allocator.
     """
 
     node: str | None = None
@@ -143,8 +146,8 @@ class Placer:
     # the workload
 
     def learn(self, groups: Iterable[Group]) -> None:
-        """Count all claims that wait before the first of them is placed: a pass has one table, and searches no node twice for a newer
-        one."""
+        """Count all claims that wait before the first of them is placed: a pass has one table, and searches
+        no node twice for a newer one."""
         new = (group for group in groups if not group.placed and self.order.is_new(_uids(group)))
         for group, resolved in self._readable(new):  # what cannot be read is reported when it is placed
             self._learn(group, resolved)
@@ -184,7 +187,8 @@ class Placer:
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
 
     def fits_when_empty(self, group: Group, info: NodeInfo) -> bool:
-        """Whether the group has a place on the node without the claims that have devices there, and without their pods."""
+        """Whether the group has a place on the node without the claims that have devices there, and without
+        their pods."""
         users = {} if self._cache is None else self._cache.pod_index.users
         pods = [pod for claim in info.holders for pod in users.get(objects.key(claim), ())]
         return self.fits(group, info, frozenset(map(objects.uid, (*info.holders, *pods))))
@@ -196,7 +200,8 @@ class Placer:
             return False
 
     def _resolved(self, group: Group) -> ResolvedGroup:
-        """The group as the engine reads it. Raises ClaimRefused for a claim that cannot be read or placed by anybody."""
+        """The group as the engine reads it. Raises ClaimRefused for a claim that cannot be read or placed by
+        anybody."""
         known = self._read.get(group.key)
         if known is None or known[0] is not group:
             known = self._read[group.key] = group, self.engine.resolve(self.group(group))
@@ -273,7 +278,8 @@ def _renamed(
 
 
 def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
-    """The allocator's own reason where the error carries one; otherwise the nearest word for it. Other claims of the group wait."""
+    """The allocator's own reason where the error carries one; otherwise the nearest word for it. Other claims
+    of the group wait."""
     if isinstance(error, ClaimRefused):
         reason = error.reason
         text = f"waits for ResourceClaim {error.claim}, which belongs to it: {reason.detail}"

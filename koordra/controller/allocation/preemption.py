@@ -7,17 +7,17 @@ priority. On each node that has such pods with claims of koordra's
     2. put them back one by one, the most urgent first, and keep every one beside which the group still fits
     3. those left over are the victims
 
-and of all nodes the one whose most urgent victim is the least urgent is chosen, then the one with fewer victims,
-then by name. A pod with `preemptionPolicy: Never` takes nobody's place. A claim that a pod of equal or higher
-priority uses too is nobody's to take, nor is an Immediate claim. The victims are evicted through the eviction API, so
-PodDisruptionBudgets hold; the node is then kept free for the group.
+and of all nodes the one whose most urgent victim is the least urgent is chosen, then the one with fewer
+victims, then by name. A pod with `preemptionPolicy: Never` takes nobody's place. A claim that a pod of equal
+or higher priority uses too is nobody's to take, nor is an Immediate claim. The victims are evicted through
+the eviction API, so PodDisruptionBudgets hold; the node is then kept free for the group.
 
-The members of a gang are of use only together, so they are one victim: all of them, on whatever node they are, or none. A gang is as
-urgent as its most urgent member, and it counts as many victims as it has members, so single pods are taken before gangs. A gang
-that is just being started is nobody's victim.
+The members of a gang are of use only together, so they are one victim: all of them, on whatever node they
+are, or none. A gang is as urgent as its most urgent member, and it counts as many victims as it has members,
+so single pods are taken before gangs. A gang that is just being started is nobody's victim.
 
-Who may not be evicted now (a budget says no) is nobody's victim for a while, and his gang with him: a gang of which a budget gives up
-one member at a time would lose that one again and again, for nobody's good.
+Who may not be evicted now (a budget says no) is nobody's victim for a while, and his gang with him: a gang of
+which a budget gives up one member at a time would lose that one again and again, for nobody's good.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ Victim = tuple[Object, ...]
 """Pods that are evicted together: one, or all members of a gang."""
 
 Together = Mapping[str, Victim]
-"""Whom a pod (by uid) is evicted with, itself included; nobody: it is not to be evicted. Others are evicted alone."""
+"""Whom a pod (by uid) is evicted with, itself included; nobody: it is not to be evicted. Others are evicted
+alone."""
 
 FIRST_REFUSAL: Final = 30.0
 LONGEST_REFUSAL: Final = 3600.0

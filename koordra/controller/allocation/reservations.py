@@ -1,24 +1,24 @@
-"""Nodes that are kept free for a while: for large claims that would starve behind small ones, and for those that
-others were evicted for. Pure but for what it remembers.
+"""Nodes that are kept free for a while: for large claims that would starve behind small ones, and for those
+that others were evicted for. Pure but for what it remembers.
 
-Small claims fit into every gap, so a claim for a whole node might wait for ever while gaps come and go. The rule:
+Small claims fit into every gap, so a claim for a whole node might wait for ever while gaps come and go. The
+rule:
 
-    a group of pods that fitted nowhere for STARVES_AFTER seconds (as this controller has seen it), and that would
-    fit on some node, as a whole or one of its pods alone, if koordra's claims there were gone, gets that node
-    reserved: groups that come *after* it in the order of planning (priority, then age) are not placed there;
-    those before it are
-    the node is the one with the fewest devices in use, then by name
-    at most max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first
-    a reservation lasts WINDOW seconds, then rests for REST seconds, so that a node whose claims never end is
-    not lost to everybody
+    a group of pods that fitted nowhere for STARVES_AFTER seconds (as this controller has seen it), and that
+    would fit on some node, as a whole or one of its pods alone, if koordra's claims there were gone, gets
+    that node reserved: groups that come *after* it in the order of planning (priority, then age) are not
+    placed there; those before it are the node is the one with the fewest devices in use, then by name at most
+    max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first a reservation lasts WINDOW
+    seconds, then rests for REST seconds, so that a node whose claims never end is not lost to everybody
 
-So a group waits no longer than STARVES_AFTER, plus its turn among the starving, plus the longest remaining run on
-its node (as long as that ends within WINDOW). What is held back by a reservation says NodeUnsuitable and names
-the pod it is for. STARVES_AFTER counts anew after a change of leader.
+So a group waits no longer than STARVES_AFTER, plus its turn among the starving, plus the longest remaining
+run on its node (as long as that ends within WINDOW). What is held back by a reservation says NodeUnsuitable
+and names the pod it is for. STARVES_AFTER counts anew after a change of leader.
 
-A gang needs much at the same time. One that waits for all of the least for STARVES_AFTER seconds gets the nodes where it would fit
-if koordra's claims on the least used nodes were gone, as few of those as will do; one for which an elastic gang is shrunk gets them at
-once. One gang at a time, the most urgent that starves: two that keep nodes from each other's room would only make both wait longer.
+A gang needs much at the same time. One that waits for all of the least for STARVES_AFTER seconds gets the
+nodes where it would fit if koordra's claims on the least used nodes were gone, as few of those as will do;
+one for which an elastic gang is shrunk gets them at once. One gang at a time, the most urgent that starves:
+two that keep nodes from each other's room would only make both wait longer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ MOST_TRIED: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`until`: when it ends, whatever happens; `text`: why the nodes are kept free, for those that come later."""
+    """`until`: when it ends, whatever happens; `text`: why the nodes are kept free, for those that come
+    later."""
 
     nodes: frozenset[str]
     urgency: Urgency
@@ -54,8 +55,8 @@ class Reservation:
 
 
 class Reservations:
-    """By the key of a group or gang. `starves_after` 0 turns reserving for the starving off. Times are monotonic seconds. `version`
-    goes up whenever other nodes are kept free."""
+    """By the key of a group or gang. `starves_after` 0 turns reserving for the starving off. Times are
+    monotonic seconds. `version` goes up whenever other nodes are kept free."""
 
     def __init__(self, *, starves_after: float = STARVES_AFTER) -> None:
         self._starves_after = starves_after
@@ -114,8 +115,8 @@ class Reservations:
         return key in self._held
 
     def review(self, groups: Mapping[str, Group], placer: Placer, *, now: float) -> float | None:
-        """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
-        next group starves or a reservation ends, None for never."""
+        """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by
+        key. Returns when the next group starves or a reservation ends, None for never."""
         nodes = placer.nodes.keys()
         is_over = [key for key, held in self._held.items() if held.until <= now or not held.nodes <= nodes]
         if not is_over and (self._next is None or self._next > now):

@@ -1,5 +1,5 @@
-"""Did kube-scheduler say no to an allocation? Pure rules over what the caches show, and the allocations that wait for its answer:
-a pod is read again when it or one of its claims has changed, and when its patience ends.
+"""Did kube-scheduler say no to an allocation? Pure rules over what the caches show, and the allocations that
+wait for its answer: a pod is read again when it or one of its claims has changed, and when its patience ends.
 
 kube-scheduler never says "no" in so many words (reference: measured on 1.36). It either *erases* the
 allocation (its PostFilter, when the claim was unavailable on some node), or leaves it and only says
@@ -115,7 +115,8 @@ class Grant:
         return replace(self, condition=condition, changed=changed, reserved=reserved)
 
     def read(self, claim: Object, member: PodClaims, *, refusals: int, now: float) -> Answer:
-        """Apply the table, for a living pod without a node. `refusals`: how often the pod was refused before."""
+        """Apply the table, for a living pod without a node. `refusals`: how often the pod was refused
+        before."""
         if not claims_of.is_allocated(claim):
             if set(self.reserved) - {objects.uid(member.pod)}:
                 return Answer(Reading.SETTLED)
@@ -212,8 +213,8 @@ class FeedbackTracker:
         self._unread.add(pod)
 
     def read(self, *, now: float) -> tuple[list[Refusal], float | None]:
-        """Bring the grants that may have changed up to date and read them: the noes (one per pod, by the pods' keys), and when to
-        look again at the latest.
+        """Bring the grants that may have changed up to date and read them: the noes (one per pod, by the
+        pods' keys), and when to look again at the latest.
 
         An allocation that is seen for the first time (after a restart) counts from now.
         """

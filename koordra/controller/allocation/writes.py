@@ -9,8 +9,9 @@
 Killed after 1: a finalizer without an allocation, which kube-controller-manager takes off when the claim is
 deleted. Killed after 2: the claims of the pod are allocated, the next controller lifts the gate. The
 finalizer comes first because with it kube-controller-manager frees the claim after its last pod, with or
-without koordra; a claim that is to be retained carries koordra's own instead (koordra.controller.elastic). allocationTimestamp is written here because kube-scheduler would add it later, which the API
-server refuses as a change of an immutable field: the pod would stay Pending for ever.
+without koordra; a claim that is to be retained carries koordra's own instead (koordra.controller.elastic).
+allocationTimestamp is written here because kube-scheduler would add it later, which the API server refuses as
+a change of an immutable field: the pod would stay Pending for ever.
 
 The server's answer is compared with what was sent: a server whose feature gates are off drops fields silently
 (shareID, consumedCapacity), and an allocation without them is a different promise; it is taken back at once.
@@ -45,9 +46,12 @@ class Outcome(StrEnum):
     TAKEN          the claim is allocated already, or being deleted: the plan is void
     GONE
     DROPPED        the server did not keep all fields; the allocation was taken back
-    REFUSED        the server refuses the content (422) or the writer (403); trying the same again is pointless for a while
-    IN_DOUBT       no answer to an allocation: it may have taken effect. `obj` is the claim as it was before, `sent` what was sent
-    UNREACHABLE    no answer, and no device depends on whether the write took effect: an allocation was not sent yet, or taken back
+    REFUSED        the server refuses the content (422) or the writer (403); trying the same again is
+                   pointless for a while
+    IN_DOUBT       no answer to an allocation: it may have taken effect. `obj` is the claim as it was before,
+                   `sent` what was sent
+    UNREACHABLE    no answer, and no device depends on whether the write took effect: an allocation was not
+                   sent yet, or taken back
     FENCED         the lease is about to end: nothing was sent
     """
 
@@ -144,7 +148,8 @@ class Writer:
         return self._send(PODS, pod, steps, content_type=JSON_PATCH)
 
     def ungate_member(self, pod: Object, annotations: Mapping[str, str]) -> Written:
-        """Remove koordra's gate and write annotations, in one write that holds only for this version of the pod."""
+        """Remove koordra's gate and write annotations, in one write that holds only for this version of the
+        pod."""
         rest = [
             gate
             for gate in objects.spec_of(pod).get("schedulingGates") or ()
@@ -153,14 +158,15 @@ class Writer:
         return self.hold(pod, annotations, spec={"schedulingGates": rest or None})
 
     def hold(self, pod: Object, annotations: Mapping[str, str], **change: Any) -> Written:
-        """Annotations for this version of the pod; afterwards no earlier write that depends on that version can land."""
+        """Annotations for this version of the pod; afterwards no earlier write that depends on that version
+        can land."""
         return self._send(
             PODS, pod, {"metadata": {**_this_version(pod), "annotations": dict(annotations)}, **change}
         )
 
     def evict(self, pod: Object) -> Written:
-        """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an answer: REFUSED,
-        not now. Nobody else has to wait for it."""
+        """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an
+        answer: REFUSED, not now. Nobody else has to wait for it."""
         name, namespace = objects.name(pod), objects.namespace(pod)
         body = {
             "apiVersion": "policy/v1",
@@ -195,7 +201,8 @@ class Writer:
         return self._patch_claim(claim, {"metadata": {"finalizers": [*finalizers, names.DELETE_PROTECTION]}})
 
     def _patch_claim(self, claim: Object, change: Fields, *, fenced: bool = True) -> Written:
-        """A merge patch, of the status or of the rest, that holds only for this version of this very claim."""
+        """A merge patch, of the status or of the rest, that holds only for this version of this very
+        claim."""
         subresource = "status" if "status" in change else None
         body = {**change, "metadata": {**change.get("metadata", {}), **_this_version(claim)}}
         written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)

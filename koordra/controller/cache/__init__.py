@@ -1,8 +1,11 @@
-"""What the controller knows of the cluster: objects as the watches have them, and the indices that a pass reads.
+"""What the controller knows of the cluster: objects as the watches have them, and the indices that a pass
+reads.
 
-changes         the kinds, the watches of one term of leadership, and the queue between their threads and the worker
+changes         the kinds, the watches of one term of leadership, and the queue between their threads and the
+                worker
 assume_cache    our own writes that the watches do not show yet, laid over the claims
-cluster_cache   the objects by kind; applies changes and keeps the indices below, and the epoch of what could have made room
+cluster_cache   the objects by kind; applies changes and keeps the indices below, and the epoch of what could
+                have made room
 pod_index       pods with their claims, sorted by what is to be done about them
 claim_index     claims, read once a version: held, orphaned, asking for devices without a pod; by pool
 slice_index     slices by node and by pool

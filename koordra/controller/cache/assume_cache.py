@@ -58,7 +58,8 @@ class AssumeCache:
         self._pending.pop(claim_uid, None)
 
     def has_caught_up_with(self, cached: Object) -> bool:
-        """Whether the cache shows what our last write was answered with, and nothing newer: there is nothing new in it."""
+        """Whether the cache shows what our last write was answered with, and nothing newer: there is nothing
+        new in it."""
         uid, version = objects.uid(cached), objects.resource_version(cached)
         written = self._written.get(uid)
         is_shown = written is not None and version and objects.resource_version(written) == version
@@ -68,8 +69,8 @@ class AssumeCache:
         return True
 
     def current(self, cached: Object) -> Object | None:
-        """The newest state known of a claim that the cache shows, None where it is lost; what the cache has caught up with is
-        dropped."""
+        """The newest state known of a claim that the cache shows, None where it is lost; what the cache has
+        caught up with is dropped."""
         uid = objects.uid(cached)
         newest = self._written.get(uid, cached)
         if newest is None:

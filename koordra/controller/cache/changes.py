@@ -1,5 +1,5 @@
-"""Objects on their way from the threads that watch to the worker that decides: the kinds, single changes, full reads, and the watches of
-one term of leadership."""
+"""Objects on their way from the threads that watch to the worker that decides: the kinds, single changes,
+full reads, and the watches of one term of leadership."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ POD_GROUPS: Final = tuple(
         ("scheduling.volcano.sh", "v1beta1", "PodGroup"),
     )
 )
-"""The pod groups of others, which say how many members a gang needs. Each is read only where the server has it."""
+"""The pod groups of others, which say how many members a gang needs. Each is read only where the server has
+it."""
 
 POD_GROUP: Final = Kind("", "", "podgroups", "PodGroup")
 """Pod groups of all systems stand in one table; their keys say whose they are."""
@@ -104,8 +105,8 @@ class Change:
 
 
 class ChangeQueue:
-    """Where the worker gets its objects from: filled by any thread, emptied by one. `cluster` makes a full read: every object as it
-    is now."""
+    """Where the worker gets its objects from: filled by any thread, emptied by one. `cluster` makes a full
+    read: every object as it is now."""
 
     def __init__(self, cluster: Callable[[], Tables] = dict) -> None:
         self.cluster = cluster
@@ -116,8 +117,8 @@ class ChangeQueue:
         self._queue.append(Change(table, key_of(table, obj), None if event == "DELETED" else obj))
 
     def changes(self) -> list[Change]:
-        """What has changed since the last call, everything there is at the first: each object once, as it was last told of, in the
-        order in which changes are applied."""
+        """What has changed since the last call, everything there is at the first: each object once, as it was
+        last told of, in the order in which changes are applied."""
         latest: dict[tuple[Kind, str], Change] = {}
         while self._queue:
             change = self._queue.popleft()
@@ -130,7 +131,8 @@ def _table_of(kind: Kind) -> Kind:
 
 
 def key_of(kind: Kind, obj: Object) -> str:
-    """`namespace/name`, or the name of a cluster-scoped object; with the API group before it for a pod group."""
+    """`namespace/name`, or the name of a cluster-scoped object; with the API group before it for a pod
+    group."""
     if kind is POD_GROUP:
         return f"{str(obj.get('apiVersion')).partition('/')[0]}/{objects.key(obj)}"
     return objects.key(obj) if kind.namespaced else objects.name(obj)
@@ -140,8 +142,8 @@ def key_of(kind: Kind, obj: Object) -> str:
 class Informers:
     """The watch caches of one term: listed after the lease was taken, dropped when it ends.
 
-    Each of `changed` is set whenever anything has changed; `stop` ends the term. `listeners` are called with each object of a kind,
-    in the watch's thread.
+    Each of `changed` is set whenever anything has changed; `stop` ends the term. `listeners` are called with
+    each object of a kind, in the watch's thread.
     """
 
     client: KubeClient
@@ -153,7 +155,8 @@ class Informers:
     _by_kind: dict[Kind, WatchCache] = field(default_factory=dict)
 
     def start(self) -> bool:
-        """List and watch, one thread per kind, until `stop`; False when that was set before every kind was listed."""
+        """List and watch, one thread per kind, until `stop`; False when that was set before every kind was
+        listed."""
         kinds = list(NEEDED)
         for kind in OPTIONAL:
             known = {(each.group, each.plural) for each in kinds}

@@ -18,7 +18,8 @@ OnClaim = Callable[[str, ClaimEntry | None, ClaimEntry | None], None]
 
 @dataclass
 class ClaimIndex:
-    """Sets of claim keys: `held` have devices of koordra's, `immediate` want theirs without a pod and have none. Not thread-safe."""
+    """Sets of claim keys: `held` have devices of koordra's, `immediate` want theirs without a pod and have
+    none. Not thread-safe."""
 
     STATE: ClassVar[tuple[str, ...]] = (
         "entries", "held", "immediate", "_owned", "_of_pool", "_living", "_orphans",
@@ -38,9 +39,10 @@ class ClaimIndex:
     def orphans(self) -> list[Object]:
         """Allocated claims of koordra's that were never reserved and that no living pod can use or owns.
 
-        kube-controller-manager leaves those alone. Claims that are being deleted are its business, as are those
-        it still has to free after their last pod; Immediate claims are allocated without a pod. A pod one of whose
-        claims was deleted cannot run, so it keeps no devices either until that claim is there again.
+        kube-controller-manager leaves those alone. Claims that are being deleted are its business, as are
+        those it still has to free after their last pod; Immediate claims are allocated without a pod. A pod
+        one of whose claims was deleted cannot run, so it keeps no devices either until that claim is there
+        again.
         """
         self.settle()
         return [self.entries[key].claim for key in sorted(self._orphans)]

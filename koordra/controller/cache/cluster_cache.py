@@ -1,15 +1,16 @@
 """The objects of the cluster by kind, with our own writes laid over the claims, and the indices over them.
 
-Everything comes in through `apply` (what the watches tell) and through `assume`, `doubt` and `lose` (what our own writes have
-shown). Both end in `_put`, which changes one table and tells the listeners of that kind: the indices. So an index costs what
-changed, and every step of a pass sees what the steps before it wrote.
+Everything comes in through `apply` (what the watches tell) and through `assume`, `doubt` and `lose` (what our
+own writes have shown). Both end in `_put`, which changes one table and tells the listeners of that kind: the
+indices. So an index costs what changed, and every step of a pass sees what the steps before it wrote.
 
 When is it worth deciding again for a claim that waits? When something that could make room has changed.
 
-The `epoch` goes up when a slice, class, taint rule or volume is not the same any more, when what a node's scheduling depends on
-changed (labels, taints, cordon, allocatable, readiness; not its heartbeats), and when a claim lost its devices. (Room that pods make is
-counted where they are, in placement/holders.) It does not go up when devices are given out: what did not fit before does not fit
-after. So a claim that waits costs nothing while others are placed.
+The `epoch` goes up when a slice, class, taint rule or volume is not the same any more, when what a node's
+scheduling depends on changed (labels, taints, cordon, allocatable, readiness; not its heartbeats), and when a
+claim lost its devices. (Room that pods make is counted where they are, in placement/holders.) It does not go
+up when devices are given out: what did not fit before does not fit after. So a claim that waits costs nothing
+while others are placed.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class ClusterCache:
         return cache
 
     def listen(self, kind: Kind, on_change: OnChange, *, replay: bool = False) -> None:
-        """Be told of every change of a kind, after those who listened before. `replay`: of the objects that there are, too."""
+        """Be told of every change of a kind, after those who listened before. `replay`: of the objects that
+        there are, too."""
         for key, obj in list(self._tables[kind].items()) if replay else ():
             on_change(key, None, obj)
         self._listeners.setdefault(kind, []).append(on_change)
@@ -243,14 +245,17 @@ def _identity(obj: Object) -> tuple[str, str]:
 
 
 class Audit:
-    """The full read, the safety net of a controller that goes by changes. `differences` counts by table or index. Not thread-safe.
+    """The full read, the safety net of a controller that goes by changes. `differences` counts by table or
+    index. Not thread-safe.
 
-    Every AUDIT_PERIOD seconds all objects are read from the watches' tables and compared with those that the changes led to, and every
-    index is made anew and compared with the one that was kept. A difference is counted by what it was found in, logged, and
-    repaired; and everything is told once more to whoever follows the indices, so that a lost wake-up ends here at the latest.
+    Every AUDIT_PERIOD seconds all objects are read from the watches' tables and compared with those that the
+    changes led to, and every index is made anew and compared with the one that was kept. A difference is
+    counted by what it was found in, logged, and repaired; and everything is told once more to whoever follows
+    the indices, so that a lost wake-up ends here at the latest.
 
-    An event may be on its way between a watch's table and the worker when the tables are read. So an object counts as different
-    only when the next full read finds the same difference again; that one is made at once.
+    An event may be on its way between a watch's table and the worker when the tables are read. So an object
+    counts as different only when the next full read finds the same difference again; that one is made at
+    once.
     """
 
     def __init__(self, cache: ClusterCache, source: ChangeQueue, *, clock: Callable[[], float]) -> None:

@@ -1,9 +1,9 @@
-"""Waiting pods that are decided together: those that share an unallocated claim, for one allocation has to suit them all. They are
-joined anew only where one of them has changed.
+"""Waiting pods that are decided together: those that share an unallocated claim, for one allocation has to
+suit them all. They are joined anew only where one of them has changed.
 
-Groups are planned by pod priority (higher first), then age (older first), then the name, so that the order is total. A group
-counts as its most urgent pod. Age is the pod's creationTimestamp: the moment from which its owner waits; a claim that was made
-long before its pod gives no right of way.
+Groups are planned by pod priority (higher first), then age (older first), then the name, so that the order is
+total. A group counts as its most urgent pod. Age is the pod's creationTimestamp: the moment from which its
+owner waits; a claim that was made long before its pod gives no right of way.
 
     members that changed ──▶ their groups, and those they meet through a claim, are taken apart ──▶ joined again
 
@@ -27,7 +27,8 @@ from koordra.placement.request.groups import Urgency, urgency
 
 @dataclass(frozen=True)
 class Group:
-    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for."""
+    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits
+    for."""
 
     members: tuple[PodClaims, ...]
     immediate: Object | None = None
@@ -45,7 +46,8 @@ class Group:
 
     @cached_property
     def placed(self) -> tuple[Object, ...]:
-        """Those of its pods that have their devices already (koordra's and others'); each claim once, by key."""
+        """Those of its pods that have their devices already (koordra's and others'); each claim once, by
+        key."""
         return tuple(filter(claims_of.is_allocated, _each((*one.ours, *one.others) for one in self.members)))
 
     @cached_property
@@ -59,7 +61,8 @@ class Group:
 
     @property
     def parts(self) -> tuple[Group, ...]:
-        """What is tried, one after the other: the whole group, then each of its pods alone where there are several."""
+        """What is tried, one after the other: the whole group, then each of its pods alone where there are
+        several."""
         return (self, *[Group((one,)) for one in self.members if len(self.members) > 1])
 
     @cached_property
@@ -82,7 +85,8 @@ def _each(several: Iterable[Sequence[Object]]) -> tuple[Object, ...]:
 
 
 def groups_in_use(cache: ClusterCache) -> Iterator[Group]:
-    """The claims that have their devices, by pod, as they were when they waited; those without a pod one by one."""
+    """The claims that have their devices, by pod, as they were when they waited; those without a pod one by
+    one."""
     held = {key: {**cache.claims[key], "status": {}} for key in sorted(cache.claim_index.held)}
     for entry in cache.pod_index.entries.values():
         if own := [held.pop(key) for key in entry.keys if key in held]:
@@ -120,8 +124,9 @@ class GroupIndex:
         self._loose.add(uid)
 
     def settle(self, immediate: Mapping[str, Object]) -> tuple[list[Group], list[str]]:
-        """Join what is loose: the groups that are new or changed, and the keys of those that are gone. `immediate`: claims by key
-        that ask to be allocated without a pod; one that waits with a pod is left to it."""
+        """Join what is loose: the groups that are new or changed, and the keys of those that are gone.
+        `immediate`: claims by key that ask to be allocated without a pod; one that waits with a pod is left
+        to it."""
         gone: set[str] = set()
         changed = list(self._join(gone))
         alone = {key: claim for key, claim in immediate.items() if key not in self._waiting_for}
@@ -135,8 +140,8 @@ class GroupIndex:
         return changed, sorted(gone - self.groups.keys())
 
     def _join(self, gone: set[str]) -> Iterator[Group]:
-        """Take apart the groups of loose members, and of all that they share a claim with, and join them by their claims; `gone`
-        gets the keys that they had."""
+        """Take apart the groups of loose members, and of all that they share a claim with, and join them by
+        their claims; `gone` gets the keys that they had."""
         loose, joined = self._loose, set[str]()
         while loose:
             reached, members = [loose.pop()], []

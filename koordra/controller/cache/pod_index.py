@@ -1,15 +1,15 @@
 """Pods with their claims, and what is to be done about each, kept by the events that change either.
 
-A pod is looked at again when it, one of the claims that it names, or a DeviceClass has changed. Each set holds uids of pods that
-have not finished; a step of a pass goes through the one set that it acts on.
+A pod is looked at again when it, one of the claims that it names, or a DeviceClass has changed. Each set
+holds uids of pods that have not finished; a step of a pass goes through the one set that it acts on.
 
 A pod *waits* when it is neither finished nor being deleted, every one of its claims exists and stays (a
 template's claim is the one made for this very pod), and at least one claim of koordra's is not allocated.
 Gated and ungated pods alike; a pod that carries somebody else's scheduling gate (a queue, a quota) is not
 planned before that gate is gone, since nobody knows when it will be.
 
-Claims of other drivers in a pod count when they are allocated (they may pin the pod to a node) and not while they are
-pending.
+Claims of other drivers in a pod count when they are allocated (they may pin the pod to a node) and not while
+they are pending.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from koordra.placement.request.groups import claim_keys
 
 @dataclass(frozen=True)
 class PodClaims:
-    """A pod with all its claims: `ours` are koordra's, `others` another driver's, `refused` nobody's (with why)."""
+    """A pod with all its claims: `ours` are koordra's, `others` another driver's, `refused` nobody's (with
+    why)."""
 
     pod: Object
     ours: tuple[Object, ...]
@@ -123,7 +124,8 @@ OnTouch = Callable[[str, PodEntry | None, PodEntry | None], None]
 
 @dataclass
 class PodIndex:
-    """Over the entries of claims and the table of classes, which are changed before it is told. Not thread-safe.
+    """Over the entries of claims and the table of classes, which are changed before it is told. Not
+    thread-safe.
 
     entries          pods with claims or with scheduling gates, by uid
     users            claim key -> the pods that name it, by their keys

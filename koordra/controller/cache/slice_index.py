@@ -66,8 +66,8 @@ def allocator_of(device: Fields) -> str:
 
 
 def joint_slices(slices: Iterable[Object]) -> list[Object]:
-    """koordra's slices without the devices of native nodes, and without those in quarantine between the modes;
-    slices of other drivers are left out.
+    """koordra's slices without the devices of native nodes, and without those in quarantine between the
+    modes; slices of other drivers are left out.
 
     A slice none of whose devices is ours stays, empty, because a pool is complete only with all its slices.
     """

@@ -1,18 +1,22 @@
-"""What nobody but koordra should do with koordra's devices, recognised from what is published and what is allocated. Pure.
+"""What nobody but koordra should do with koordra's devices, recognised from what is published and what is
+allocated. Pure.
 
-One writer allocates the devices of a joint node. What would break that is found here, and reported (an Event and a metric); koordra
-never guesses its way around it.
+One writer allocates the devices of a joint node. What would break that is found here, and reported (an Event
+and a metric); koordra never guesses its way around it.
 
-    UnguardedClass       a DeviceClass that means koordra's devices and does not demand `allocator == "scheduler"`:
-                         kube-scheduler's allocator is kept from joint devices by their taint alone, and on servers
-                         without device taints (1.34, 1.35) by nothing
+    UnguardedClass       a DeviceClass that means koordra's devices and does not demand `allocator ==
+                         "scheduler"`: kube-scheduler's allocator is kept from joint devices by their taint
+                         alone, and on servers without device taints (1.34, 1.35) by nothing
     ForeignClass         a DeviceClass of somebody else (or one without selectors) that matches a joint device
-    TwoDrivers           another driver publishes a device at the same PCI address, or with the same UUID, on the same node
-    ForeignPlugin        status.allocatable of a node has GPUs of another device plugin (koordra.compat.detection)
-    StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a pool that
-                         is not the node's
+    TwoDrivers           another driver publishes a device at the same PCI address, or with the same UUID, on
+                         the same node
+    ForeignPlugin        status.allocatable of a node has GPUs of another device plugin
+                         (koordra.compat.detection)
+    StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a
+                         pool that is not the node's
     ForeignWriter        an allocation of a joint device that another field manager wrote
-    OverCommitted        a device that is given out beyond what it has, whoever did it: the node refuses what is too much
+    OverCommitted        a device that is given out beyond what it has, whoever did it: the node refuses what
+                         is too much
 """
 
 from __future__ import annotations
@@ -70,7 +74,8 @@ def devices_of(entry: Object) -> Sequence[Fields]:
 
 
 def class_conflicts(classes: Iterable[Object], probes: Collection[DeviceFacts]) -> list[DeviceConflict]:
-    """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of different types."""
+    """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of
+    different types."""
     found = []
     for entry in classes:
         name, expressions = objects.name(entry), claims_of.expressions(entry)
@@ -92,7 +97,8 @@ def class_conflicts(classes: Iterable[Object], probes: Collection[DeviceFacts]) 
 
 
 def joint_devices(slices: Iterable[Object], known: Container[str] = ()) -> dict[str, DeviceFacts]:
-    """By type, one device that the controller gives out, as selectors see it; types that are `known` are left out."""
+    """By type, one device that the controller gives out, as selectors see it; types that are `known` are left
+    out."""
     found: dict[str, DeviceFacts] = {}
     for entry in slices:
         for device in devices_of(entry) if is_ours(entry) else ():
@@ -116,7 +122,8 @@ class Contest:
 
 
 def contests(node: str, slices: Collection[Object]) -> list[Contest]:
-    """The devices of a node that two drivers publish, told apart by PCI address and UUID; each once for a driver."""
+    """The devices of a node that two drivers publish, told apart by PCI address and UUID; each once for a
+    driver."""
     if all(map(is_ours, slices)):
         return []
     ours: dict[str, Fields] = {}
@@ -143,8 +150,8 @@ def contests(node: str, slices: Collection[Object]) -> list[Contest]:
 
 
 def identities(device: Fields) -> list[str]:
-    """By what a device is known, whatever its driver and whatever that calls the attribute: `PCI device 0000:1f:00.0`,
-    `UUID gpu-...`."""
+    """By what a device is known, whatever its driver and whatever that calls the attribute: `PCI device
+    0000:1f:00.0`, `UUID gpu-...`."""
     found = []
     for name, value in ((device.get("basic") or device).get("attributes") or {}).items():
         kind, text = str(name).rpartition("/")[2].lower(), str(value.get("string") or "").strip().lower()
@@ -227,7 +234,8 @@ def joint_places(slices: Iterable[Object]) -> set[Place]:
 
 
 def writer_conflicts(claim: Object, joint: Container[Place]) -> list[DeviceConflict]:
-    """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
+    """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody
+    else."""
     taken = [
         str(result.get("device"))
         for result in claims_of.results(claim)
@@ -246,7 +254,8 @@ def writer_conflicts(claim: Object, joint: Container[Place]) -> list[DeviceConfl
 
 
 def foreign_manager(claim: Object) -> str:
-    """The field manager that owns status.allocation; empty where that is koordra's, or the server does not tell."""
+    """The field manager that owns status.allocation; empty where that is koordra's, or the server does not
+    tell."""
     for entry in objects.metadata(claim).get("managedFields") or ():
         status = (entry.get("fieldsV1") or {}).get("f:status")
         if isinstance(status, Mapping) and "f:allocation" in status:
@@ -256,7 +265,8 @@ def foreign_manager(claim: Object) -> str:
 
 
 def overcommitments(place: Place, slices: Iterable[Object], claims: Iterable[Object]) -> list[DeviceConflict]:
-    """Whether more of a device is given out than it has. `claims`: all that hold it; `slices`: koordra's of its pool."""
+    """Whether more of a device is given out than it has. `claims`: all that hold it; `slices`: koordra's of
+    its pool."""
     used = [
         (claim, result) for claim in claims for result in claims_of.results(claim) if _takes(result, place)
     ]

@@ -1,18 +1,20 @@
-"""Which conflicts (conflict_rules) there are now, what follows from them for placing, and when they are reported.
+"""Which conflicts (conflict_rules) there are now, what follows from them for placing, and when they are
+reported.
 
-Nodes with their slices are judged one by one, claims too, and over-commitment device by device, each when it has changed. A conflict
-is reported when it is first seen and every REPEAT seconds while it lasts.
+Nodes with their slices are judged one by one, claims too, and over-commitment device by device, each when it
+has changed. A conflict is reported when it is first seen and every REPEAT seconds while it lasts.
 
-Nodes on which somebody else gives out the same GPUs are left out for claims that may take GPUs, with the reason ForeignDriver; claims
-for NICs alone go there, and what is allocated already stays. It is over as soon as the other one is gone, and the claims that wait are
-planned again. Events are gone after an hour, so the Node has the reason too, in the annotation koordra.io/no-gpus, for as long as it
-holds. On native nodes kube-scheduler allocates; there the kubelet plugin taints the cards (koordra.io/foreign-plugin).
+Nodes on which somebody else gives out the same GPUs are left out for claims that may take GPUs, with the
+reason ForeignDriver; claims for NICs alone go there, and what is allocated already stays. It is over as soon
+as the other one is gone, and the claims that wait are planned again. Events are gone after an hour, so the
+Node has the reason too, in the annotation koordra.io/no-gpus, for as long as it holds. On native nodes
+kube-scheduler allocates; there the kubelet plugin taints the cards (koordra.io/foreign-plugin).
 
-Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
-taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has acknowledged that it
-has seen that generation of the pool (an annotation on the Node), which it does once all its own writes are settled:
-from then on no allocation of the controller's is under way for the node. docs/allocation-modes.md has the whole
-protocol.
+Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and
+the taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has
+acknowledged that it has seen that generation of the pool (an annotation on the Node), which it does once all
+its own writes are settled: from then on no allocation of the controller's is under way for the node.
+docs/allocation-modes.md has the whole protocol.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ _OF_NICS = frozenset({names.CLASS_NIC, names.CLASS_VF})
 
 
 class ConflictWatch:
-    """Follows a cache. Not thread-safe. `version` goes up whenever other nodes are left out, or for other reasons."""
+    """Follows a cache. Not thread-safe. `version` goes up whenever other nodes are left out, or for other
+    reasons."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self.version = 0

@@ -1,19 +1,23 @@
-"""The objects of Elastic GPU that koordra writes: ElasticGPU, what a claim has, and GPU, the cards of the nodes. Pure.
+"""The objects of Elastic GPU that koordra writes: ElasticGPU, what a claim has, and GPU, the cards of the
+nodes. Pure.
 
     ResourceClaim with devices ──> one ElasticGPU, egpu-<uid of the ResourceClaim>
         capacity      gpu-core and gpu-memory (MiB) of it, of all its cards together
-        gpuShare      the card of a share; physicalGPU: the cards of a claim for whole ones; by the names of their GPU objects
+        gpuShare      the card of a share; physicalGPU: the cards of a claim for whole ones; by the names of
+                      their GPU objects
         claimRef      the ElasticGPUClaim
-        status        Bound while its claim exists, Released afterwards (Retain), Failed where the card is gone
+        status        Bound while its claim exists, Released afterwards (Retain), Failed where the card is
+                      gone
 
     card of a ResourceSlice ──> one GPU
         spec     index (the minor), uuid, model, path, memory (MiB), nodeName
-        status   state Ready, or Tainted with the reasons; capacity and allocatable (what is left) in gpu-core and gpu-memory;
-                 allocated: by uid of the pod (of the claim where no pod has it) its containers with what they have
+        status   state Ready, or Tainted with the reasons; capacity and allocatable (what is left) in gpu-core
+                 and gpu-memory; allocated: by uid of the pod (of the claim where no pod has it) its
+                 containers with what they have
 
-An ElasticGPU of a retained claim carries a finalizer: deleting it is how an administrator gives its devices back once its
-claim is gone; while the claim exists the deletion waits. All claims of koordra's count on a card, not Elastic GPU's alone. GPUs
-of nodes that are gone are removed.
+An ElasticGPU of a retained claim carries a finalizer: deleting it is how an administrator gives its devices
+back once its claim is gone; while the claim exists the deletion waits. All claims of koordra's count on a
+card, not Elastic GPU's alone. GPUs of nodes that are gone are removed.
 """
 
 from __future__ import annotations
@@ -151,7 +155,8 @@ def _status(claim: Object, owner: Object | None, *, missing: bool) -> Object:
 
 
 def _capacity(results: Iterable[Fields], cards: Cards) -> Object:
-    """What allocation results take together: percent of cards, of which a whole one is 100, whatever was said, and MiB."""
+    """What allocation results take together: percent of cards, of which a whole one is 100, whatever was
+    said, and MiB."""
     cores = memory = 0
     for result in results:
         card, taken = cards.get(place_of(result)), consumed(result, "memory")

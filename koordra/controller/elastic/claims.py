@@ -1,17 +1,18 @@
-"""What is to be done for one ElasticGPUClaim, and what its status says; the labels, annotations, finalizers and names by which the objects
-that koordra makes are recognised. Pure.
+"""What is to be done for one ElasticGPUClaim, and what its status says; the labels, annotations, finalizers
+and names by which the objects that koordra makes are recognised. Pure.
 
     class missing, foreign or broken        NoSuchClass, ForeignProvisioner, ...     nothing is made
     claim broken                            InvalidClaim
     no ResourceClaim of the name            make it; NoSuchElasticGPU where the claim names one to take over
     one of somebody else's                  NameTaken: left alone
-    one of an earlier claim, retained       Retained: freed by deleting its ElasticGPU, taken over by naming that
+    one of an earlier claim, retained       Retained: freed by deleting its ElasticGPU, taken over by naming
+                                            that
     ours, made from another spec            made anew while it has no devices; otherwise SpecChanged
     ours, changed by hand                   marks put back
     ours                                    Pending or Bound; Lost where its device is not published any more
 
-A ResourceClaim whose ElasticGPUClaim is gone goes too, unless it is retained with devices. One that is being deleted while
-koordra's finalizer holds it is freed once no pod has it reserved.
+A ResourceClaim whose ElasticGPUClaim is gone goes too, unless it is retained with devices. One that is being
+deleted while koordra's finalizer holds it is freed once no pod has it reserved.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ POLICY: Final = "koordra.io/elastic-reclaim-policy"
 CLASS: Final = "koordra.io/elastic-class"
 BINDING: Final = "koordra.io/elastic-binding-mode"
 UNIT: Final = "koordra.io/elastic-memory-unit"
-"""On a ResourceClaim: what its class said when it was made; a class that changes later changes new claims only."""
+"""On a ResourceClaim: what its class said when it was made; a class that changes later changes new claims
+only."""
 CARD: Final = "koordra.io/elastic-gpu"
 """Finalizer of an ElasticGPU whose deletion frees its devices."""
 
 
 def managed(obj: Fields) -> bool:
-    """Whether koordra made the ElasticGPU or GPU: by its label, or, where somebody took that off, by its finalizer."""
+    """Whether koordra made the ElasticGPU or GPU: by its label, or, where somebody took that off, by its
+    finalizer."""
     return objects.labels_of(obj).get(MANAGED_BY) == names.FIELD_COMPONENT or CARD in objects.finalizers_of(
         obj
     )
@@ -167,9 +170,11 @@ def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
 
 
 def corrected(current: Object, wanted: Object) -> Object | None:
-    """The marks of a ResourceClaim of ours as they should be, None where they are; the policy stays as it was made.
+    """The marks of a ResourceClaim of ours as they should be, None where they are; the policy stays as it was
+    made.
 
-    A retained claim that pods have used keeps its devices from then on (`Immediate` means that to the allocator).
+    A retained claim that pods have used keeps its devices from then on (`Immediate` means that to the
+    allocator).
     """
     retained = is_held(current) or is_retained(current)
     marks = {**objects.annotations_of(wanted), POLICY: RETAIN if retained else DELETE}
@@ -214,7 +219,8 @@ def lost(current: Object, published: Set[Place]) -> list[str]:
 
 
 def _as_made(cls: ElasticClass, current: Object | None) -> ElasticClass:
-    """The class as it was when the claim's ResourceClaim was made, where that says so and it is still that class."""
+    """The class as it was when the claim's ResourceClaim was made, where that says so and it is still that
+    class."""
     made = {} if current is None else objects.annotations_of(current)
     if made.get(CLASS) != cls.name:
         return cls

@@ -14,11 +14,12 @@ The last two are written by koordra alone, and held as they are wanted:
     there, not wanted            finalizer off, delete
     there, not made by koordra   left alone, whatever its name; reported
 
-A wanted object that is being deleted comes back when it is gone. One object's refusal does not stop the others.
+A wanted object that is being deleted comes back when it is gone. One object's refusal does not stop the
+others.
 
-Every step reads the whole state and may be the last one before a crash: the next pass goes on from what is there. What a
-cache shows as gone is asked for once more before anything is deleted because of it. A pass reads all slices and claims, so
-changes of a quarter of a second share one.
+Every step reads the whole state and may be the last one before a crash: the next pass goes on from what is
+there. What a cache shows as gone is asked for once more before anything is deleted because of it. A pass
+reads all slices and claims, so changes of a quarter of a second share one.
 """
 
 from __future__ import annotations
@@ -204,7 +205,8 @@ class ElasticReconciler:
         log.info("elastic_leftover_removed", claim=objects.key(current))
 
     def _free(self, current: Object) -> None:
-        """The allocation first, then the finalizer: in between the devices are free and the claim is still there."""
+        """The allocation first, then the finalizer: in between the devices are free and the claim is still
+        there."""
         if claims_of.holds_koordra_devices(current):
             freed = Writer(self.client, may_write=self.may_write, now=self.now).give_back(current)
             if freed.outcome is Outcome.UNREACHABLE:
@@ -249,7 +251,8 @@ class ElasticReconciler:
 
 
 def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
-    """The ElasticGPUClaim of a ResourceClaim; a label that names one of another name or namespace is a forgery."""
+    """The ElasticGPUClaim of a ResourceClaim; a label that names one of another name or namespace is a
+    forgery."""
     found = living.get(claim_uid(current))
     return found if found is not None and objects.key(found) == objects.key(current) else None
 
@@ -329,7 +332,8 @@ def start_elastic(
     report: Callable[[ClaimEvent], None],
     stop: threading.Event,
 ) -> threading.Thread:
-    """Until `stop`, in a thread of its own. `observe`: the term's caches; `changed` is set when they change."""
+    """Until `stop`, in a thread of its own. `observe`: the term's caches; `changed` is set when they
+    change."""
     reconciler = ElasticReconciler(client, now=now, may_write=may_write, report=report)
 
     def reconcile(caches: Caches) -> None:

@@ -1,10 +1,13 @@
 """Gangs: pods of one job that get their devices together, or not at all.
 
-    annotations         which gang a pod says it belongs to: koordra's own annotations, Kubernetes' PodGroup and Workload, or the
-                        pod groups of Koordinator, coscheduling, Volcano and Kueue; and on what terms; what the webhook refuses
-    membership          the pods of each gang, and how far each of them is; gates that were removed and that the caches do not show yet
-    phase               from that to the one thing that is to be done next; pure, and nothing but the API objects go in, so that
-                        a controller that starts anew goes on where its predecessor was killed
+    annotations         which gang a pod says it belongs to: koordra's own annotations, Kubernetes' PodGroup
+                        and Workload, or the pod groups of Koordinator, coscheduling, Volcano and Kueue; and
+                        on what terms; what the webhook refuses
+    membership          the pods of each gang, and how far each of them is; gates that were removed and that
+                        the caches do not show yet
+    phase               from that to the one thing that is to be done next; pure, and nothing but the API
+                        objects go in, so that a controller that starts anew goes on where its predecessor was
+                        killed
     controller          what happens to gangs in a pass
     planner             a gang's turn: places are looked for and written, or it is told why it waits
     member_placement    places for the members: `koordra.placement.gang`, shown what the controller knows
@@ -12,7 +15,7 @@
     eviction            members that are evicted for the gang, or for another one
     events, dry_run     what people read about it, what would happen next
 
-Until a gate of the gang is removed, the gang holds devices only within one pass; a pass that is cut off is undone by the
-next one. Removing the first gate is the commit point: from there on the gang is completed, never undone, except by its own
-policy.
+Until a gate of the gang is removed, the gang holds devices only within one pass; a pass that is cut off is
+undone by the next one. Removing the first gate is the commit point: from there on the gang is completed,
+never undone, except by its own policy.
 """

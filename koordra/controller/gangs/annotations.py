@@ -13,12 +13,13 @@ The first of these that a pod carries counts:
     volcano       annotation scheduling.k8s.io/group-name                         PodGroup, minMember
     kueue         label kueue.x-k8s.io/pod-group-name                             annotation .../pod-group-total-count
 
-koordra's further annotations (koordra.io/gang-max, -timeout, -policy, -shrink, -topology) count with every source, and
-koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is refused: nobody can tell
-which of them is right. A gang never crosses namespaces: its name is looked up in the pod's own.
+koordra's further annotations (koordra.io/gang-max, -timeout, -policy, -shrink, -topology) count with every
+source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is
+refused: nobody can tell which of them is right. A gang never crosses namespaces: its name is looked up in the
+pod's own.
 
-A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy `basic` is no
-gang.
+A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
+`basic` is no gang.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ OWN: Final = (GANG, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, 
 """Annotations that tenants write."""
 
 COMMITTED: Final = "gate.koordra.io/gang"
-"""Annotation that the controller alone writes, together with lifting the gate: the gang that the pod was let go with."""
+"""Annotation that the controller alone writes, together with lifting the gate: the gang that the pod was let
+go with."""
 
 HELD: Final = "gate.koordra.io/gang-held"
-"""Annotation that the controller writes to a pod that it may have let go without an answer, and that has to stay."""
+"""Annotation that the controller writes to a pod that it may have let go without an answer, and that has to
+stay."""
 
 TIMEOUT: Final = 300.0
 LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
@@ -127,14 +130,16 @@ class GangRef:
 
     @property
     def key(self) -> str:
-        """`namespace/name`, for people. Two gangs of one name, by the words of different systems, are two gangs."""
+        """`namespace/name`, for people. Two gangs of one name, by the words of different systems, are two
+        gangs."""
         whose = "" if self.source is Source.KOORDRA else f" ({self.source.value})"
         return f"{self.namespace}/{self.name}" + (f"/{self.part}" if self.part else "") + whose
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`least`: members that have to be placed before any starts; None while not known. `most`: None is no bound."""
+    """`least`: members that have to be placed before any starts; None while not known. `most`: None is no
+    bound."""
 
     least: int | None
     most: int | None = None
@@ -266,18 +271,20 @@ def problems_of(pod: Mapping[str, Any]) -> list[str]:
 
 
 def must_be_held(pod: Mapping[str, Any], *, has_ours: bool, has_unknown: bool) -> bool:
-    """Whether the gate goes on the pod because it is in a gang. `has_unknown`: it names claims that do not exist yet.
+    """Whether the gate goes on the pod because it is in a gang. `has_unknown`: it names claims that do not
+    exist yet.
 
-    A pod by koordra's own annotation is held whether it has claims or not; a member of somebody else's pod group only if it has claims
-    of koordra's, or claims that are not known yet: its scheduler knows the gate, and nothing else of the group is koordra's business.
+    A pod by koordra's own annotation is held whether it has claims or not; a member of somebody else's pod
+    group only if it has claims of koordra's, or claims that are not known yet: its scheduler knows the gate,
+    and nothing else of the group is koordra's business.
     """
     ref = gang_of(pod)
     return ref is not None and (ref.source is Source.KOORDRA or has_ours or has_unknown)
 
 
 def refusals(pod: Mapping[str, Any]) -> tuple[InvalidManifest, ...]:
-    """What is wrong with koordra's annotations on the pod, for who creates it. A ValidatingAdmissionPolicy (deploy/kustomize/gangs)
-    refuses what comes past the webhook without the gate."""
+    """What is wrong with koordra's annotations on the pod, for who creates it. A ValidatingAdmissionPolicy
+    (deploy/kustomize/gangs) refuses what comes past the webhook without the gate."""
     name = objects.name(pod) or str(objects.metadata(pod).get("generateName") or "")
     where = f"Pod {objects.namespace(pod)}/{name}"
     return tuple(

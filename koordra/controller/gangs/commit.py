@@ -1,10 +1,11 @@
 """The writes of a gang: its allocations, all or none of the least, and then its gates.
 
-allocate   claim by claim, each conditional (allocation/writes.py). One that is not written ends it, and what was written in this pass
-           is given back at once. Where no answer comes the pass ends: the next one, of whatever process, finds the gang
-           PartiallyAllocated and gives back
-ungate     pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the same write,
-           by which the pod is known as let go from then on. The first one that lands commits the gang
+allocate   claim by claim, each conditional (allocation/writes.py). One that is not written ends it, and what
+           was written in this pass is given back at once. Where no answer comes the pass ends: the next one,
+           of whatever process, finds the gang PartiallyAllocated and gives back
+ungate     pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the
+           same write, by which the pod is known as let go from then on. The first one that lands commits the
+           gang
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ def allocate(
     context: PassContext,
     undo: bool,
 ) -> bool:
-    """Write everything that the answer gives; False when that did not succeed, and then, with `undo`, nothing is left of it.
+    """Write everything that the answer gives; False when that did not succeed, and then, with `undo`, nothing
+    is left of it.
 
-    `config`: claim key -> what is appended to its allocation's config. Raises ApiUnreachable where no answer comes.
+    `config`: claim key -> what is appended to its allocation's config. Raises ApiUnreachable where no answer
+    comes.
     """
     done: list[Object] = []
     for placed in answer.members:
@@ -95,8 +98,9 @@ def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ung
 def invalidate_pending_ungate(
     members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker
 ) -> None:
-    """Write pods whose ungating is in doubt: once they have another version, that write can not take effect any more. Where it
-    has already, this write is a conflict, and the caches will show it. Raises ApiUnreachable where no answer comes."""
+    """Write pods whose ungating is in doubt: once they have another version, that write can not take effect
+    any more. Where it has already, this write is a conflict, and the caches will show it. Raises
+    ApiUnreachable where no answer comes."""
     for member in members:
         written = context.settled(
             context.writer.hold(member.pod, {HELD: objects.resource_version(member.pod)})

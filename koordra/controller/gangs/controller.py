@@ -1,13 +1,14 @@
 """What happens to gangs in a pass of the reconciler, and in which order.
 
-    sync      who belongs together, and what phase each gang is in; what is PartiallyAllocated is given back; what is BelowMinMember
-              for too long is restarted, or kept, as its policy says
-    plan      in the order of planning, between the other pods:  gangs BelowMinMember first within their priority, Waiting ones by
+    sync      who belongs together, and what phase each gang is in; what is PartiallyAllocated is given back;
+              what is BelowMinMember for too long is restarted, or kept, as its policy says
+    plan      in the order of planning, between the other pods:  gangs BelowMinMember first within their
+                                                                 priority, Waiting ones by
               urgency, Growing ones last
     ungate    Ready gangs, and members that joined a committed one
 
-A gang is planned again when something could have changed for it: room was made, its pods or claims are others, or other nodes are
-excluded than before.
+A gang is planned again when something could have changed for it: room was made, its pods or claims are
+others, or other nodes are excluded than before.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ class GangController:
         return found
 
     def together(self) -> dict[str, tuple[Object, ...]]:
-        """Whom each member, by uid, is evicted with: all that were let go; nobody while its gang is not started yet."""
+        """Whom each member, by uid, is evicted with: all that were let go; nobody while its gang is not
+        started yet."""
         return {
             member.uid: tuple(each.pod for each in gang.committed) if member.is_committed else ()
             for gang in self.all.values()
@@ -198,8 +200,8 @@ class GangController:
     # planning
 
     def begin(self, epoch: int, *, touched: Iterable[str], concerns: tuple[object, ...]) -> None:
-        """The planning step begins. `epoch` as the cache's inventory has it; `touched`: pods that other nodes are left out for;
-        `concerns`: what concerns everybody that waits."""
+        """The planning step begins. `epoch` as the cache's inventory has it; `touched`: pods that other nodes
+        are left out for; `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
         self._planner.epoch = epoch + self._spare_version
         seen = (concerns, self._spare_version, self.reservation.version)
@@ -257,8 +259,8 @@ class GangController:
         return free
 
     def reserved(self, group: Group) -> Mapping[str, Reason]:
-        """Nodes that are reserved for a gang before this group. A gang's own members are kept off as the gang is, not by their own
-        urgency."""
+        """Nodes that are reserved for a gang before this group. A gang's own members are kept off as the gang
+        is, not by their own urgency."""
         if any(objects.uid(pod) in self._members for pod in group.pods):
             return {}
         return self.reservation.excluded_nodes(group.key, group.urgency)

@@ -1,7 +1,9 @@
-"""Why gangs wait, worked out from the API's objects alone and without writing anything: for `koordra explain`.
+"""Why gangs wait, worked out from the API's objects alone and without writing anything: for `koordra
+explain`.
 
-Each gang is looked at as if it were its turn now: what phase it is in, and for one that waits how many of its members fit and what
-the others lack. What only the leader remembers (refusals by kube-scheduler, nodes that are reserved) is not in it.
+Each gang is looked at as if it were its turn now: what phase it is in, and for one that waits how many of its
+members fit and what the others lack. What only the leader remembers (refusals by kube-scheduler, nodes that
+are reserved) is not in it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from koordra.placement.gang import GangPlaced
 
 
 def dry_run_gangs(cluster: Tables) -> list[dict[str, Any]]:
-    """Every gang of which somebody waits, the most urgent first. `fit`: members that would have devices, those that have them
-    included, None where nothing is planned; `lacking`: per member without a place, why."""
+    """Every gang of which somebody waits, the most urgent first. `fit`: members that would have devices,
+    those that have them included, None where nothing is planned; `lacking`: per member without a place,
+    why."""
     placer, cache = Placer(), ClusterCache.of(cluster)
     placer.sync(cache)
     excluded = InterPodPredicates(cache, placer.engine.index).of

@@ -10,7 +10,8 @@ GangBelowMinMember  members lost their place after the start, and what happens i
 GangRestarted       its members were evicted, so that they start together again
 GangShrunk          members above the least were evicted for another gang
 
-Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_REPORTED members at most.
+Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_REPORTED members
+at most.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ MOST_REPORTED: Final = 32
 
 @dataclass(slots=True)
 class GangEvents:
-    """Not thread-safe. `_reported`, by gang key: reason and text of the state that was told last, when, and to whom (by uid)."""
+    """Not thread-safe. `_reported`, by gang key: reason and text of the state that was told last, when, and
+    to whom (by uid)."""
 
     context: PassContext
     _reported: dict[str, tuple[str, str, float, frozenset[str]]] = field(default_factory=dict)
 
     def report(self, gang: Gang, reason: str, text: str) -> float | None:
-        """Tell it on the gang's members; a state that was told already is told to new members only. Returns when to say it again, where
-        something else was said of the same state a moment ago."""
+        """Tell it on the gang's members; a state that was told already is told to new members only. Returns
+        when to say it again, where something else was said of the same state a moment ago."""
         message = cut(f"gang {gang.key}: {text}")
         members = gang.members[:MOST_REPORTED]
         if reason in LASTING:

@@ -1,13 +1,15 @@
-"""Members that are evicted: for their own gang, so that it starts together again, or for another one that waits.
+"""Members that are evicted: for their own gang, so that it starts together again, or for another one that
+waits.
 
 Restart, of started gangs that lack members for too long:
 
     fewer than the least run ─▶ the timeout runs ─▶ Keep: told      Restart: evicted, again and again while some may not end yet
                                                                              └▶ after a while places are looked for once more
 
-Shrink: only gangs that say `koordra.io/gang-shrink: ForOthers` give up members, only those above their least, and only to a gang whose
-priority is not lower. If the one that waits would fit without any of these, they are put back one by one, the earliest members of
-the most urgent gang first, and every one beside which it still fits stays.
+Shrink: only gangs that say `koordra.io/gang-shrink: ForOthers` give up members, only those above their least,
+and only to a gang whose priority is not lower. If the one that waits would fit without any of these, they are
+put back one by one, the earliest members of the most urgent gang first, and every one beside which it still
+fits stays.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ Fits = Callable[[frozenset[str]], GangAnswer]
 
 @dataclass(slots=True)
 class GangRestarts:
-    """Which gangs are BelowMinMember, since when, and which are being restarted. What is not in the API begins anew with a new process."""
+    """Which gangs are BelowMinMember, since when, and which are being restarted. What is not in the API
+    begins anew with a new process."""
 
     context: PassContext
     events: GangEvents
@@ -53,7 +56,8 @@ class GangRestarts:
             table.pop(key, None)
 
     def sync(self, gang: Gang, now: float) -> float | None:
-        """A committed gang that lacks members: restart it when its time is over. Returns when to look again, None: when it changes."""
+        """A committed gang that lacks members: restart it when its time is over. Returns when to look again,
+        None: when it changes."""
         key, committed = gang.key, gang.committed
         if not committed:
             self.forget(key)
@@ -85,7 +89,8 @@ class GangRestarts:
         return self._restart(gang, now)
 
     def _go_on(self, gang: Gang, now: float) -> float:
-        """Evict those that may end by now. Where some may not, the gang tries to complete itself for another timeout."""
+        """Evict those that may end by now. Where some may not, the gang tries to complete itself for another
+        timeout."""
         if now < self._restarting[gang.key]:
             return self._restart(gang, now)
         del self._restarting[gang.key]
@@ -106,7 +111,8 @@ class GangRestarts:
 def victims_for(
     gang: Gang, gangs: Iterable[Gang], users: Users, *, fits: Fits
 ) -> tuple[list[tuple[Gang, Member]], frozenset[str]] | None:
-    """Members to evict, and the nodes where the gang that waits then has its places; None where shrinking does not help."""
+    """Members to evict, and the nodes where the gang that waits then has its places; None where shrinking
+    does not help."""
     spare = [
         (other, member)
         for other in sorted(gangs, key=lambda each: each.urgency)

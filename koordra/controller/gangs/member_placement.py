@@ -1,13 +1,15 @@
-"""Places for the members of a gang: what `koordra.placement.gang` is asked, and what becomes of its answer. Pure.
+"""Places for the members of a gang: what `koordra.placement.gang` is asked, and what becomes of its answer.
+Pure.
 
-    groups     members that share an unallocated claim have one node between them, so they are one to the allocator
+    groups     members that share an unallocated claim have one node between them, so they are one to the
+               allocator
     fixed      members that have their devices: new ones are placed beside them
-    excluded   nodes that must not be used: refused by the scheduler, reserved for others, ports, affinity and spread of pods that are
-               there
+    excluded   nodes that must not be used: refused by the scheduler, reserved for others, ports, affinity and
+               spread of pods that are there
 
-What the allocator cannot see is affinity, spread and ports *between* the members. So its answer is gone through, member by
-member, as if those before had come; where that shows an obstacle, places are looked for one by one, which knows them, and
-without regard to the fabric.
+What the allocator cannot see is affinity, spread and ports *between* the members. So its answer is gone
+through, member by member, as if those before had come; where that shows an obstacle, places are looked for
+one by one, which knows them, and without regard to the fabric.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ ExcludedFor = Callable[[Group], Excluded]
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A gang, as the engine is asked for its places, the groups of its members by key, and what keeps each of them off nodes."""
+    """A gang, as the engine is asked for its places, the groups of its members by key, and what keeps each of
+    them off nodes."""
 
     gang: Gang
     status: GangStatus
@@ -48,7 +51,8 @@ class PlacementRequest:
     placer: Placer
 
     def place(self, *, budget: int = 1, without: frozenset[str] = frozenset()) -> placement.GangAnswer:
-        """Places in the cluster as it is in a pass. `without`: uids of claims and pods as if they were gone."""
+        """Places in the cluster as it is in a pass. `without`: uids of claims and pods as if they were
+        gone."""
         with self.placer.overlay(without) if without else nullcontext():
             try:
                 answer = placement.place_gang(self.asked, self.placer.engine, budget=budget)
@@ -140,7 +144,8 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
 
 
 def _colocated(members: Iterable[Member]) -> list[Group]:
-    """Members that share a claim that waits, in the order given; so are the groups, by their first members."""
+    """Members that share a claim that waits, in the order given; so are the groups, by their first
+    members."""
     index, order = GroupIndex(), dict[str, int]()
     for member in members:
         order[member.uid] = len(order)

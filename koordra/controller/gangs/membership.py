@@ -1,17 +1,19 @@
-"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` and `UngateTracker` follow.
+"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` and `UngateTracker`
+follow.
 
 Of a member it matters whether
 
     it is held        koordra's gate is on it
     it is committed   the gate was lifted by the controller, or it has its node
-    it is ungated     neither: nothing holds it, so it may start at any moment without the others. In a gang that has
-                      started it is one of those that were let go
-    it is without     it needs nothing of koordra's and no gate (members of foreign pod groups without claims); that it
+    it is ungated     neither: nothing holds it, so it may start at any moment without the others. In a gang
+                      that has started it is one of those that were let go
+    it is without     it needs nothing of koordra's and no gate (members of foreign pod groups without
+                      claims); that it
     claims            runs says nothing about the gang
 
-Only gangs that concern koordra are gathered: those with a member that has claims of koordra's, and those by koordra's own
-annotation; pods for native nodes are in none. Members that have finished well count as present while others of the same owner live: a job whose first worker is
-done has not lost a member.
+Only gangs that concern koordra are gathered: those with a member that has claims of koordra's, and those by
+koordra's own annotation; pods for native nodes are in none. Members that have finished well count as present
+while others of the same owner live: a job whose first worker is done has not lost a member.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ _INDEXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A living pod of a gang. `claims` is None while one of its claims does not exist. `let_go`: the controller lifted its
-    gate, as the API or the controller itself knows; `in_doubt`: it tried to, and no answer came."""
+    """A living pod of a gang. `claims` is None while one of its claims does not exist. `let_go`: the
+    controller lifted its gate, as the API or the controller itself knows; `in_doubt`: it tried to, and no
+    answer came."""
 
     pod: Object
     claims: PodClaims | None
@@ -128,11 +131,13 @@ class Gang:
 
     @property
     def others(self) -> int:
-        """How many count towards the least without devices: members without claims, and those that have finished well."""
+        """How many count towards the least without devices: members without claims, and those that have
+        finished well."""
         return self.done + sum(map(self._is_without_claims, self.members))
 
     def _is_without_claims(self, member: Member) -> bool:
-        """A member of a foreign pod group that needs nothing of koordra's and was never held, wherever it is by now."""
+        """A member of a foreign pod group that needs nothing of koordra's and was never held, wherever it is
+        by now."""
         return not (
             self.ref.source is Source.KOORDRA
             or member.concerns_koordra
@@ -157,12 +162,14 @@ class Gang:
 
 
 class UngateTracker:
-    """Gates that this controller has lifted, or may have lifted, and that the caches do not show yet. By pod uid; not thread-safe.
+    """Gates that this controller has lifted, or may have lifted, and that the caches do not show yet. By pod
+    uid; not thread-safe.
 
-    Lifting a gate is conditional on the pod's version. So a write without an answer is in doubt only while the pod has that version:
-    once it has another one, either the write is what made it, or it can never take effect. A conflict says only that the pod has
-    another version, which an earlier write may have made: that is in doubt too, until the caches show it. While an ungating is in doubt
-    nothing is taken back from its gang: it may be committed already.
+    Lifting a gate is conditional on the pod's version. So a write without an answer is in doubt only while
+    the pod has that version: once it has another one, either the write is what made it, or it can never take
+    effect. A conflict says only that the pod has another version, which an earlier write may have made: that
+    is in doubt too, until the caches show it. While an ungating is in doubt nothing is taken back from its
+    gang: it may be committed already.
     """
 
     def __init__(self) -> None:
@@ -177,7 +184,8 @@ class UngateTracker:
         self.touched.add(objects.uid(pod))
 
     def answered(self, pod: Mapping[str, Any], *, ungated: bool) -> None:
-        """The gate is lifted; or the server said no, for another reason than the pod's version: nothing was changed."""
+        """The gate is lifted; or the server said no, for another reason than the pod's version: nothing was
+        changed."""
         self._sent.pop(objects.uid(pod), None)
         if ungated:
             self._confirmed.add(objects.uid(pod))
@@ -204,8 +212,8 @@ class UngateTracker:
 
 
 class GangIndex:
-    """The gangs that concern koordra, by mark, followed through a cache: those of which a pod, a claim, a consumer of a claim, a
-    pod group or an ungating has changed are gathered anew. Not thread-safe."""
+    """The gangs that concern koordra, by mark, followed through a cache: those of which a pod, a claim, a
+    consumer of a claim, a pod group or an ungating has changed are gathered anew. Not thread-safe."""
 
     def __init__(self, cache: ClusterCache, ungating: UngateTracker) -> None:
         self.gangs: dict[GangRef, Gang] = {}

@@ -1,4 +1,5 @@
-"""What is to be done next for a gang. Pure: the API objects decide, so a controller that starts anew goes on from here.
+"""What is to be done next for a gang. Pure: the API objects decide, so a controller that starts anew goes on
+from here.
 
 Not committed (no gate of the gang is lifted):
 
@@ -19,10 +20,11 @@ Committed (a gate was lifted, or a member has its node):
     Growing             the least are there, others wait                            planned one by one, after everybody else
     Whole               nobody waits                                                nothing
 
-A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two gangs that do not fit
-together one is whole and the other has nothing. What is left is a gang that lost members after its commit: refused by the scheduler,
-on a lost node, deleted. It is BelowMinMember, comes before everything of its priority, and after its timeout gives up all it has
-(policy Restart). So nobody waits for ever for somebody who waits.
+A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two
+gangs that do not fit together one is whole and the other has nothing. What is left is a gang that lost
+members after its commit: refused by the scheduler, on a lost node, deleted. It is BelowMinMember, comes
+before everything of its priority, and after its timeout gives up all it has (policy Restart). So nobody waits
+for ever for somebody who waits.
 
 Members beyond a quota (legacy/quota) are not planned; where too few are left, the gang waits as a whole.
 """
@@ -59,7 +61,8 @@ _IDLE: Final = frozenset({Phase.REFUSED, Phase.GATHERING, Phase.PARTIALLY_ALLOCA
 @dataclass(frozen=True, slots=True)
 class GangStatus:
     """`give_back`: claims to free now. `ungate`: members to let go now. `plan`:
-    members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has to be ruled out."""
+    members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has
+    to be ruled out."""
 
     phase: Phase
     give_back: tuple[Object, ...] = ()
@@ -77,8 +80,8 @@ def status_of(
     users: Users,
     idle: frozenset[str] = frozenset(),
 ) -> GangStatus:
-    """`nodes` that exist; `users`: claim key -> the pods that use it; `idle`: uids of members of other gangs that hold
-    devices for nothing either."""
+    """`nodes` that exist; `users`: claim key -> the pods that use it; `idle`: uids of members of other gangs
+    that hold devices for nothing either."""
     if gang.committed:
         return _committed(gang)
     found = _uncommitted(gang, nodes, users, idle)
@@ -96,8 +99,8 @@ def statuses_of(
     nodes: Collection[str],
     users: Users,
 ) -> dict[str, GangStatus]:
-    """By key. A claim that two gangs share is kept by neither while both of them wait. `alone`: the statuses without regard to other
-    gangs, which are brought up to date for those that have changed."""
+    """By key. A claim that two gangs share is kept by neither while both of them wait. `alone`: the statuses
+    without regard to other gangs, which are brought up to date for those that have changed."""
     for key in changed:
         alone[key] = status_of(gangs[key], nodes=nodes, users=users)
     found = dict(alone)
@@ -110,8 +113,8 @@ def statuses_of(
 
 
 def within_quota(status: GangStatus, beyond_quota: Mapping[str, str]) -> GangStatus:
-    """Without the members that a quota holds (by uid, with the words); nobody where they are too few, or where some are not counted
-    yet."""
+    """Without the members that a quota holds (by uid, with the words); nobody where they are too few, or
+    where some are not counted yet."""
     words = [beyond_quota.get(member.uid) for member in status.plan]
     if all(why is None for why in words):
         return status
@@ -155,7 +158,8 @@ def _committed(gang: Gang) -> GangStatus:
 
 
 def takeable(gang: Gang, users: Users, idle: frozenset[str] = frozenset()) -> tuple[Object, ...]:
-    """Allocated claims of members that are held, that nobody has reserved and nobody but them and the idle waits for."""
+    """Allocated claims of members that are held, that nobody has reserved and nobody but them and the idle
+    waits for."""
     inside = frozenset(member.uid for member in gang.held) | idle
     return claims_of.unused((claim for member in gang.held for claim in member.ours), inside, users)
 

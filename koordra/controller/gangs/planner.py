@@ -1,8 +1,11 @@
-"""A gang's turn: places for its members are looked for, and written, or it is told why it waits and makes room for itself.
+"""A gang's turn: places for its members are looked for, and written, or it is told why it waits and makes
+room for itself.
 
-    answer       as many members as fit, at least so many as are needed; with twice the budget where the search was cut off before
+    answer       as many members as fit, at least so many as are needed; with twice the budget where the
+                 search was cut off before
     write        allocations, all or none of what is needed (commit.py)
-    wait         the nearest miss is told; members of elastic gangs may make room; a gang that starves gets nodes reserved
+    wait         the nearest miss is told; members of elastic gangs may make room; a gang that starves gets
+                 nodes reserved
 
 A gang that waits is not looked at again before something could have changed for it.
 """
@@ -54,7 +57,8 @@ class _Considered:
 
 @dataclass(slots=True)
 class GangPlanner:
-    """Not thread-safe. `due`: told when a gang is to be looked at again; `epoch` as the cache's inventory has it."""
+    """Not thread-safe. `due`: told when a gang is to be looked at again; `epoch` as the cache's inventory has
+    it."""
 
     context: PassContext
     placer: Placer
@@ -184,8 +188,8 @@ class GangPlanner:
             number *= 2
 
     def _shrink_others(self, request: PlacementRequest, gangs: Iterable[Gang], now: float) -> float | None:
-        """Members above the least of elastic gangs make room, where that is their policy and helps. Returns when that is tried again,
-        for a budget may have said no."""
+        """Members above the least of elastic gangs make room, where that is their policy and helps. Returns
+        when that is tried again, for a budget may have said no."""
         key = request.gang.key
         if self._shrunk.get(key, 0.0) > now:
             return self._shrunk[key]

@@ -1,16 +1,21 @@
-"""One legacy pod that is being created: from the review to the answer; and what a replica of the webhook follows for it.
+"""One legacy pod that is being created: from the review to the answer; and what a replica of the webhook
+follows for it.
 
-    not koordra's business     no dialect's names, another vendor's, opted out, a static pod's mirror: as it is
-    native mode                plain cards and MIG by names that a DeviceClass has (extendedResourceName): kube-scheduler makes the claim
-    ElasticGPUClaims           references by annotation first (koordra.api.elastic.elastic_pods), then the dialects
-    rewritten                  claim in standard terms where the namespace is native; label of the dialect; what was asked; default
-                               scheduler instead of one that is gone
+    not koordra's business     no dialect's names, another vendor's, opted out, a static pod's mirror: as it
+                               is
+    native mode                plain cards and MIG by names that a DeviceClass has (extendedResourceName):
+                               kube-scheduler makes the claim
+    ElasticGPUClaims           references by annotation first (koordra.api.elastic.elastic_pods), then the
+                               dialects
+    rewritten                  claim in standard terms where the namespace is native; label of the dialect;
+                               what was asked; default scheduler instead of one that is gone
     quota                      charged, or refused (403, in Kubernetes' words)
-    template                   made sure of, or refused (403): never admitted with a template that says something else
+    template                   made sure of, or refused (403): never admitted with a template that says
+                               something else
     gate, suitable nodes       as for every pod with claims of koordra's (webhook/handlers.py)
 
-Asked a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
-and nothing is made.
+Asked a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the
+answer is the same and nothing is made.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ from koordra.metrics import Metrics
 from koordra.watch import WatchCache
 
 MIRROR: Final = "kubernetes.io/config.mirror"
-"""Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to claims."""
+"""Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to
+claims."""
 PATHS: Final[Mapping[str, bool]] = {"/mutate/legacy": False, "/native/mutate/legacy": True}
 """Path -> whether the namespace is native."""
 
@@ -114,7 +120,8 @@ class Admission:
         return Answer(object=admitted(pod, self.lookups, native=in_native, made=template))
 
     def _charged(self, pod: Object, template: Object, asked: AdmissionRequest) -> tuple[Object, str]:
-        """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a quota."""
+        """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a
+        quota."""
         name, namespace = objects.name(template), objects.namespace(pod)
         amounts = self.usage.amounts_of(name, template["spec"]["spec"])
         quotas = [
@@ -169,8 +176,8 @@ NOT_READY: Final = InvalidManifest("pods and quotas are not read yet; try again"
 
 
 class LegacyWebhook:
-    """`Admission` with all that it needs, from watches that every replica follows, leader or not. `paths` are for the webhook's
-    server."""
+    """`Admission` with all that it needs, from watches that every replica follows, leader or not. `paths` are
+    for the webhook's server."""
 
     def __init__(
         self,
@@ -220,5 +227,6 @@ class LegacyWebhook:
         self._quotas.start(stop)
 
     def is_synced(self) -> bool:
-        """Every pod of the first list is counted too, and not only listed: a quota would have room that is taken."""
+        """Every pod of the first list is counted too, and not only listed: a quota would have room that is
+        taken."""
         return self._pods.wait_synced(0) and self._quotas.is_synced()

@@ -2,17 +2,19 @@
 
     pod, its claims, the published devices ──> what each container has ──> the dialect's annotations (koordra.compat) ──> the pod
 
-What a pod has is read from the status of its claims and the published devices; nothing that stands in annotations is read back. Nothing
-that a user may write counts, but for the unit in which the pod's dialect counts memory (an annotation of the claim): a unit that cannot
-be read is GiB.
+What a pod has is read from the status of its claims and the published devices; nothing that stands in
+annotations is read back. Nothing that a user may write counts, but for the unit in which the pod's dialect
+counts memory (an annotation of the claim): a unit that cannot be read is GiB.
 
-Dialects whose schedulers left nothing that is known to be read have none. What those stacks wrote for their own node programs to
-act on (`vgpu-devices-to-allocate`) is not written. Times are those of the allocation, so that the same allocation is the same text.
+Dialects whose schedulers left nothing that is known to be read have none. What those stacks wrote for their
+own node programs to act on (`vgpu-devices-to-allocate`) is not written. Times are those of the allocation, so
+that the same allocation is the same text.
 
-Written on pods that came through the shim (annotation koordra.io/dialect), that are bound, and whose claims are all allocated. What
-stands there and differs is replaced: a user's forgery too. A pod is looked at again when it, one of its claims or the
-published devices have changed. One patch for a pod, conditional on its uid; what the API server refuses is logged once and not
-tried again for that pod (a policy may reserve Koordinator's annotation for its scheduler).
+Written on pods that came through the shim (annotation koordra.io/dialect), that are bound, and whose claims
+are all allocated. What stands there and differs is replaced: a user's forgery too. A pod is looked at again
+when it, one of its claims or the published devices have changed. One patch for a pod, conditional on its uid;
+what the API server refuses is logged once and not tried again for that pod (a policy may reserve
+Koordinator's annotation for its scheduler).
 """
 
 from __future__ import annotations
@@ -120,7 +122,8 @@ def _device(device: Fields, parent: Fields | None) -> Device:
 
 
 def _minor(device: Fields) -> int:
-    """A card's minor; of a NIC the number in its RDMA device's name (mlx5_3 is 3), as Koordinator counts them."""
+    """A card's minor; of a NIC the number in its RDMA device's name (mlx5_3 is 3), as Koordinator counts
+    them."""
     found = attribute(device, "minor")
     if isinstance(found, int):
         return found
@@ -177,7 +180,8 @@ class PeerAnnotations:
         return written
 
     def _claims(self, entry: PodEntry) -> list[Object] | None:
-        """The pod's claims with devices of koordra's; None while one of its claims is not there or not allocated."""
+        """The pod's claims with devices of koordra's; None while one of its claims is not there or not
+        allocated."""
         if len(entry.keys) < len(objects.pod_claim_names(entry.pod)):
             return None
         found = [self._cache.claims.get(key) for key in entry.keys]

@@ -1,6 +1,8 @@
-"""A leader's loop over legacy pods: templates made again and collected, quotas counted, pods beyond them held back.
+"""A leader's loop over legacy pods: templates made again and collected, quotas counted, pods beyond them held
+back.
 
-Pods and classes are those of the term's caches (koordra.controller.cache.changes): the leader watches them once for all that it does.
+Pods and classes are those of the term's caches (koordra.controller.cache.changes): the leader watches them
+once for all that it does.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ log = get_logger(__name__)
 PERIOD: Final = 10.0
 GATHER: Final = 0.25
 SETTLE: Final = 2.0
-"""Seconds for which a pod without its template is left to the watches: the template may be a moment behind."""
+"""Seconds for which a pod without its template is left to the watches: the template may be a moment
+behind."""
 REPORT_AGAIN: Final = 30.0
 PATIENCE: Final = 30.0
 """Seconds for which pods wait without a word for what is to be read first."""
@@ -46,8 +49,8 @@ QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
 
 class LegacyController:
-    """Makes templates again, deletes unused ones, counts quotas. `on_pod` follows the term's watch of pods; `wake` is called when a
-    quota has changed."""
+    """Makes templates again, deletes unused ones, counts quotas. `on_pod` follows the term's watch of pods;
+    `wake` is called when a quota has changed."""
 
     _caches: Informers
 
@@ -73,7 +76,8 @@ class LegacyController:
         self._over: dict[str, str] = {}
 
     def start(self, caches: Informers, stop: threading.Event) -> threading.Thread:
-        """A leader's term, in a thread of its own. The caches are listed, and `on_pod` was told of their pods."""
+        """A leader's term, in a thread of its own. The caches are listed, and `on_pod` was told of their
+        pods."""
         self._caches = caches
         self._since = time.monotonic()
         return spawn(partial(self._run, stop), name="legacy-upkeep")
@@ -84,9 +88,9 @@ class LegacyController:
             run_passes(self._pass, name="legacy-pods", gather=GATHER, changed=self._changed, stop=stop)
 
     def held(self, members: Sequence[PodClaims], gangs: Gangs) -> Mapping[str, str]:
-        """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text: pods, quotas or
-        templates are not read yet. `gangs`: of members that start together, by uid, their gang and how many of them it can do
-        without. Asked before each planning."""
+        """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text:
+        pods, quotas or templates are not read yet. `gangs`: of members that start together, by uid, their
+        gang and how many of them it can do without. Asked before each planning."""
         by_namespace: dict[str, list[PodClaims]] = {}
         for member in members:
             if member.pending and legacy_entries(member.pod):
@@ -137,8 +141,9 @@ class LegacyController:
         return late | {planned[name]: text for name, text in held.items()}
 
     def _has_devices(self, key: str) -> bool:
-        """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or behind another
-        gate. It may get there only when others of its namespace end (a quota on the class), so nobody is to wait for it."""
+        """Of a pod of which no claim waits for devices. One without a node has none, for want of a claim or
+        behind another gate. It may get there only when others of its namespace end (a quota on the class), so
+        nobody is to wait for it."""
         pod = self._caches.get(PODS, key)
         return pod is None or is_bound(pod) or not is_living(pod)
 

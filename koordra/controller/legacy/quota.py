@@ -1,12 +1,15 @@
 """ResourceQuotas that bound devices under legacy names: they hold for rewritten pods too. Pure.
 
-    hard["requests.nvidia.com/gpu"]      the name without `requests.` or `limits.`, as the dialect's claims amount to (compat.quota_charges)
-    used                                 what the API server counts itself (pods that still carry the name: status.used)
-                                         + what the namespace's rewritten pods add up to + what is being admitted now
+    hard["requests.nvidia.com/gpu"]      the name without `requests.` or `limits.`, as the dialect's claims
+                                         amount to (compat.quota_charges)
+    used                                 what the API server counts itself (pods that still carry the name:
+                                         status.used) + what the namespace's rewritten pods add up to + what
+                                         is being admitted now
 
-A pod that would go above is refused in the words that Kubernetes has for it, and so is one that does not say an amount that a quota
-bounds. A quota with scopes counts the pods that its scopes take in. koordra's own names (koordra.io/gpu, koordra.io/gpu-memory,
-koordra.io/gpu-cores) are bounded in the same way and hold for every dialect.
+A pod that would go above is refused in the words that Kubernetes has for it, and so is one that does not say
+an amount that a quota bounds. A quota with scopes counts the pods that its scopes take in. koordra's own
+names (koordra.io/gpu, koordra.io/gpu-memory, koordra.io/gpu-cores) are bounded in the same way and hold for
+every dialect.
 
 Pods beyond a quota get no devices, which makes the bound exact although the webhook has several replicas:
 
@@ -18,12 +21,14 @@ Pods beyond a quota get no devices, which makes the bound exact although the web
             have half of the bound each would wait for each other for ever
         ──> a pod ends or the bound is raised: the next one gets its devices
 
-Kubernetes' own ResourceQuota writes the quota at each admission, on condition that nobody else has, and so refuses the second pod. Here
-the second pod waits instead; no admission waits for a write, and nobody needs the right to change quotas. It holds
-however late a watch is: the leader gives a pod devices only after it has counted it, and counts all that have some.
+Kubernetes' own ResourceQuota writes the quota at each admission, on condition that nobody else has, and so
+refuses the second pod. Here the second pod waits instead; no admission waits for a write, and nobody needs
+the right to change quotas. It holds however late a watch is: the leader gives a pod devices only after it has
+counted it, and counts all that have some.
 
-Nothing is taken from a pod that has its devices, also where a bound was lowered or came later. On native nodes
-kube-scheduler gives out devices and knows nothing of these quotas: there the count only reports (QuotaExceeded).
+Nothing is taken from a pod that has its devices, also where a bound was lowered or came later. On native
+nodes kube-scheduler gives out devices and knows nothing of these quotas: there the count only reports
+(QuotaExceeded).
 """
 
 from __future__ import annotations
@@ -92,7 +97,8 @@ def refusal(quotas: Iterable[Object], asking: Charge, counted: CountOf) -> str:
 
 
 def exceeded(quota: Object, asking: Charge, counted: CountOf) -> str:
-    """In what the pod would go above the quota; "" where in nothing. Amounts that it does not say count nothing."""
+    """In what the pod would go above the quota; "" where in nothing. Amounts that it does not say count
+    nothing."""
     over: list[tuple[str, ...]] = []
     for key, name, hard, there in bounded(quota):
         now, more = there + counted(quota, name), asking.amounts.get(name) or 0
@@ -105,8 +111,9 @@ def exceeded(quota: Object, asking: Charge, counted: CountOf) -> str:
 
 
 def overdrawn(quota: Object, counted: CountOf) -> str:
-    """The lines that are gone beyond by what is there; "" where none is. Two replicas of the webhook may have let in one too many, or
-    the bound was lowered: nothing is taken from anybody, nothing more is let in, and who has no devices yet gets none."""
+    """The lines that are gone beyond by what is there; "" where none is. Two replicas of the webhook may have
+    let in one too many, or the bound was lowered: nothing is taken from anybody, nothing more is let in, and
+    who has no devices yet gets none."""
     return "; ".join(
         f"{key}: {there + ours} used, {hard} allowed"
         for key, name, hard, there in bounded(quota)
@@ -124,7 +131,8 @@ def is_scoped(quota: Fields) -> bool:
 
 
 def in_scope(quota: Fields, pod: Fields) -> bool:
-    """Whether the quota counts the pod. A scope that is not known here counts it, which is the stricter side."""
+    """Whether the quota counts the pod. A scope that is not known here counts it, which is the stricter
+    side."""
     spec = objects.spec_of(quota)
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     return all(_in(str(scope), pod) for scope in spec.get("scopes") or ()) and all(
@@ -184,8 +192,9 @@ def beyond(
     served: Container[str],
     gangs: Gangs,
 ) -> dict[str, str]:
-    """Name -> why the pod gets no devices. All are of one namespace; who cannot be given devices now is not among the charges, for
-    nobody should wait for him. `served` have devices: nothing is taken from them, and they come first."""
+    """Name -> why the pod gets no devices. All are of one namespace; who cannot be given devices now is not
+    among the charges, for nobody should wait for him. `served` have devices: nothing is taken from them, and
+    they come first."""
     taken: Counter[tuple[str, str]] = Counter()
     in_turn: dict[tuple[str, str], list[str]] = {}  # a gang is as old as its oldest member
     for name in sorted(

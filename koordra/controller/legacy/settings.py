@@ -26,7 +26,8 @@ class LegacySettings:
 
 
 def in_a_cluster(settings: Settings) -> Settings:
-    """What is not said, as it is for a cluster whose other stacks are gone: pods that name their schedulers go to the default one."""
+    """What is not said, as it is for a cluster whose other stacks are gone: pods that name their schedulers
+    go to the default one."""
     stacks = tuple(name for dialect in DIALECTS for name in dialect.schedulers)
     return replace(
         settings,

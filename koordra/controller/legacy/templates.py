@@ -5,11 +5,13 @@
     not known                 made; if it was there all the same, it is read and compared
     the API server does not answer, or says no        refused, with its words; the pod's owner tries again
 
-What was made a moment ago and is not in the watch yet is remembered, so that a burst of equal pods makes one request.
+What was made a moment ago and is not in the watch yet is remembered, so that a burst of equal pods makes one
+request.
 
 A leader decides from what it sees (pure):
 
-    again      a pod that has not finished, of which a claim is still to be made, refers to a template of ours that is not there
+    again      a pod that has not finished, of which a claim is still to be made, refers to a template of ours
+               that is not there
     planted    ... that is there and has other content: nothing is made; reported on the pod
     delete     a template that the webhook made, that no unfinished pod refers to, unused for the whole grace
 """
@@ -47,7 +49,8 @@ MOST_RECENT: Final = 4096
 
 
 class NotMade(Exception):
-    """There is no such template that a pod could refer to; the text says why. `planted`: its name has other content."""
+    """There is no such template that a pod could refer to; the text says why. `planted`: its name has other
+    content."""
 
     def __init__(self, problem: str, *, planted: bool = False) -> None:
         super().__init__(problem)
@@ -56,7 +59,8 @@ class NotMade(Exception):
 
 @dataclass(slots=True)
 class Templates:
-    """`known` looks into the watch, by key; `now` is the wall clock in seconds. Safe to use from several threads."""
+    """`known` looks into the watch, by key; `now` is the wall clock in seconds. Safe to use from several
+    threads."""
 
     client: KubeClient
     _: KW_ONLY
@@ -187,7 +191,8 @@ def stamp(now: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A pod whose template is not there, or is not what its name promises. `template` is None where it cannot be made again."""
+    """A pod whose template is not there, or is not what its name promises. `template` is None where it cannot
+    be made again."""
 
     pod: Object
     name: str
@@ -198,8 +203,8 @@ class Lost:
 def lost_templates(
     pods: Sequence[Object], templates: Mapping[str, Object], classes: Mapping[str, Object], settings: Settings
 ) -> Iterator[Lost]:
-    """`templates` by namespace/name. What is there is compared with its name once; what is not is worked out again from the
-    first pod that can."""
+    """`templates` by namespace/name. What is there is compared with its name once; what is not is worked out
+    again from the first pod that can."""
     compared: dict[str, bool] = {}
     again: set[str] = set()
     for pod in pods:

@@ -1,21 +1,25 @@
-"""A legacy pod's rewriting as it is stored in a cluster, and remembered: pods of one workload are translated once. Pure.
+"""A legacy pod's rewriting as it is stored in a cluster, and remembered: pods of one workload are translated
+once. Pure.
 
     pod ──> bare: what the rewriting may read, and nothing that differs from pod to pod of a workload ──> its text is the key
               │
               ├── known ──────> what was made of it then  ─┐
               └── not known ──> the bare pod is rewritten ─┴─> put onto this pod
 
-The rewriting is given the bare pod and sees nothing else, so its result cannot depend on what the key lacks; and what is put onto
-the pod are the parts of the bare pod that have changed. Left out are a pod's name and owner, volumes and their mounts (every
-pod has the volume of its token under another name), affinity, ports and probes, labels and annotations that no dialect has.
+The rewriting is given the bare pod and sees nothing else, so its result cannot depend on what the key lacks;
+and what is put onto the pod are the parts of the bare pod that have changed. Left out are a pod's name and
+owner, volumes and their mounts (every pod has the volume of its token under another name), affinity, ports
+and probes, labels and annotations that no dialect has.
 
-A refusal, a pod that asks for nothing, one of an odd shape and one of a native namespace, where the classes of now have a say, are
-worked out each time from the whole pod. Warnings are kept with what was made, and name the pod that gets them. The memory spares a
-review of a known workload two fifths of its processor time (`python -m benchmarks admission`).
+A refusal, a pod that asks for nothing, one of an odd shape and one of a native namespace, where the classes
+of now have a say, are worked out each time from the whole pod. Warnings are kept with what was made, and name
+the pod that gets them. The memory spares a review of a known workload two fifths of its processor time
+(`python -m benchmarks admission`).
 
-In native mode the claim is in standard terms, under a name of its own: the claim webhook translates claims of native namespaces
-(webhook/native.py), also the template that is made for a legacy pod; so it is translated before it is named, and what is stored
-is what the name promises. Where a request was split, containers use all of its parts.
+In native mode the claim is in standard terms, under a name of its own: the claim webhook translates claims of
+native namespaces (webhook/native.py), also the template that is made for a legacy pod; so it is translated
+before it is named, and what is stored is what the name promises. Where a request was split, containers use
+all of its parts.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 REMEMBERED: Final = 1024
 """Workloads; the one that was not asked for longest makes room."""
 LONGEST: Final = 16 * 1024
-"""Characters of a bare pod. Users write what is in it, megabytes if they like: one that says more is worked out each time."""
+"""Characters of a bare pod. Users write what is in it, megabytes if they like: one that says more is worked
+out each time."""
 _OF_PODS: Final = ("nodeName", "schedulerName", "runtimeClassName", "overhead", "resourceClaims")
 _OF_CONTAINERS: Final = (
     "name",
@@ -58,8 +63,9 @@ _OF_CONTAINERS: Final = (
 def translated(
     pod: Object, settings: Settings, notes: Notes, *, classes: Mapping[str, Object] | None
 ) -> Rewritten:
-    """The pod as it is to be stored but for its gate: with what was asked, the dialect, and a scheduler in place of one that is
-    gone. With `classes` in native form; then also what cannot be said in native mode. Raises Refused, and InvalidInput."""
+    """The pod as it is to be stored but for its gate: with what was asked, the dialect, and a scheduler in
+    place of one that is gone. With `classes` in native form; then also what cannot be said in native mode.
+    Raises Refused, and InvalidInput."""
     found = rewrite(pod, settings, notes, namespace=objects.namespace(pod), native=native_form(classes))
     if found.template is None:
         return found

@@ -1,16 +1,18 @@
-"""What the legacy pods of each namespace add up to, followed through watches, what is being admitted just now, and the ResourceQuotas.
+"""What the legacy pods of each namespace add up to, followed through watches, what is being admitted just
+now, and the ResourceQuotas.
 
     pod in the watch, not finished ──> entries of spec.resourceClaims that name a template of ours ──> amounts by the name
     pod admitted, not in the watch yet ──> a reservation under the review's uid, which the pod carries; gone when the pod is seen,
                                            or after a minute (it was not stored)
 
-A template's name is a digest of its content, so what it amounts to is worked out once and holds in every namespace. `spec` and
-`resourceClaims` of a pod cannot be changed, so nobody edits his way out of a quota. Nor does he by deleting the template of a
-running pod: a replica that starts later reads the same content from the pod's claim, whose spec cannot be changed either.
+A template's name is a digest of its content, so what it amounts to is worked out once and holds in every
+namespace. `spec` and `resourceClaims` of a pod cannot be changed, so nobody edits his way out of a quota. Nor
+does he by deleting the template of a running pod: a replica that starts later reads the same content from the
+pod's claim, whose spec cannot be changed either.
 
-Charging is one step under a lock: two pods that come to one replica at once cannot both have the last card. Two replicas can
-differ by what came to the other within the watch's delay; the leader then gives the pod that is too much no devices
-(quota).
+Charging is one step under a lock: two pods that come to one replica at once cannot both have the last card.
+Two replicas can differ by what came to the other within the watch's delay; the leader then gives the pod that
+is too much no devices (quota).
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from koordra.watch import WatchCache
 log = get_logger(__name__)
 
 ADMITTED: Final = names.DOMAIN + "admitted-as"
-"""Annotation: uids of the reviews that charged the pod to a quota, several where another webhook asked for more in between."""
+"""Annotation: uids of the reviews that charged the pod to a quota, several where another webhook asked for
+more in between."""
 RESERVED_FOR: Final = 60.0
 
 MALFORMED: Final = (
@@ -49,15 +52,16 @@ MALFORMED: Final = (
     TypeError,
     ValueError,
 )
-"""Users can write what they like, and one object must not end the work on all others. Whoever knows how names are made can make a template
-under such a name that koordra would never write (half a byte of memory, for a class of somebody else's): it counts nothing, as
-handwritten ones do."""
+"""Users can write what they like, and one object must not end the work on all others. Whoever knows how names
+are made can make a template under such a name that koordra would never write (half a byte of memory, for a
+class of somebody else's): it counts nothing, as handwritten ones do."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """One namespace: what its pods are charged, by name, and reviews of pods that are being admitted, by `_review`; when the latter are
-    over; pods of templates that are not known yet, with these; and the totals of all charges."""
+    """One namespace: what its pods are charged, by name, and reviews of pods that are being admitted, by
+    `_review`; when the latter are over; pods of templates that are not known yet, with these; and the totals
+    of all charges."""
 
     charged: dict[str, Charge] = field(default_factory=dict)
     over: DueKeys = field(default_factory=DueKeys)
@@ -84,8 +88,8 @@ def _review(uid: str) -> str:
 
 
 class Usage:
-    """Listener of watches of pods and templates. `clock` is monotonic. Pods that wait are found by the templates they wait for: users
-    make both, and each template is learned once."""
+    """Listener of watches of pods and templates. `clock` is monotonic. Pods that wait are found by the
+    templates they wait for: users make both, and each template is learned once."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
         self._settings = settings
@@ -96,7 +100,8 @@ class Usage:
         self._waiting_for = KeySets()
 
     def on_pod(self, event: str, pod: Object, /) -> None:
-        """Pods of a template that is not known yet are counted when it is; what reserved for them counts until then."""
+        """Pods of a template that is not known yet are counted when it is; what reserved for them counts
+        until then."""
         gone = event == "DELETED" or objects.pod_is_finished(pod)
         templates = [] if gone else list(legacy_entries(pod).values())
         name = objects.name(pod)
@@ -120,8 +125,8 @@ class Usage:
         template: Callable[[str], Object | None],
         claim: Callable[[str, str], Object | None],
     ) -> None:
-        """Templates that the watch has not shown yet, by key; those that are gone, from the claims, by namespace and name, that were
-        made of them."""
+        """Templates that the watch has not shown yet, by key; those that are gone, from the claims, by
+        namespace and name, that were made of them."""
         with self._lock:
             pods = [pod for pod, _ in self._places[namespace].waiting.values()]
         for pod in pods:
@@ -224,7 +229,8 @@ def legacy_entries(pod: Fields) -> dict[str, str]:
 
 
 def counted_part(pod: Object) -> Object:
-    """As much of a pod as is looked at here: a replica that only admits need not hold the cluster's pods in memory."""
+    """As much of a pod as is looked at here: a replica that only admits need not hold the cluster's pods in
+    memory."""
     kept: Object = {"metadata": _only(pod, "metadata", "name", "namespace", "resourceVersion", "uid")}
     if legacy_entries(pod):
         if charged := objects.annotations_of(pod).get(ADMITTED):

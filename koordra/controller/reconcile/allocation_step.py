@@ -7,10 +7,10 @@
                                                    pods against each other
     otherwise                                      it waits, with the allocator's reasons
 
-Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others who give
-out the same cards (conflicts/), refusals by the scheduler (allocation/node_backoff), predicates over several
-pods (allocation/interpod_predicates), nodes kept free for groups that come first (reservations, gangs), and, in the allocator,
-by the node's own predicates.
+Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others
+who give out the same cards (conflicts/), refusals by the scheduler (allocation/node_backoff), predicates over
+several pods (allocation/interpod_predicates), nodes kept free for groups that come first (reservations,
+gangs), and, in the allocator, by the node's own predicates.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _PAUSES: Final = {
     Outcome.DROPPED: REFUSED_PAUSE,
     Outcome.REFUSED: REFUSED_PAUSE,
 }
-"""Seconds after an allocation that was not written; after other outcomes the group is planned again at once."""
+"""Seconds after an allocation that was not written; after other outcomes the group is planned again at
+once."""
 
 
 class AllocationStep:
@@ -111,7 +112,8 @@ class AllocationStep:
         self.took = context.clock() - now
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
-        """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to the next one."""
+        """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to
+        the next one."""
         excluded = [self._excluded(group, part) for part in group.parts]
         basis = basis_of(group, epoch, excluded)
         if self.queue.is_unchanged(group, basis, now):
@@ -122,8 +124,9 @@ class AllocationStep:
             self.queue.waits(group, basis, now + pause)
 
     def _excluded(self, group: Group, part: Group | None = None) -> Excluded:
-        """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept off by nothing that
-        concerns the others only. Where several things keep it off a node, the last one's words are told."""
+        """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept
+        off by nothing that concerns the others only. Where several things keep it off a node, the last one's
+        words are told."""
         part = part or group
         return {
             **self.gangs.reserved(group),
@@ -170,7 +173,8 @@ class AllocationStep:
         return None
 
     def _preempt(self, group: Group, now: float) -> bool:
-        """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
+        """Evict for the group where that helps; False when an eviction was refused and is to be tried
+        again."""
         if self.reservations.holds(group.key):
             return True
         excluded = self._excluded(group)
@@ -199,8 +203,8 @@ class AllocationStep:
 
 
 def best_placement(group: Group, placer: Placer, excluded: Sequence[Excluded]) -> GroupPlacement:
-    """The whole group, or its most urgent pod that fits alone, with the reasons why the whole group or the rest of it waits.
-    `excluded`: of each part."""
+    """The whole group, or its most urgent pod that fits alone, with the reasons why the whole group or the
+    rest of it waits. `excluded`: of each part."""
     tried: list[GroupPlacement] = []
     for part, kept_off in zip(group.parts, excluded, strict=True):
         tried.append(placer.place(part, kept_off))

@@ -1,13 +1,15 @@
-"""What the controller's next pass would decide, worked out from the API's objects alone and without writing anything.
+"""What the controller's next pass would decide, worked out from the API's objects alone and without writing
+anything.
 
     groups that wait, in the order of planning ─> nodes each is kept off ─> best place, or why there is none
                                                   └ refusals, predicates between pods, nodes kept free for others
     a group that gets a place takes it, and those after it see what is left
 
-It is the controller's own code (placer, predicates, reservations, best_placement) over a copy of the cluster. What the leader keeps in
-memory is taken from where it shows: refusals by kube-scheduler from the Events about pods (AllocationRefused says for how
-long a node is left out), how long a group has waited from the age of its pods. A leader that took over lately counts the
-waiting anew, so it may reserve a node later than is told here.
+It is the controller's own code (placer, predicates, reservations, best_placement) over a copy of the cluster.
+What the leader keeps in memory is taken from where it shows: refusals by kube-scheduler from the Events about
+pods (AllocationRefused says for how long a node is left out), how long a group has waited from the age of its
+pods. A leader that took over lately counts the waiting anew, so it may reserve a node later than is told
+here.
 
 Members of gangs are not forecast: they are placed together or not at all.
 """
@@ -68,7 +70,8 @@ def dry_run_claims(
     now: datetime,
     starves_after: float = STARVES_AFTER,
 ) -> dict[str, GroupPlacement]:
-    """Claim key -> what the next pass would decide, for every claim that waits together with its pod: a node, or reasons."""
+    """Claim key -> what the next pass would decide, for every claim that waits together with its pod: a node,
+    or reasons."""
     found, nowhere = _run(cluster, refused, Reservations(starves_after=0))
     if not any(_waited(group, now) >= starves_after > 0 for group in nowhere):
         return found
@@ -81,7 +84,8 @@ def dry_run_claims(
 def _run(
     cluster: Tables, refused: Refusals, reservations: Reservations
 ) -> tuple[dict[str, GroupPlacement], list[Group]]:
-    """Through the groups as a pass does, from the cluster as it is: what becomes of each claim, and the groups that fit nowhere."""
+    """Through the groups as a pass does, from the cluster as it is: what becomes of each claim, and the
+    groups that fit nowhere."""
     cache, placer, backoff = ClusterCache.of(cluster), Placer(), NodeBackoff()
     for uid, nodes in refused.items():
         for node, why in nodes.items():

@@ -1,12 +1,13 @@
 """The groups that wait, and which of them a pass considers.
 
-A group is considered when it is new or changed, when something has changed that concerns all, when its pods are kept off other
-nodes than before, when its pause is over, and, if its predicates read other pods, when anything has changed. It is planned
-again only if its *basis* changed: the capacity epoch (something that could make room), its own pods and claims, or the nodes it
-is kept off.
+A group is considered when it is new or changed, when something has changed that concerns all, when its pods
+are kept off other nodes than before, when its pause is over, and, if its predicates read other pods, when
+anything has changed. It is planned again only if its *basis* changed: the capacity epoch (something that
+could make room), its own pods and claims, or the nodes it is kept off.
 
-Not planned for are pods beyond a quota of legacy names (legacy/quota), members of gangs, pods with a claim that nobody
-can allocate, and consumers of a shared claim beyond the 256 that it can be reserved for (ReservedForFull). They are told so.
+Not planned for are pods beyond a quota of legacy names (legacy/quota), members of gangs, pods with a claim
+that nobody can allocate, and consumers of a shared claim beyond the 256 that it can be reserved for
+(ReservedForFull). They are told so.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class GroupQueue:
         self._gangs = gangs
         self._quota = quota
         self.beyond_quota: Mapping[str, str] = {}
-        """Pods that stand beyond their quota, and why; an empty text where the quota could not be read yet."""
+        """Pods that stand beyond their quota, and why; an empty text where the quota could not be read
+        yet."""
         self.requoted: set[str] = set()
         """Pods of which another thing is said than before."""
         self._index = GroupIndex()
@@ -62,7 +64,8 @@ class GroupQueue:
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
         self.waiting: dict[str, tuple[Basis, float]] = {}
-        """Groups that were planned without success: on which basis, and until when that holds although nothing changes."""
+        """Groups that were planned without success: on which basis, and until when that holds although
+        nothing changes."""
 
     @property
     def next_pause(self) -> float | None:
@@ -71,7 +74,8 @@ class GroupQueue:
     # one group
 
     def is_unchanged(self, group: Group, basis: Basis, now: float) -> bool:
-        """Whether it was planned on this very basis before; then it need not be considered before something changes."""
+        """Whether it was planned on this very basis before; then it need not be considered before something
+        changes."""
         before, until = self.waiting.get(group.key, (None, now))
         if before != basis or until <= now:
             return False
@@ -122,7 +126,8 @@ class GroupQueue:
         return changed, gone
 
     def to_consider(self, concerns: tuple[object, ...], excluded: Iterable[str], now: float) -> list[Group]:
-        """In the order of planning. What could not be considered because a pass was cut off is left for the next one.
+        """In the order of planning. What could not be considered because a pass was cut off is left for the
+        next one.
 
         `concerns`: what concerns all groups; `excluded`: pods that are kept off other nodes than before.
         """
@@ -157,8 +162,8 @@ class GroupQueue:
         }
 
     def _planned(self, uid: str, served: Mapping[str, frozenset[str]]) -> PodClaims | None:
-        """The pod with its claims, where it is planned for by itself: it waits for nobody else, is in no gang, within its quota, and
-        has a place in the reservedFor of its claims."""
+        """The pod with its claims, where it is planned for by itself: it waits for nobody else, is in no
+        gang, within its quota, and has a place in the reservedFor of its claims."""
         pods = self._context.cache.pod_index
         member = pods.member(uid)
         if member is not None and uid in pods.refused:
@@ -230,7 +235,8 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
 
 
 def basis_of(group: Group, epoch: int, excluded: Sequence[Excluded]) -> Basis:
-    """What a plan for this group depends on; specs of claims cannot change. `excluded`: of each of its parts."""
+    """What a plan for this group depends on; specs of claims cannot change. `excluded`: of each of its
+    parts."""
     pods = tuple(
         (
             objects.uid(member.pod),

@@ -1,18 +1,18 @@
 """Pods that their kubelet has given up for a minute are looked at again.
 
 A kubelet that cannot prepare a pod's claims does not count that as a failure of the pod: it tells an Event
-(FailedPrepareDynamicResources) and comes back at its next resync, 60 to 90 seconds later. The reason is often over in a second:
-the API server's node authorizer has not heard yet that the pod is on the node and refuses the first read of the claim; the
-plugin is being updated; the card's last holder is being torn down. A change of a pod's annotations makes the kubelet look at
-once, so the leader writes one:
+(FailedPrepareDynamicResources) and comes back at its next resync, 60 to 90 seconds later. The reason is often
+over in a second: the API server's node authorizer has not heard yet that the pod is on the node and refuses
+the first read of the claim; the plugin is being updated; the card's last holder is being torn down. A change
+of a pod's annotations makes the kubelet look at once, so the leader writes one:
 
     bound, claims of koordra's, kubelet has seen it (PodReadyToStartContainers False)   for 3 s ──> koordra.io/look-again: "1"
                                                           each pause 1.5 times the last, up to 60 s ──> "2", "3", ... up to "10"
     sandbox made, finished, deleting, gone ──> forgotten
 
-Nobody reads the annotation. After the last one the kubelet is left to its own resync. Pods are followed through the term's
-watch, one step an event; at most so many are written a second that a cluster full of failing nodes does not feel it. It takes
-`patch` of pods, which lifting gates takes already.
+Nobody reads the annotation. After the last one the kubelet is left to its own resync. Pods are followed
+through the term's watch, one step an event; at most so many are written a second that a cluster full of
+failing nodes does not feel it. It takes `patch` of pods, which lifting gates takes already.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class _Waiting:
 
 @dataclass
 class PodRequeue:
-    """`ours` tells whether a pod has devices of koordra's. `on_pod` follows a watch, `sync` writes; one thread each."""
+    """`ours` tells whether a pod has devices of koordra's. `on_pod` follows a watch, `sync` writes; one
+    thread each."""
 
     client: KubeClient
     _: KW_ONLY

@@ -1,7 +1,9 @@
-"""Loops of passes: a pass after any change, after the pause that the last one named, and after a failure when a growing pause is over.
+"""Loops of passes: a pass after any change, after the pause that the last one named, and after a failure when
+a growing pause is over.
 
-A reconciler beside the main one runs for a leader's term, with watches of its own kinds, and every half minute at last. Where the CRDs
-are not installed there is nothing to do; they are looked for again, at last every half minute.
+A reconciler beside the main one runs for a leader's term, with watches of its own kinds, and every half
+minute at last. Where the CRDs are not installed there is nothing to do; they are looked for again, at last
+every half minute.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ LONGEST_BACKOFF: Final = 10.0
 
 @dataclass(frozen=True)
 class ReconcileLoop:
-    """Passes of a reconciler beside the main one, until `stop`. `changed` is also set by others who want a pass; changes of `gather`
-    seconds share one. A pass may return the seconds until the next one, if nothing changes."""
+    """Passes of a reconciler beside the main one, until `stop`. `changed` is also set by others who want a
+    pass; changes of `gather` seconds share one. A pass may return the seconds until the next one, if nothing
+    changes."""
 
     client: KubeClient
     reconcile: Callable[[Caches], float | None]

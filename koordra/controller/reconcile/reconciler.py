@@ -5,15 +5,16 @@ pure modules.
     2. feedback              kube-scheduler refused: give the pod's devices back, exclude the node
     3. unusable allocations  all consumers are gone, or a pod's claims are pinned to different nodes
        and of the gangs      what a cut-off pass has left of one (gangs/)
-    4. plan                  groups that wait, most urgent first, each against all writes so far (allocation_step.py)
+    4. plan                  groups that wait, most urgent first, each against all writes so far
+                             (allocation_step.py)
     5. ungate                pods whose claims are all allocated, of gangs as a whole
     6. report the pinned     pods that a shared claim pins to a node they cannot use
     7. report conflicts      foreign writers, classes, drivers (conflicts/)
 
-A pass goes by the state that changes have led to, not by the event that woke it: each step acts on an index of the objects that
-concern it (cache/), and on what is due by the clock. Now and then everything is read anew, so that no lost event matters for long.
-`reconcile` ends early with ApiUnreachable when the API server does not answer or the lease runs out; the caller
-waits and calls again.
+A pass goes by the state that changes have led to, not by the event that woke it: each step acts on an index
+of the objects that concern it (cache/), and on what is due by the clock. Now and then everything is read
+anew, so that no lost event matters for long. `reconcile` ends early with ApiUnreachable when the API server
+does not answer or the lease runs out; the caller waits and calls again.
 """
 
 from __future__ import annotations

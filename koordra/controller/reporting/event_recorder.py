@@ -7,9 +7,9 @@ create it again. Recording only puts the newest message for that name aside; `fl
 its own, and never raises: while the API server is away Events are kept (a bounded number), one that the
 server refuses is logged and dropped. Nothing ever waits for them.
 
-A claim that waits is reported once per reason. When only the figures change, the newest ones are reported after a pause
-that doubles from FIRST_PAUSE to LONGEST_PAUSE seconds, so that the last Event of a claim never stays wrong.
-An allocation resets the pause.
+A claim that waits is reported once per reason. When only the figures change, the newest ones are reported
+after a pause that doubles from FIRST_PAUSE to LONGEST_PAUSE seconds, so that the last Event of a claim never
+stays wrong. An allocation resets the pause.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class EventRecorder:
         self._identity = identity
         self._lock = threading.Lock()
         self._pending: dict[tuple[str, str], tuple[ClaimEvent, Object, int]] = {}
-        """By namespace and name of the Event: what it says, the object that it is about, and how often that happened."""
+        """By namespace and name of the Event: what it says, the object that it is about, and how often that
+        happened."""
         self._wake = threading.Event()
 
     def __call__(self, claim_event: ClaimEvent, /) -> None:

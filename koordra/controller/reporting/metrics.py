@@ -6,24 +6,32 @@ koordra_controller_claims{state}                  waiting, allocated, in_doubt
 koordra_controller_gangs{phase}                   gangs by phase (gangs/phase.py)
 koordra_controller_pass_seconds                   one pass of the reconciler
 koordra_controller_plan_seconds                   its planning step
-koordra_controller_allocation_seconds             from a claim's creation (known to the second) to its allocation
-koordra_controller_stage_seconds{part}            from its arrival to its allocation: watch, decide, encode, write
+koordra_controller_allocation_seconds             from a claim's creation (known to the second) to its
+                                                  allocation
+koordra_controller_stage_seconds{part}            from its arrival to its allocation: watch, decide, encode,
+                                                  write
 koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
 koordra_controller_write_errors_total{resource,code}
-koordra_controller_conflicts{reason}                 what nobody but koordra should do, now (see conflict_rules.py)
-koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had led to (cache/cluster_cache.py)
-koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives out none there
+koordra_controller_conflicts{reason}                 what nobody but koordra should do, now (see
+                                                     conflict_rules.py)
+koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had
+                                                      led to (cache/cluster_cache.py)
+koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives
+                                                  out none there
 
-The latency of an allocation, by part: what the controller did while a claim waited for it: the time from a claim's arrival to its allocation, by part.
+The latency of an allocation, by part: what the controller did while a claim waited for it: the time from a
+claim's arrival to its allocation, by part.
 
-    watch    from the last event of the claim and its pods, as their caches took it, to the pass that takes it up
+    watch    from the last event of the claim and its pods, as their caches took it, to the pass that takes it
+             up
     decide   that pass's own work until the claim was allocated
     encode   the JSON of what was written in that time
     write    the API server's answers in that time
 
-There is one worker, so every moment of the way belongs to one part, and the four add up. Claims that come before this
-one in the same pass count: their writes are what it waited for. A claim that waited for more than the controller (for
-room, say, or because somebody else wrote first) is not counted here; `koordra_controller_allocation_seconds` has it.
+There is one worker, so every moment of the way belongs to one part, and the four add up. Claims that come
+before this one in the same pass count: their writes are what it waited for. A claim that waited for more than
+the controller (for room, say, or because somebody else wrote first) is not counted here;
+`koordra_controller_allocation_seconds` has it.
 """
 
 from __future__ import annotations
@@ -152,8 +160,8 @@ class LatencyBreakdown:
         self._arrivals.clear()
 
     def observe(self, kind: Kind, event: str, obj: Object) -> None:
-        """An event, as its cache took it. A claim counts from its creation, a pod from its last change: it is told
-        later what its template's claims are called."""
+        """An event, as its cache took it. A claim counts from its creation, a pod from its last change: it is
+        told later what its template's claims are called."""
         if event == "DELETED":
             self._arrivals.pop(objects.uid(obj), None)
         elif kind is PODS or (kind is RESOURCE_CLAIMS and event == "ADDED"):
@@ -171,7 +179,8 @@ class LatencyBreakdown:
             self._spent[part] += self._clock() - started
 
     def allocated(self, claim: Object, pods: Iterable[Object]) -> None:
-        """A claim that this pass took up has its devices. `claim` and `pods` as they were when it was planned."""
+        """A claim that this pass took up has its devices. `claim` and `pods` as they were when it was
+        planned."""
         known = [self._arrivals.get(objects.uid(obj)) for obj in (claim, *pods)]
         arrivals = [at for at in known if at is not None and at <= self._began]
         if arrivals:

@@ -8,16 +8,17 @@
         somebody else's           NameTaken: never overwritten
         the API server refuses    RefusedByServer, with its words
 
-and a condition `Ready` with a reason and what to do, plus `NodesHonoured` where suitableNodes is given. A class that is
-refused keeps the DeviceClass it had: claims that name it go on as before, and the condition says that it is the old one.
+and a condition `Ready` with a reason and what to do, plus `NodesHonoured` where suitableNodes is given. A
+class that is refused keeps the DeviceClass it had: claims that name it go on as before, and the condition
+says that it is the old one.
 
-ResourceClasses, their parameters and DeviceClasses are watched. ConfigMaps are read one by one, since koordra may read those of
-its own namespace only: a change of one is seen by the pass of every half minute.
+ResourceClasses, their parameters and DeviceClasses are watched. ConfigMaps are read one by one, since koordra
+may read those of its own namespace only: a change of one is seen by the pass of every half minute.
 
-suitableNodes is an annotation on the DeviceClass and becomes required node affinity of the pod, so that the allocator, and in native
-mode kube-scheduler, see one rule they know: a pod goes only to nodes that serve every class its claims name. A class that is only an
-alternative (`firstAvailable`) restricts the pod all the same: never a wrong node, though a claim may wait that the other alternative
-would have served.
+suitableNodes is an annotation on the DeviceClass and becomes required node affinity of the pod, so that the
+allocator, and in native mode kube-scheduler, see one rule they know: a pod goes only to nodes that serve
+every class its claims name. A class that is only an alternative (`firstAvailable`) restricts the pod all the
+same: never a wrong node, though a claim may wait that the other alternative would have served.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ class ClassReconciler:
 
 
 def apply_device_class(client: KubeClient, wanted: Object, current: Object | None, obj: Object) -> None:
-    """Makes the DeviceClass of `obj` what it means. Raises ClassRefused, and ApiError where it has changed meanwhile."""
+    """Makes the DeviceClass of `obj` what it means. Raises ClassRefused, and ApiError where it has changed
+    meanwhile."""
     try:
         if current is None:
             client.create(DEVICE_CLASSES, wanted)
@@ -191,8 +193,8 @@ def owns(obj: Object, current: Object) -> bool:
 
 
 def merged(wanted: Object, current: Object) -> Object | None:
-    """`current` with the spec, labels, annotations and finalizers that it should have; None where it is so already. What is not of
-    koordra's domain in these stays."""
+    """`current` with the spec, labels, annotations and finalizers that it should have; None where it is so
+    already. What is not of koordra's domain in these stays."""
     foreign: Object = {
         part: {
             name: value
@@ -224,8 +226,8 @@ def write_status(
     now: str,
     fields: Fields | None = None,
 ) -> None:
-    """The object's status with these conditions, in this order, and fields, of which None are taken out. The transition time of a
-    condition moves only with its status; what is there already is not written."""
+    """The object's status with these conditions, in this order, and fields, of which None are taken out. The
+    transition time of a condition moves only with its status; what is there already is not written."""
     before = objects.status_of(obj)
     earlier = {entry.get("type"): entry for entry in before.get("conditions") or ()}
     generation = int(objects.metadata(obj).get("generation") or 0)
@@ -272,7 +274,8 @@ def start_classes(
 
 
 def restrictions(claims: Iterable[Fields], classes: Mapping[str, Object]) -> list[Object]:
-    """The node selectors of the classes that the claims name, each once. A broken annotation selects no node."""
+    """The node selectors of the classes that the claims name, each once. A broken annotation selects no
+    node."""
     found: list[Object] = []
     for name in dict.fromkeys(name for claim in claims for name in claims_of.class_names(claim)):
         device_class = classes.get(name)

@@ -1,16 +1,18 @@
-"""Where the webhook's keys are kept, the webhook configurations that trust them, and a round every ten seconds (in the first minute,
-every two).
+"""Where the webhook's keys are kept, the webhook configurations that trust them, and a round every ten
+seconds (in the first minute, every two).
 
     round: keys brought up to date ──> server uses them ──> caBundle injected (self-signed only)
 
-    self-signed    a Secret that the replicas share is read, brought up to date (keys.wanted) and written back conditionally;
-                   `caBundle` in the webhook configurations is the bundle of it, without which the API server trusts nobody
-    files          tls.crt, tls.key and ca.crt in a directory, as a mounted Secret of cert-manager has them; read again when
-                   they change, never written; caBundle is then cert-manager's business
+    self-signed    a Secret that the replicas share is read, brought up to date (keys.wanted) and written back
+                   conditionally; `caBundle` in the webhook configurations is the bundle of it, without which
+                   the API server trusts nobody
+    files          tls.crt, tls.key and ca.crt in a directory, as a mounted Secret of cert-manager has them;
+                   read again when they change, never written; caBundle is then cert-manager's business
 
-A round that fails is logged and repeated; the server goes on with the keys it has, and begins with the first. `inject` changes only
-entries of koordra's own configurations (that for legacy pods is installed by choice), and only when their bundle is another one. Each
-write is conditional on the resourceVersion, since replicas write side by side.
+A round that fails is logged and repeated; the server goes on with the keys it has, and begins with the first.
+`inject` changes only entries of koordra's own configurations (that for legacy pods is installed by choice),
+and only when their bundle is another one. Each write is conditional on the resourceVersion, since replicas
+write side by side.
 """
 
 from __future__ import annotations
@@ -39,16 +41,17 @@ log = get_logger(__name__)
 PERIOD: Final = 10.0
 RETRY: Final = 2.0
 YOUNG: Final = 60.0
-"""Seconds in which the configurations, which are applied along with the controller, may still be on their way."""
+"""Seconds in which the configurations, which are applied along with the controller, may still be on their
+way."""
 SECRET_NAME: Final = "koordra-webhook-tls"
 SERVICE_NAME: Final = "koordra-webhook"
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """`address` host:port, empty: no webhook. `certificates`: a directory with tls.crt and tls.key that somebody else
-    keeps current (cert-manager); None: self-signed in the Secret koordra-webhook-tls. `host`: what the API server calls
-    besides the Service, for clusters where the webhook runs outside."""
+    """`address` host:port, empty: no webhook. `certificates`: a directory with tls.crt and tls.key that
+    somebody else keeps current (cert-manager); None: self-signed in the Secret koordra-webhook-tls. `host`:
+    what the API server calls besides the Service, for clusters where the webhook runs outside."""
 
     address: str = ""
     namespace: str = "koordra-system"
@@ -61,7 +64,8 @@ SECRETS: Final = Kind("", "v1", "secrets", "Secret")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Certificate and key to serve with, PEM; `bundle` is what the API server must trust, empty where that is not our business."""
+    """Certificate and key to serve with, PEM; `bundle` is what the API server must trust, empty where that is
+    not our business."""
 
     pair: tuple[bytes, bytes]
     bundle: bytes = b""
@@ -80,8 +84,9 @@ def refresh_files(directory: Path) -> Served:
 def refresh_secret(
     client: KubeClient, namespace: str, name: str, names: Sequence[str], *, now: datetime, trusted: bytes
 ) -> Served:
-    """The self-signed keys to serve with now. `trusted`: the bundle that has been injected everywhere, as far as is known. Replicas
-    write conditionally: whoever is second takes the keys of whoever was first. Raises ApiError."""
+    """The self-signed keys to serve with now. `trusted`: the bundle that has been injected everywhere, as far
+    as is known. Replicas write conditionally: whoever is second takes the keys of whoever was first. Raises
+    ApiError."""
 
     secret: Object = {"metadata": {"name": name, "namespace": namespace}, "type": "kubernetes.io/tls"}
     with suppress(NotFound):
@@ -154,7 +159,8 @@ def rotate_keys(
     stop: threading.Event,
     legacy: bool,
 ) -> None:
-    """Rounds until `stop`, with which `server` is closed. `legacy`: the configuration for legacy pods is to trust the keys too."""
+    """Rounds until `stop`, with which `server` is closed. `legacy`: the configuration for legacy pods is to
+    trust the keys too."""
     base = f"{SERVICE_NAME}.{settings.namespace}"
     names = (f"{base}.svc", base, f"{base}.svc.cluster.local", *([settings.host] if settings.host else []))
 

@@ -3,15 +3,19 @@
 Besides each document by itself (koordra.api.opaque.parameters: kind, fields, values) what they say together:
 
     the requests that an entry names exist
-    no two entries of one kind give a field two values for the same requests; an entry for all requests and one for some
+    no two entries of one kind give a field two values for the same requests; an entry for all requests and
+    one for some
       are no contradiction (the later one wins), and there may be several JointAllocations
     selectors compile, within the limits of the API server (length, depth, cost)
-    the isolation that a claim asks for is one that the classes of its requests allow: the operator's word stands above the claim's
+    the isolation that a claim asks for is one that the classes of its requests allow: the operator's word
+    stands above the claim's
 
-Nodes have a policy too. It is found where a claim waits for one that allows what it asks for (reason BackendUnavailable). In native
-mode, where kube-scheduler reads no policies, a selector says it: devices whose node does not allow the isolation do not match.
+Nodes have a policy too. It is found where a claim waits for one that allows what it asks for (reason
+BackendUnavailable). In native mode, where kube-scheduler reads no policies, a selector says it: devices whose
+node does not allow the isolation do not match.
 
-Every problem is reported at once, each with object, field and remedy. What else requests and classes say the API server checks.
+Every problem is reported at once, each with object, field and remedy. What else requests and classes say the
+API server checks.
 """
 
 from __future__ import annotations
@@ -36,8 +40,8 @@ _MANY: Final = "JointAllocation"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A configuration for koordra's driver. `requests` are those it names, none where it is for all; `value` is what its parameters
-    decode to, or why they do not, or may not stand in a claim."""
+    """A configuration for koordra's driver. `requests` are those it names, none where it is for all; `value`
+    is what its parameters decode to, or why they do not, or may not stand in a claim."""
 
     read: Reader
     requests: tuple[str, ...]
@@ -72,7 +76,8 @@ def request_names(devices: Reader) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class AskedDevices:
-    """What a claim or template says of devices, or a DeviceClass in its spec: as written, and the configurations for koordra's driver."""
+    """What a claim or template says of devices, or a DeviceClass in its spec: as written, and the
+    configurations for koordra's driver."""
 
     read: Reader
     entries: tuple[Entry, ...]
@@ -80,7 +85,8 @@ class AskedDevices:
 
     @classmethod
     def of(cls, obj: Fields) -> AskedDevices:
-        """Raises InvalidParameters naming object and field where something has another shape than the API server stores."""
+        """Raises InvalidParameters naming object and field where something has another shape than the API
+        server stores."""
         read, kind = Reader.of(obj, error=InvalidParameters).inner("spec"), obj.get("kind")
         if kind == "ResourceClaimTemplate":
             read = read.inner("spec")
@@ -149,8 +155,8 @@ class AskedDevices:
                     )
 
     def isolation_answers(self, classes: Mapping[str, Object]) -> tuple[list[InvalidInput], list[str]]:
-        """Problems where the class of a request does not allow what the claim asks for, and warnings where the class's own word
-        stands above the claim's."""
+        """Problems where the class of a request does not allow what the claim asks for, and warnings where
+        the class's own word stands above the claim's."""
         found: list[InvalidInput] = []
         overruled: list[str] = []
         of_claim = [(entry, entry.value) for entry in self.entries if isinstance(entry.value, GpuConfig)]
@@ -177,7 +183,8 @@ class AskedDevices:
         return found, overruled
 
     def selecting(self) -> Reader:
-        """A copy, where requests of GPUs for which the claim names a backend have a selector on what nodes publish."""
+        """A copy, where requests of GPUs for which the claim names a backend have a selector on what nodes
+        publish."""
         changed = self.read.over(copy.deepcopy(dict(self.read.data)))
         for name, request in alternatives(changed):
             own = [

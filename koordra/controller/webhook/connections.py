@@ -8,9 +8,9 @@
     answering    nothing: the server works       none
     writing      to take the answer              10 s
 
-A connection past its limit is shut down, and its thread ends. At the cap a newcomer takes the place of the connection that has
-owed longest, those first that never made a whole request: whoever opens many connections and says nothing displaces itself,
-not the API server. When all are at work the newcomer is turned away.
+A connection past its limit is shut down, and its thread ends. At the cap a newcomer takes the place of the
+connection that has owed longest, those first that never made a whole request: whoever opens many connections
+and says nothing displaces itself, not the API server. When all are at work the newcomer is turned away.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class Connections:
                     self._end(sock, "slow")
 
     def _end(self, sock: socket.socket, reason: str) -> None:
-        """Shut down from outside: the thread that reads or writes there ends, and closes. TLS is not asked."""
+        """Shut down from outside: the thread that reads or writes there ends, and closes. TLS is not
+        asked."""
         del self._open[sock]
         self._closed.labels(reason).inc()
         with contextlib.suppress(OSError):

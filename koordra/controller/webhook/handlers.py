@@ -3,14 +3,17 @@
 The mode of an object is given by the path for namespaces labelled native; else by its own annotation or label
 koordra.io/allocation-mode, for a pod by its node selector too; else it is joint.
 
-A pod is held by the gate until its claims are written, and kept to suitable nodes. It is koordra's business when one of its claims
-is: the claim or template is looked up, its classes say so. Then, in joint mode, the gate koordra.io/joint-allocation is added, so that
-kube-scheduler does not try before there is something to find, and any later "Unschedulable" is an answer to the allocation. A pod
-whose claim or template is not known yet is left ungated: that works too, only with one futile scheduling cycle. In native mode there
-is no gate. Members of gangs are always held. Nothing is gated that is bound already, or that koordra could not let go again.
+A pod is held by the gate until its claims are written, and kept to suitable nodes. It is koordra's business
+when one of its claims is: the claim or template is looked up, its classes say so. Then, in joint mode, the
+gate koordra.io/joint-allocation is added, so that kube-scheduler does not try before there is something to
+find, and any later "Unschedulable" is an answer to the allocation. A pod whose claim or template is not known
+yet is left ungated: that works too, only with one futile scheduling cycle. In native mode there is no gate.
+Members of gangs are always held. Nothing is gated that is bound already, or that koordra could not let go
+again.
 
-Pods that ask in the terms of other schedulers and device plugins are decided in `controller/legacy/admission.py`, behind a path of
-their own, which calls `admitted` of this module for the gate and the suitable nodes.
+Pods that ask in the terms of other schedulers and device plugins are decided in
+`controller/legacy/admission.py`, behind a path of their own, which calls `admitted` of this module for the
+gate and the suitable nodes.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> A
 
 
 def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
-    """The parameters, and in native mode whether they can be said at all (an update reaches no mutating webhook)."""
+    """The parameters, and in native mode whether they can be said at all (an update reaches no mutating
+    webhook)."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
         return Answer()
     devices, classes = AskedDevices.of(asked.object), lookups.classes()
@@ -80,8 +84,8 @@ def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], Answer]]:
 
 
 def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None = None) -> Object:
-    """The pod as it should be stored; the very same one where it is none of koordra's business. `made`: a template that is
-    being made, which the watch does not show yet."""
+    """The pod as it should be stored; the very same one where it is none of koordra's business. `made`: a
+    template that is being made, which the watch does not show yet."""
     claims = _claims(pod, lookups, made)
     classes = lookups.classes()
     ours = [claim for claim in claims if claims_of.owner(claim, classes) is Owner.KOORDRA]

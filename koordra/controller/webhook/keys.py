@@ -1,4 +1,5 @@
-"""The webhook's keys: X.509 authorities of its own and a serving certificate from them, and which of them there should be now. Pure.
+"""The webhook's keys: X.509 authorities of its own and a serving certificate from them, and which of them
+there should be now. Pure.
 
     nothing, or unreadable          a new authority, a serving certificate from it
     serving certificate, 2/3 over   a new one from the same authority
@@ -7,10 +8,11 @@
       every API server trusts it
     successor has signed, a while   its predecessor goes, certificate and key
 
-The API server has to trust a certificate before it meets it, so a successor signs only once the bundle with it has been
-injected (`trusted`) and a while (`SETTLE`) has passed; a predecessor is trusted until the replicas, which look every few seconds,
-have long served what the successor signed. Replicas share the keys through one Secret; new keys are written
-conditionally, and the replica that comes second uses what the first has written.
+The API server has to trust a certificate before it meets it, so a successor signs only once the bundle with
+it has been injected (`trusted`) and a while (`SETTLE`) has passed; a predecessor is trusted until the
+replicas, which look every few seconds, have long served what the successor signed. Replicas share the keys
+through one Secret; new keys are written conditionally, and the replica that comes second uses what the first
+has written.
 
 Keys are P-256. The only importer of `cryptography`.
 """
@@ -44,7 +46,8 @@ class Pair:
 
     @classmethod
     def of_pem(cls, certificate: bytes, key: bytes) -> Pair:
-        """Raises ValueError, TypeError or UnsupportedAlgorithm for what koordra cannot have made, or where one does not belong to the other."""
+        """Raises ValueError, TypeError or UnsupportedAlgorithm for what koordra cannot have made, or where
+        one does not belong to the other."""
         pair = x509.load_pem_x509_certificate(certificate), serialization.load_pem_private_key(key, None)
         if (
             not isinstance(pair[1], ec.EllipticCurvePrivateKey)
@@ -60,8 +63,8 @@ class Pair:
 
 
 def issue(authority: Pair | None, names: Sequence[str], *, now: datetime, lifetime: timedelta) -> Pair:
-    """A serving certificate for DNS names and IP addresses. Without an authority a new one of the first name, self-signed, that signs
-    serving certificates and nothing else."""
+    """A serving certificate for DNS names and IP addresses. Without an authority a new one of the first name,
+    self-signed, that signs serving certificates and nothing else."""
     key = ec.generate_private_key(ec.SECP256R1())
     signs = authority is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -149,8 +152,8 @@ class Keys:
 
 
 def wanted(present: Keys | None, names: Sequence[str], *, now: datetime, trusted: bool) -> Keys:
-    """The keys there should be; the very same ones where nothing is due. `trusted`: whether the bundle of the present ones is
-    in every configuration."""
+    """The keys there should be; the very same ones where nothing is due. `trusted`: whether the bundle of the
+    present ones is in every configuration."""
     before = present.authorities if present else ()
     living = tuple(one for one in before if one.certificate.not_valid_after_utc > now)
     if not living or _is_due(living[-1].certificate, now):
@@ -181,7 +184,8 @@ def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
 
 
 def to_secret_data(keys: Keys) -> dict[str, str]:
-    """`data` of the Secret: tls.crt and tls.key as everywhere, ca.crt as the bundle, the authorities beside them."""
+    """`data` of the Secret: tls.crt and tls.key as everywhere, ca.crt as the bundle, the authorities beside
+    them."""
     pairs = {"tls": keys.serving} | {f"{_AUTHORITY}{n}": one for n, one in enumerate(keys.authorities)}
     parts = {"ca.crt": keys.bundle}
     for name, pair in pairs.items():

@@ -1,7 +1,7 @@
 """Claims, templates and classes as the webhook knows them: from watches, and asked for where the watch lags.
 
-A pod often comes milliseconds after its template. What the watch does not show yet is asked for once; a failing API is
-"not known", since a pod that is left ungated works too.
+A pod often comes milliseconds after its template. What the watch does not show yet is asked for once; a
+failing API is "not known", since a pod that is left ungated works too.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
 """Native mode: what a JointAllocation says, in standard terms. Pure.
 
-kube-scheduler allocates there and knows `matchAttribute` only, an "all or nothing" over the devices of some requests:
+kube-scheduler allocates there and knows `matchAttribute` only, an "all or nothing" over the devices of some
+requests:
 
     Together, or one kind of device      one constraint over all of its requests
     PerDevice, one device each           one constraint over the two requests
-    PerDevice, n GPUs and n NICs         both requests are split into n requests of one device, a constraint for each pair;
-                                         NICs beyond n keep a request of their own
+    PerDevice, n GPUs and n NICs         both requests are split into n requests of one device, a constraint
+                                         for each pair; NICs beyond n keep a request of their own
     scope Node                           nothing: a claim is on one node anyway
 
 An isolation that the claim names becomes a selector on what nodes publish of their policy (claims.py).
 
-A name that was split (`gpu`) is no request any more (`gpu-0` ... are): containers that name it have to name the new ones,
-which a warning says. What has no standard form is refused: Preferred scopes, PerGroup over several devices, policies of
-node and device, a percentage of memory, allocationMode All in pairs, alternatives in pairs. The JointAllocation itself stays
-in the claim, since the node checks a Required scope once more before it hands devices out.
+A name that was split (`gpu`) is no request any more (`gpu-0` ... are): containers that name it have to name
+the new ones, which a warning says. What has no standard form is refused: Preferred scopes, PerGroup over
+several devices, policies of node and device, a percentage of memory, allocationMode All in pairs,
+alternatives in pairs. The JointAllocation itself stays in the claim, since the node checks a Required scope
+once more before it hands devices out.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Translated(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """One claim under translation: its `devices` as written, and a copy of them with its requests, which is changed in place."""
+    """One claim under translation: its `devices` as written, and a copy of them with its requests, which is
+    changed in place."""
 
     read: Reader
     devices: Object
@@ -66,7 +69,8 @@ class _Work:
 
 
 def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
-    """A claim or template for native nodes. `classes`: DeviceClasses by name, to distinguish GPUs from NICs."""
+    """A claim or template for native nodes. `classes`: DeviceClasses by name, to distinguish GPUs from
+    NICs."""
     asked = AskedDevices.of(obj)
     if not asked.entries or asked.is_class or _is_too_long(asked):
         return Translated(obj)
@@ -88,7 +92,8 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
 
 
 def _is_too_long(asked: AskedDevices) -> bool:
-    """Whether the API server, which validates after mutating webhooks, refuses the claim for the length of a list."""
+    """Whether the API server, which validates after mutating webhooks, refuses the claim for the length of a
+    list."""
     lists = [asked.read.sequence("requests"), asked.read.sequence("config")]
     lists += [entry.requests for entry in asked.entries]
     lists += [request.sequence("firstAvailable") for request in asked.read.each("requests")]
@@ -230,7 +235,8 @@ def _count(request: Fields) -> int | None:
 
 
 def _total(requests: Sequence[Object]) -> int:
-    """Devices of exact requests; a count below one, which the API server refuses later, does not make up for another's."""
+    """Devices of exact requests; a count below one, which the API server refuses later, does not make up for
+    another's."""
     return sum(max(_count(request) or 1, 1) for request in requests)
 
 

@@ -32,7 +32,8 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`problems` refuse, with `code` and `reason`; `object`, where given, replaces what was sent; `warnings` are shown to the user."""
+    """`problems` refuse, with `code` and `reason`; `object`, where given, replaces what was sent; `warnings`
+    are shown to the user."""
 
     problems: tuple[InvalidInput, ...] = ()
     object: Object | None = None

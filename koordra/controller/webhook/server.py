@@ -1,8 +1,9 @@
-"""HTTPS for the API server's calls: one thread a connection, kept alive; the certificate can be changed while it serves.
+"""HTTPS for the API server's calls: one thread a connection, kept alive; the certificate can be changed while
+it serves.
 
-The handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody; connections.py bounds their
-number and how long a peer may take. A new certificate is used from the next connection on. Besides the paths of the handlers there
-are /healthz and /readyz.
+The handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody;
+connections.py bounds their number and how long a peer may take. A new certificate is used from the next
+connection on. Besides the paths of the handlers there are /healthz and /readyz.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ NOTHING_HERE: Final = b"nothing is served here\n"
 
 
 class WebhookServer(ThreadingHTTPServer):
-    """`address` (host, port); port 0 takes any free one. Serves `paths` once `use` and `start` have been called. `connections`: other
-    limits than the usual."""
+    """`address` (host, port); port 0 takes any free one. Serves `paths` once `use` and `start` have been
+    called. `connections`: other limits than the usual."""
 
     daemon_threads = True
     block_on_close = False
@@ -78,9 +79,11 @@ class WebhookServer(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def use(self, certificate: bytes, key: bytes) -> None:
-        """Serve with this certificate (PEM) from the next connection on. The key touches the disk unreadable to others.
+        """Serve with this certificate (PEM) from the next connection on. The key touches the disk unreadable
+        to others.
 
-        In a context of its own: one that is being loaded has for a moment a certificate without its key, and handshakes fail.
+        In a context of its own: one that is being loaded has for a moment a certificate without its key, and
+        handshakes fail.
         """
         context = _tls()
         handle, path = tempfile.mkstemp(prefix="koordra-webhook-")

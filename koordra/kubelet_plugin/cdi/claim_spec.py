@@ -2,8 +2,10 @@
 devices.
 
     <cdi dir>/koordra.io-claim_<claim uid>.json        kind koordra.io/claim
-      containerEdits            once for any device of the claim: NVIDIA_VISIBLE_DEVICES=void and the claim's marker
-      devices[]                 <uid>-<device>[-<first 8 of share id>]: nodes, libraries, environment, the device's marker
+      containerEdits            once for any device of the claim: NVIDIA_VISIBLE_DEVICES=void and the claim's
+                                marker
+      devices[]                 <uid>-<device>[-<first 8 of share id>]: nodes, libraries, environment, the
+                                device's marker
 
 Each claim has its own file and its own device names, both with the uid: runtimes cache specs, so a name must
 never be reused for another claim, and two files that define the same name cancel each other. Device numbers
@@ -16,13 +18,16 @@ can copy them.
 
 Pure; prepare/claim_files.py writes the file.
 
-**The rules.** A CDI loader (tags.cncf.io/container-device-interface pkg/cdi, pkg/parser) drops a file that breaks one of them with all
-its devices, so that containers fail to start with "unresolvable CDI devices". What could break one are the edits, which also come
-from isolation backends of others, and the names of devices:
+**The rules.** A CDI loader (tags.cncf.io/container-device-interface pkg/cdi, pkg/parser) drops a file that
+breaks one of them with all its devices, so that containers fail to start with "unresolvable CDI devices".
+What could break one are the edits, which also come from isolation backends of others, and the names of
+devices:
 
 - a device name starts and ends with a letter or digit, may have `_ . - :` between, and is there once;
-- env `NAME=value`; device nodes with a path and of type b c u p; mounts with both paths; hooks with a known name and a path;
-- a `cdiVersion` that is at least what the fields need. Older runtimes reject newer versions than needed, so it is exactly that.
+- env `NAME=value`; device nodes with a path and of type b c u p; mounts with both paths; hooks with a known
+  name and a path;
+- a `cdiVersion` that is at least what the fields need. Older runtimes reject newer versions than needed, so
+  it is exactly that.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: the devices
     <state>/claims/<uid>/nccl-topology.xml           their topology, for NCCL
     <state>/claims/<uid>/hostfile                    the members of the job, by rank (device_edits.py)
-    <state>/claims/<uid>/network.json                the pod's network, once it is attached (network/network_decision.py)
+    <state>/claims/<uid>/network.json                the pod's network, once it is attached
+                                                     (network/network_decision.py)
 
 Device metadata appears in the container where every DRA driver puts it:
 
@@ -13,14 +14,15 @@ Device metadata appears in the container where every DRA driver puts it:
 as a stream of the same object in each version of its API, newest first. Attributes are those of the
 ResourceSlice at the time of Prepare. Source: kubernetes dynamic-resource-allocation, api/metadata.
 
-NCCL detects the topology from sysfs; where sysfs is incomplete (virtual machines that hide switches and NUMA nodes) it needs
-`NCCL_TOPO_FILE`. koordra knows the topology, from sysfs or from the operator's overlay, so every container with more than
-one GPU, or a GPU and a NIC, gets a file of exactly its devices:
+NCCL detects the topology from sysfs; where sysfs is incomplete (virtual machines that hide switches and NUMA
+nodes) it needs `NCCL_TOPO_FILE`. koordra knows the topology, from sysfs or from the operator's overlay, so
+every container with more than one GPU, or a GPU and a NIC, gets a file of exactly its devices:
 
     <system version="1"> <cpu numaid=..> <pci busid=switch class=0x060400> <pci busid=device class=..> ...
 
-NCCL completes what the file leaves out (link speeds, CPU models) and trusts what it contains. NVLinks are left to NCCL, which
-queries NVML. The format is that of NCCL's own dump (NCCL_TOPO_DUMP_FILE) and of cloud providers' files.
+NCCL completes what the file leaves out (link speeds, CPU models) and trusts what it contains. NVLinks are
+left to NCCL, which queries NVML. The format is that of NCCL's own dump (NCCL_TOPO_DUMP_FILE) and of cloud
+providers' files.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Per device: its own nodes (of a MIG instance the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>`
 with its name, the edits of the isolation backend, and for a NIC whose interface is moved into the pod the
-mounts that keep the container from starting without it (network/network_decision.py). Per request: the nodes and
-files that every holder of such a device needs (nvidiactl, nvidia-uvm and the driver's libraries for a GPU,
-rdma_cm for a NIC), the device metadata, and the variables by which CUDA, NCCL and UCX use only the given
+mounts that keep the container from starting without it (network/network_decision.py). Per request: the nodes
+and files that every holder of such a device needs (nvidiactl, nvidia-uvm and the driver's libraries for a
+GPU, rdma_cm for a NIC), the device metadata, and the variables by which CUDA, NCCL and UCX use only the given
 devices:
 
     CUDA_VISIBLE_DEVICES   UUIDs of the request's GPUs or MIG instances in claim order
@@ -18,23 +18,27 @@ on its first device, and its variables are on each with the same value.
 **A gang's member.** The controller writes a `GangMember` into the allocation of every member's claim
 (api/opaque/gang_member.py). It becomes
 
-    KOORDRA_GANG, KOORDRA_GANG_SIZE, KOORDRA_RANK        name of the gang, number of its members, this one's rank
-    KOORDRA_GANG_NODES, KOORDRA_NODE_RANK                number of nodes, and which of them this is, in rank order
+    KOORDRA_GANG, KOORDRA_GANG_SIZE, KOORDRA_RANK        name of the gang, number of its members, this one's
+                                                         rank
+    KOORDRA_GANG_NODES, KOORDRA_NODE_RANK                number of nodes, and which of them this is, in rank
+                                                         order
     KOORDRA_LOCAL_SIZE, KOORDRA_LOCAL_RANK               among the gang's members on this node
     KOORDRA_ZONE, _CORE, _SPINE, _BLOCK, _NVLINK         the known topology domains
     KOORDRA_RAILS                                        "0,1": rails of the member's NICs
     KOORDRA_LEADER                                       host of rank 0, for rendezvous
     KOORDRA_HOSTS                                        "host:gpus,host:gpus", by rank
-    KOORDRA_HOSTFILE                                     a file with a line "host slots=gpus" per member, by rank
+    KOORDRA_HOSTFILE                                     a file with a line "host slots=gpus" per member, by
+                                                         rank
 
-None of them is a launcher's own variable (RANK, MASTER_ADDR, OMPI_*): what CDI sets would override the launcher's value.
-docs/gangs-containers.md says how launchers use them. The file is made from KOORDRA_HOSTS in the claim's record, so that it
-can be rewritten at any time.
+None of them is a launcher's own variable (RANK, MASTER_ADDR, OMPI_*): what CDI sets would override the
+launcher's value. docs/gangs-containers.md says how launchers use them. The file is made from KOORDRA_HOSTS in
+the claim's record, so that it can be rewritten at any time.
 
 **A legacy pod.** The claim's label koordra.io/dialect says for which stack its pod was written; its dialect
-(koordra.compat) says which variables there are. The values are those of the allocation: the request's share of each of its
-cards, in the units of that stack. They are informational: the isolation backend enforces the share and reads none of them,
-so a user who sets the label or the variables gains nothing. MIG instances get none, since their limit is in hardware.
+(koordra.compat) says which variables there are. The values are those of the allocation: the request's share
+of each of its cards, in the units of that stack. They are informational: the isolation backend enforces the
+share and reads none of them, so a user who sets the label or the variables gains nothing. MIG instances get
+none, since their limit is in hardware.
 """
 
 from __future__ import annotations

@@ -2,24 +2,26 @@
 
     {"version": "v2", "checksum": "sha256:...", "data": {"claims": [...]}}
 
-The checksum covers the canonical JSON of `data`. A file that cannot be read, parsed or verified, or is of another version, is
-a CheckpointError: it is then unknown which devices are in use, so nothing may be prepared (recovery, below). The unreadable
-bytes are kept once, in a file named after their digest. A file of another version is not damaged: the koordra that wrote it can
-read it, so it stays as it is, and nothing is prepared, until that koordra is back or no claim is left on the node.
+The checksum covers the canonical JSON of `data`. A file that cannot be read, parsed or verified, or is of
+another version, is a CheckpointError: it is then unknown which devices are in use, so nothing may be prepared
+(recovery, below). The unreadable bytes are kept once, in a file named after their digest. A file of another
+version is not damaged: the koordra that wrote it can read it, so it stays as it is, and nothing is prepared,
+until that koordra is back or no claim is left on the node.
 
 A node may have a hundred claims of many mounts each, and every call reads and writes the whole file. So the
 bytes read or written last are cached with their decoded form, and the encoded text of each unchanged claim is
 reused. The disk remains authoritative, since another instance of the plugin may have written in between.
 
-**Recovery.** Every claim that a container may hold also has a record for the NRI hook, `prepared/<uid>.json`, which is written
-before the kubelet is answered and removed only by Unprepare. If the checkpoint is damaged or missing, claims are recovered from
-these records: in State.RECOVERED, since they say which devices a claim holds, not how much of each.
+**Recovery.** Every claim that a container may hold also has a record for the NRI hook, `prepared/<uid>.json`,
+which is written before the kubelet is answered and removed only by Unprepare. If the checkpoint is damaged or
+missing, claims are recovered from these records: in State.RECOVERED, since they say which devices a claim
+holds, not how much of each.
 
-A recovered claim holds the default amount of each capacity of its devices, for a GPU all of its memory, so nothing can be
-given out twice. Its files and its containers stay; the next Prepare or Unprepare of the claim makes it an ordinary one again.
-Recovery is complete when every claim that has a file of any kind has a record; until then Prepare fails closed. Records for
-the hook carry no boot id, so all of them count as this boot's: they go when the kubelet unprepares them, or as orphans
-(prepare/claim_audit.py).
+A recovered claim holds the default amount of each capacity of its devices, for a GPU all of its memory, so
+nothing can be given out twice. Its files and its containers stay; the next Prepare or Unprepare of the claim
+makes it an ordinary one again. Recovery is complete when every claim that has a file of any kind has a
+record; until then Prepare fails closed. Records for the hook carry no boot id, so all of them count as this
+boot's: they go when the kubelet unprepares them, or as orphans (prepare/claim_audit.py).
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class Checkpoint:
 
 
 class DamagedCheckpoint(CheckpointError):
-    """The file was read, and its bytes are no checkpoint: it is recovered. A disk that cannot be read is left alone."""
+    """The file was read, and its bytes are no checkpoint: it is recovered. A disk that cannot be read is left
+    alone."""
 
 
 class OtherVersion(CheckpointError):
@@ -81,7 +84,8 @@ class CheckpointFile:
         self._texts: Texts = {}
 
     def load(self) -> Checkpoint | None:
-        """None where there is no file. Raises DamagedCheckpoint, OtherVersion or CheckpointError with what is wrong and what to do."""
+        """None where there is no file. Raises DamagedCheckpoint, OtherVersion or CheckpointError with what is
+        wrong and what to do."""
         with reported(CheckpointError, self.path, "read", remedy="check the disk"):
             data = self._disk.read(self.path)
         if data is None:

@@ -9,7 +9,8 @@ A record belongs to one boot of the machine. A record of an earlier boot holds n
 has survived; it is kept until the kubelet unprepares the claim, only to detect a different card under the old
 name.
 
-Container edits are the part of CDI's containerEdits that koordra uses: environment, device nodes, mounts, hooks.
+Container edits are the part of CDI's containerEdits that koordra uses: environment, device nodes, mounts,
+hooks.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class ClaimRecord:
         return f"{name}-{index}" if earlier else name
 
     def has_devices_of(self, other: ClaimRecord) -> bool:
-        """Whether both have the same devices in the same order; of a recovered claim it is not known how much it has of each."""
+        """Whether both have the same devices in the same order; of a recovered claim it is not known how much
+        it has of each."""
         known = attrgetter("assignment" if self.state is State.RECOVERED else "allocated")
         return list(map(known, self.devices)) == list(map(known, other.devices))
 
@@ -198,8 +200,8 @@ def _strings(
     return listed(Kind(read, write))
 
 
-# Of any kind: backends of others name them, and a record that is written must be read again (cdi/claim_spec.py refuses what no
-# runtime accepts).
+# Of any kind: backends of others name them, and a record that is written must be read again
+# (cdi/claim_spec.py refuses what no runtime accepts).
 _NODES: Final = listed(
     record(DeviceNode, {"path": STRING, "type": STRING, "major": INTEGER, "minor": INTEGER})
 )

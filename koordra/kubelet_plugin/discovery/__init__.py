@@ -1,7 +1,9 @@
 """What a node has: GPUs, RDMA NICs and where they sit.
 
-reading             one reading of the machine below a root path: ``discover``; its corrections; a cheap fingerprint
-machine_root        reads files that may be missing, garbled, or a picture of another machine's; the result of a reading
+reading             one reading of the machine below a root path: ``discover``; its corrections; a cheap
+                    fingerprint
+machine_root        reads files that may be missing, garbled, or a picture of another machine's; the result of
+                    a reading
 pci_tree            PCI functions, bridges, NUMA nodes and sockets
 nvml_query          single calls of NVML and their failures
 nvml_gpus           what NVML says about the GPUs and their MIG instances

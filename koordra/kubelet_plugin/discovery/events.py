@@ -2,15 +2,16 @@
 
 An event only says that the machine may have changed: the watcher then reads it, and the reading counts.
 
-The kernel's are plain netlink sockets. A uevent is ``action@/devices/...`` and then ``KEY=value`` strings, all ended by NUL
-(lib/kobject_uevent.c); the kernel sends it to multicast group 1, udev repeats it on group 2. Only messages of the kernel (port
-id 0) count. A virtual machine host announces thousands of network pairs and block devices; irrelevant events are dropped here,
-at a few microseconds each. Messages that come too fast are lost (ENOBUFS). That is an event too: anything may have changed.
+The kernel's are plain netlink sockets. A uevent is ``action@/devices/...`` and then ``KEY=value`` strings,
+all ended by NUL (lib/kobject_uevent.c); the kernel sends it to multicast group 1, udev repeats it on group 2.
+Only messages of the kernel (port id 0) count. A virtual machine host announces thousands of network pairs and
+block devices; irrelevant events are dropped here, at a few microseconds each. Messages that come too fast are
+lost (ENOBUFS). That is an event too: anything may have changed.
 
-Xids come from the NVML event set, in a thread of its own, since NVML blocks while it waits. An open NVML keeps the list of GPUs
-it saw first, and keeps the kernel module from being reloaded. So the session is closed for every reading of the machine
-(``paused``) and opened again after it; an Xid in that second is missed, but the reading finds its traces (a lost card, the
-driver's recovery action).
+Xids come from the NVML event set, in a thread of its own, since NVML blocks while it waits. An open NVML
+keeps the list of GPUs it saw first, and keeps the kernel module from being reloaded. So the session is closed
+for every reading of the machine (``paused``) and opened again after it; an Xid in that second is missed, but
+the reading finds its traces (a lost card, the driver's recovery action).
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ class XidEvents:
         if self._thread is not None:
             self._thread.join(_RELEASE_WITHIN)
             if self._thread.is_alive():
-                # NVML hangs on a broken card. The descriptor stays open for the thread that may still write to it.
+                # NVML hangs on a broken card. The descriptor stays open for the thread that may still write
+                # to it.
                 log.warning("xid_events_stuck")
                 return
         os.close(self._ready)

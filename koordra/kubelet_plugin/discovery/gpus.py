@@ -5,11 +5,12 @@ both are known and consistent: two sources with different UUIDs, two cards with 
 device node whose minor is not the card's, or a MIG mode that could not be read are disputes, and a disputed
 card is not offered, whole or in parts.
 
-/proc/driver/nvidia has each card's UUID, minor and model and the driver version, also where the library is missing. It lacks
-the size of the memory, so a card known only from /proc can be shown but not offered.
+/proc/driver/nvidia has each card's UUID, minor and model and the driver version, also where the library is
+missing. It lacks the size of the memory, so a card known only from /proc can be shown but not offered.
 
-A process may use a MIG instance if it can open ``/dev/nvidia-caps/nvidia-capM`` of the GPU instance and of the compute instance.
-Their major is that of "nvidia-caps" in /proc/devices; their minors are in two places, which must agree:
+A process may use a MIG instance if it can open ``/dev/nvidia-caps/nvidia-capM`` of the GPU instance and of
+the compute instance. Their major is that of "nvidia-caps" in /proc/devices; their minors are in two places,
+which must agree:
 
     /proc/driver/nvidia-caps/mig-minors                         gpu0/gi1/access 12
     /proc/driver/nvidia/capabilities/gpu0/mig/gi1/access        DeviceFileMinor: 12
@@ -38,8 +39,8 @@ _VERSION = re.compile(r"\b([0-9]{3}\.[0-9]{1,4}(?:\.[0-9]{1,4})*)\b", re.ASCII)
 
 
 def proc_gpus(root: MachineRoot) -> dict[str, Gpu]:
-    """The cards that the driver has bound, by bus id. ``uuid`` is None while the driver has not initialised the card (it then
-    prints question marks)."""
+    """The cards that the driver has bound, by bus id. ``uuid`` is None while the driver has not initialised
+    the card (it then prints question marks)."""
     found = {}
     for entry in root.names(_GPUS):
         bus_id = entry.lower()

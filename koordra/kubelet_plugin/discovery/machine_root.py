@@ -2,11 +2,13 @@
 
 The tree may be the kernel's own, a captured one or a made-up one, and files in it may be missing, empty,
 binary, unreadable, looping links, pipes, or vanish between listing and reading. Every read therefore returns
-the value, ``None`` or nothing, and never raises or blocks; the caller decides whether a missing value matters.
+the value, ``None`` or nothing, and never raises or blocks; the caller decides whether a missing value
+matters.
 
-Numbers of character devices are always read, never assumed: those of /dev/nvidia-uvm, /dev/nvidia-caps, rdma_cm and all uverbs
-above the 32nd change from boot to boot. On the real machine only a character device counts. In a captured machine, made
-without the right to mknod, a regular file with the text ``c MAJOR:MINOR`` stands for one.
+Numbers of character devices are always read, never assumed: those of /dev/nvidia-uvm, /dev/nvidia-caps,
+rdma_cm and all uverbs above the 32nd change from boot to boot. On the real machine only a character device
+counts. In a captured machine, made without the right to mknod, a regular file with the text ``c MAJOR:MINOR``
+stands for one.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ class MachineRoot:
             return None
 
     def device_node(self, path: str) -> DeviceNode | None:
-        """The character device at ``/dev/...``; None where there is none (a link or a block device is none)."""
+        """The character device at ``/dev/...``; None where there is none (a link or a block device is
+        none)."""
         inside = path.lstrip("/")
         status = self.status(inside)
         if status is None:

@@ -1,11 +1,11 @@
 """Facts of the GPUs from NVML: identity, size, NVLinks, fabric, and MIG.
 
-The library is initialised and shut down in every reading, so that a driver can be reloaded in between. Where there is none,
-discovery falls back to /proc/driver/nvidia, which has identities but not sizes; a captured or made-up machine has a recording
-(nvml_recording.py).
+The library is initialised and shut down in every reading, so that a driver can be reloaded in between. Where
+there is none, discovery falls back to /proc/driver/nvidia, which has identities but not sizes; a captured or
+made-up machine has a recording (nvml_recording.py).
 
-Of MIG, only a GPU instance with exactly one compute instance that covers it is taken. The compute instances of a GPU instance
-that is divided further share its memory without a limit, so they are reported and left out.
+Of MIG, only a GPU instance with exactly one compute instance that covers it is taken. The compute instances
+of a GPU instance that is divided further share its memory without a limit, so they are reported and left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Calls of NVML, one at a time, and the facts that a source reports about GPUs; the only module that loads the library.
+"""Calls of NVML, one at a time, and the facts that a source reports about GPUs; the only module that loads
+the library.
 
-NVML fails call by call: a card that fell off the bus still has an index, a virtual machine has no NVLink, an old driver no
-MIG profile names. Each call is therefore guarded on its own; a failed one returns None and, unless it is just unsupported,
-reports a problem.
+NVML fails call by call: a card that fell off the bus still has an index, a virtual machine has no NVLink, an
+old driver no MIG profile names. Each call is therefore guarded on its own; a failed one returns None and,
+unless it is just unsupported, reports a problem.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _NVML_BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-
 class NvmlFacts:
     """``cuda_version`` is NVML's number, 12040 for CUDA 12.4.
 
-    ``gpus`` are as NVML knows them, None where it gave no credible answer: of their locations only the bus id, MIG instances
-    without their device nodes. ``disputed`` names required facts that could not be read: a card whose MIG mode is unknown is
-    not offered whole.
+    ``gpus`` are as NVML knows them, None where it gave no credible answer: of their locations only the bus
+    id, MIG instances without their device nodes. ``disputed`` names required facts that could not be read: a
+    card whose MIG mode is unknown is not offered whole.
     """
 
     driver_version: str | None = None
@@ -66,8 +67,8 @@ def session() -> Iterator[Any]:
 class NvmlQuery:
     """Calls about one subject, a card for example, through the library (a module with pynvml's functions).
 
-    ``problems`` are those of the whole reading, ``faults`` those that the answers show of the card, ``failed`` the names of the
-    calls that failed.
+    ``problems`` are those of the whole reading, ``faults`` those that the answers show of the card,
+    ``failed`` the names of the calls that failed.
     """
 
     nvml: Any
@@ -79,7 +80,8 @@ class NvmlQuery:
     failed: set[str] = field(default_factory=set)
 
     def ask(self, name: str, call: str, *arguments: Any, quiet: tuple[int, ...] = ()) -> Any:
-        """The answer of NVML's function of that name to the handle, if there is one, and the arguments; None if it fails.
+        """The answer of NVML's function of that name to the handle, if there is one, and the arguments; None
+        if it fails.
 
         ``quiet`` are error codes that are answers too, besides "not supported".
         """

@@ -38,8 +38,8 @@ _PORT_TYPES = {4: BridgeKind.ROOT_PORT, 5: BridgeKind.UPSTREAM, 6: BridgeKind.DO
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One PCI function. ``directory`` is its place below the root; vendor and device are four hexadecimal digits; what sysfs lacks
-    is None."""
+    """One PCI function. ``directory`` is its place below the root; vendor and device are four hexadecimal
+    digits; what sysfs lacks is None."""
 
     bus_id: str
     path: tuple[str, ...]
@@ -49,14 +49,15 @@ class PciFunction:
     device: str | None
 
     def is_a(self, *classes: int) -> bool:
-        """Whether it is of one of these base classes (0x02: network controllers) or classes (0x0302: 3D controllers)."""
+        """Whether it is of one of these base classes (0x02: network controllers) or classes (0x0302: 3D
+        controllers)."""
         code = self.class_code
         return code is not None and any(code >> (16 if kind <= 0xFF else 8) == kind for kind in classes)
 
 
 class PciTree(MachineRoot):
-    """A machine with its PCI functions by bus id, in bus order, as far as their places are certain, and its NUMA nodes.
-    ``bridges`` are those above the functions that have been located."""
+    """A machine with its PCI functions by bus id, in bus order, as far as their places are certain, and its
+    NUMA nodes. ``bridges`` are those above the functions that have been located."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -91,7 +92,8 @@ class PciTree(MachineRoot):
         """Where the function sits.
 
         numa_node is -1 if the firmware does not set it; on a machine with a single NUMA node that node is
-        inferred. A number that is no known node's counts as unknown, since the list of nodes may be incomplete.
+        inferred. A number that is no known node's counts as unknown, since the list of nodes may be
+        incomplete.
         """
         number, inferred = self.integer(f"{function.directory}/numa_node"), set()
         if number == _NOT_SET and len(self.numa_nodes) == 1:

@@ -1,8 +1,8 @@
 """RDMA devices of any vendor, from /sys/class/infiniband and its neighbours.
 
 A NIC is a PCI function with an InfiniBand device of its own (RoCE, InfiniBand, iWARP and EFA alike). Software
-devices (rxe, siw), which sit on no PCI function, are ignored. A virtual function is recognised by its ``physfn`` link; its number is that
-of the ``virtfnN`` link by which the physical function points back.
+devices (rxe, siw), which sit on no PCI function, are ignored. A virtual function is recognised by its
+``physfn`` link; its number is that of the ``virtfnN`` link by which the physical function points back.
 
 The verbs node of ``mlx5_0`` is the ``uverbsN`` whose ``ibdev`` says ``mlx5_0``; N is a matter of probing
 order and is never derived from the name. The node under /dev must carry the numbers that sysfs gives for it:
@@ -12,10 +12,11 @@ A NIC is identified by its node GUID. Drivers without one (EFA) leave it zero; t
 of the port's first GID, which derives from the card's MAC address, is used. For a virtual function zero means
 that it is not set up yet.
 
-Sub-functions are devices on the auxiliary bus that have no PCI function of their own. ``/sys/bus/auxiliary/devices/mlx5_core.sf.2``
-links to ``.../0000:0c:00.0/mlx5_core.sf.2``: the function that it is part of is the one above it. A sub-function may have a
-network interface and an InfiniBand device with nodes of its own, through which its holder reaches the NIC, so it is part of what
-is guarded. It is not offered.
+Sub-functions are devices on the auxiliary bus that have no PCI function of their own.
+``/sys/bus/auxiliary/devices/mlx5_core.sf.2`` links to ``.../0000:0c:00.0/mlx5_core.sf.2``: the function that
+it is part of is the one above it. A sub-function may have a network interface and an InfiniBand device with
+nodes of its own, through which its holder reaches the NIC, so it is part of what is guarded. It is not
+offered.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _NETWORK_CONTROLLER = 0x02
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 
 CharacterDevices = Mapping[str, list[str]]
-"""InfiniBand device -> the names of its character devices (uverbs0, issm0, umad0), whose nodes lie in /dev/infiniband."""
+"""InfiniBand device -> the names of its character devices (uverbs0, issm0, umad0), whose nodes lie in
+/dev/infiniband."""
 Report = Callable[[str, str, str], None]
 """Reports a problem of one RDMA device: field, problem and remedy."""
 
@@ -100,7 +102,8 @@ def rdma_nics(tree: PciTree, owned: CharacterDevices) -> list[Nic]:
 
 
 def _sites(root: MachineRoot) -> dict[str, str]:
-    """InfiniBand device -> what it sits on directly: the bus id of a PCI function, or else a device of software."""
+    """InfiniBand device -> what it sits on directly: the bus id of a PCI function, or else a device of
+    software."""
     links = {
         name: root.link(f"{RDMA_CLASS}/{name}") for name in filter(_NAME.fullmatch, root.names(RDMA_CLASS))
     }
@@ -110,7 +113,8 @@ def _sites(root: MachineRoot) -> dict[str, str]:
 
 
 def _virtual_functions(root: MachineRoot, controllers: Iterable[PciFunction]) -> dict[tuple[str, str], int]:
-    """Physical and virtual function -> the latter's number, as the physical one lists it; none that it lists twice."""
+    """Physical and virtual function -> the latter's number, as the physical one lists it; none that it lists
+    twice."""
     links = [
         ((above.bus_id, target), int(number[1]))
         for above in controllers

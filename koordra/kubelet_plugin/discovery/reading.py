@@ -4,8 +4,10 @@ Everything is read below a root path, so that a captured or made-up machine is r
 real one:
 
 1. sysfs: the PCI tree, NUMA nodes and sockets (``pci_tree``);
-2. NVML, or a recording of it, or /proc/driver/nvidia: the GPUs' identities and MIG instances (``nvml_gpus``, ``gpus``);
-3. /sys/class/infiniband: RDMA devices of any vendor; /sys/bus/auxiliary: sub-functions of NICs (``rdma_devices``);
+2. NVML, or a recording of it, or /proc/driver/nvidia: the GPUs' identities and MIG instances (``nvml_gpus``,
+   ``gpus``);
+3. /sys/class/infiniband: RDMA devices of any vendor; /sys/bus/auxiliary: sub-functions of NICs
+   (``rdma_devices``);
 4. /dev: device nodes and their numbers (``machine_root``).
 
 ``watcher`` reads again when something changes.
@@ -14,14 +16,15 @@ Discovery never raises for what it finds: what is certain is in the machine, wha
 :class:`Problem`. Devices with problems stay in the machine, since their nodes must be guarded, but are not
 ``publishable``.
 
-Two corrections follow a reading: the operator's topology overlay (topology/overlay.py) fills in what virtual machines and some
-boards hide of switches and NUMA nodes and never overrides what the machine reports; a NIC that has moved into a pod's network
-namespace, which the host then does not see, nor, where RDMA devices belong to namespaces, its RDMA device, stays as it was last
-seen until its pod returns it.
+Two corrections follow a reading: the operator's topology overlay (topology/overlay.py) fills in what virtual
+machines and some boards hide of switches and NUMA nodes and never overrides what the machine reports; a NIC
+that has moved into a pod's network namespace, which the host then does not see, nor, where RDMA devices
+belong to namespaces, its RDMA device, stays as it was last seen until its pod returns it.
 
-``probe`` is a cheap fingerprint of everything that can change without an event: states of InfiniBand ports, MIG instances
-(created by an ioctl), device nodes (created by udev or nvidia-modprobe) and a reloaded driver. It takes some milliseconds on a
-machine with 16 NICs and 128 virtual functions, so it can be taken every few seconds.
+``probe`` is a cheap fingerprint of everything that can change without an event: states of InfiniBand ports,
+MIG instances (created by an ioctl), device nodes (created by udev or nvidia-modprobe) and a reloaded driver.
+It takes some milliseconds on a machine with 16 NICs and 128 virtual functions, so it can be taken every few
+seconds.
 """
 
 from __future__ import annotations

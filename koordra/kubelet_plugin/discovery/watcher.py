@@ -12,9 +12,10 @@
   ``recheck`` seconds, since no event announces a recovery.
 * The probe is taken before each reading, so a change during the reading shows at the next probe.
 
-An Xid that an application causes (a bad pointer, its own end) says nothing about the card. Any other makes the card faulty until
-the driver reports, some seconds after the Xid, that the card needs no recovery (drivers since R560), or until the card, or its
-driver, went away and came back whole. The faults are a value; each step returns the next one.
+An Xid that an application causes (a bad pointer, its own end) says nothing about the card. Any other makes
+the card faulty until the driver reports, some seconds after the Xid, that the card needs no recovery (drivers
+since R560), or until the card, or its driver, went away and came back whole. The faults are a value; each
+step returns the next one.
 
 The driver calls ``MachineWatcher.of(root).run(stop, on_change)``.
 """

@@ -1,4 +1,5 @@
-"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration; the plugin's metrics.
+"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration;
+the plugin's metrics.
 
 The versions differ only in the share id that v1beta1 lacks. A response has exactly one entry per claim of the
 request; an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which

@@ -206,7 +206,8 @@ _PROBED: Final = {"", "liveness", "readiness", *HEALTH_VERSIONS, "v1.DRAPlugin",
 
 
 def add_health_services(feed: HealthFeed, server: Any, *, pool: str) -> None:
-    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the server's own."""
+    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the
+    server's own."""
     places = threading.Semaphore(MOST_STREAMS)
     drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(
         ResourceHealthService(feed, drahealth_v1_pb2, pool, places), server

@@ -1,9 +1,11 @@
-"""The plugin's two unix sockets: their paths, and a gRPC server on one, which binds again when its file vanishes.
+"""The plugin's two unix sockets: their paths, and a gRPC server on one, which binds again when its file
+vanishes.
 
-The kubelet watches <kubelet root>/plugins_registry, dials each new socket there, calls GetInfo, dials the DRA socket named in
-the answer, and reports the outcome. So the DRA server must be serving before the registration socket appears, and stops after
-it. An instance that is killed leaves its sockets. One that starts under the same pod uid binds them again; if the pod is gone,
-the next instance removes them (`remove_abandoned`), or the kubelet would dial them at each of its starts.
+The kubelet watches <kubelet root>/plugins_registry, dials each new socket there, calls GetInfo, dials the DRA
+socket named in the answer, and reports the outcome. So the DRA server must be serving before the registration
+socket appears, and stops after it. An instance that is killed leaves its sockets. One that starts under the
+same pod uid binds them again; if the pod is gone, the next instance removes them (`remove_abandoned`), or the
+kubelet would dial them at each of its starts.
 
 Socket files get lost: somebody cleans /var/lib/kubelet, an older instance removes the path when it stops, a
 newer one takes it over. The kubelet finds a plugin only by those files, so `ensure` compares the file with
@@ -88,7 +90,8 @@ def remove_abandoned(kubelet_root: Path, state: Path) -> None:
 
 class SocketServer:
     """`add` puts the services onto a fresh gRPC server; it is called again after each loss of the socket.
-    `restored` is called after such a loss, `stopping` with each end, so that calls that would never end by themselves do."""
+    `restored` is called after such a loss, `stopping` with each end, so that calls that would never end by
+    themselves do."""
 
     def __init__(
         self,
@@ -128,7 +131,8 @@ class SocketServer:
         self._server, self._bound = server, self._identity()
 
     def ensure(self) -> bool:
-        """Bind again if the socket file is gone or belongs to another process; True if that was needed. Raises NodeError."""
+        """Bind again if the socket file is gone or belongs to another process; True if that was needed.
+        Raises NodeError."""
         if self._server is not None and self._bound is not None and self._identity() == self._bound:
             return False
         log.warning("socket_lost", path=str(self.path))

@@ -1,17 +1,20 @@
-"""How a container is kept within its share of a GPU: backends behind one interface. The files of a backend stand in one folder.
+"""How a container is kept within its share of a GPU: backends behind one interface. The files of a backend
+stand in one folder.
 
     none       here: the share is accounted for, and not enforced
     limiter/   a memory limit inside the container, by a library in front of the driver's
 
-Class, claim and the operator's policy determine the backend of a share by its name (koordra.api.opaque.isolation). A backend
-answers with container edits, which is pure, and may have something to start on the node for it, which must be idempotent and
-undone by `stop`. Prepare calls `edits`, then `start` between the two steps of the checkpoint; Unprepare and roll-back call
-`stop`, also for shares that never started.
+Class, claim and the operator's policy determine the backend of a share by its name
+(koordra.api.opaque.isolation). A backend answers with container edits, which is pure, and may have something
+to start on the node for it, which must be idempotent and undone by `stop`. Prepare calls `edits`, then
+`start` between the two steps of the checkpoint; Unprepare and roll-back call `stop`, also for shares that
+never started.
 
-Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry point's, and the
-object is called without arguments to make the backend. A backend that cannot be made, or has another name, is logged and unknown
-to the node: what Prepare started under one name could not be stopped under the other. Of what lies in koordra's state directory
-a backend mounts only `<its folder>/claims/<claim uid>/...`, read-only: the hook refuses a container that has anything else of it.
+Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry
+point's, and the object is called without arguments to make the backend. A backend that cannot be made, or has
+another name, is logged and unknown to the node: what Prepare started under one name could not be stopped
+under the other. Of what lies in koordra's state directory a backend mounts only `<its folder>/claims/<claim
+uid>/...`, read-only: the hook refuses a container that has anything else of it.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One claim's part of one GPU. `index` counts the claim's devices. `memory_bytes` None: all of the card. `cores`: percent
-    reserved (accounting only), None: none."""
+    """One claim's part of one GPU. `index` counts the claim's devices. `memory_bytes` None: all of the card.
+    `cores`: percent reserved (accounting only), None: none."""
 
     claim_uid: str
     index: int
@@ -59,9 +62,9 @@ class Backend(Protocol):
 class NoIsolation:
     """Backend `none`: cooperative programs and people read the share's figures from the environment.
 
-    `KOORDRA_MEMORY_LIMIT_<UID>_<n>` is in bytes, `KOORDRA_CORES_RESERVED_<UID>_<n>` in percent (reserved and counted; no backend
-    enforces cores). Claim uid and the device's place in the claim are those of `KOORDRA_DEVICE_<UID>_<n>`, so that the limits of
-    two claims in one container stand side by side.
+    `KOORDRA_MEMORY_LIMIT_<UID>_<n>` is in bytes, `KOORDRA_CORES_RESERVED_<UID>_<n>` in percent (reserved and
+    counted; no backend enforces cores). Claim uid and the device's place in the claim are those of
+    `KOORDRA_DEVICE_<UID>_<n>`, so that the limits of two claims in one container stand side by side.
     """
 
     name: Final = "none"
@@ -84,8 +87,8 @@ class NoIsolation:
 
 
 def backends(*built_in: Backend) -> dict[str, Backend]:
-    """By name: the built-in backends and those that other packages have registered; a built-in name cannot be taken over. `built_in`
-    are those that need to know something of the node."""
+    """By name: the built-in backends and those that other packages have registered; a built-in name cannot be
+    taken over. `built_in` are those that need to know something of the node."""
     known = {
         entry.name: backend
         for entry in entry_points(group=ISOLATION_ENTRY_POINTS)

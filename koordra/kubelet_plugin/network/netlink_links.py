@@ -156,7 +156,8 @@ class NetlinkLinks:
         _inside(netns, task)
 
     def configure(self, plan: NetworkPlan, *, netns: str) -> LinkState:
-        """Bring the planned interface of the pod up, with addresses and routes; repeating it changes nothing."""
+        """Bring the planned interface of the pod up, with addresses and routes; repeating it changes
+        nothing."""
 
         def task(route: Any) -> LinkState:
             index = _index(route, plan.interface)

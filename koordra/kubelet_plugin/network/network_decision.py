@@ -16,7 +16,8 @@ which needs the NRI hook (`koordra nri --pod-network`).
 
 **The gate** are the mounts that keep a container from starting before its pod has the network of its claim.
 
-    <state>/claims/<uid>/network.json       written once the pod has its network; what containers may read of it
+    <state>/claims/<uid>/network.json       written once the pod has its network; what containers may read of
+                                            it
 
 Prepare makes the file a read-only mount of the container (`/run/koordra.io/network/<uid>.json`, for programs
 that want to know). So **the network fails closed without anybody's help**: as long as nothing was attached
@@ -66,8 +67,8 @@ ONE_POD: Final = ".in-one-pod-at-a-time"
 
 
 def gates(files: StateFolder, uid: str, plan: NetworkPlan, *, own_users: bool) -> tuple[Mount, ...]:
-    """The mounts of a device with this plan; `own_users`: the pod has a user namespace of its own. The second is one that only a
-    container can have whose network namespace has the interface."""
+    """The mounts of a device with this plan; `own_users`: the pod has a user namespace of its own. The second
+    is one that only a container can have whose network namespace has the interface."""
     claims = Mount(str(gate_file(files, uid)), f"{IN_CONTAINER}/{layout.file_name(uid)}")
     if not plan.host_interface or own_users:
         return (claims,)
@@ -163,8 +164,8 @@ def _plan(
 
 def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
     """The interface's name in the pod where the claim gives none. It differs from the name of an interface
-    that stays on the host, since the gate of network_decision.py finds the interface by name and some runtimes
-    also search the host. Every pod has an eth0 of its own."""
+    that stays on the host, since the gate of network_decision.py finds the interface by name and some
+    runtimes also search the host. Every pod has an eth0 of its own."""
     if device.netdev and (kind is not NetworkKind.MOVE or device.netdev == "eth0"):
         # The ports of a card differ at the end of the name, which is kept (enp193s0f0np0, enp193s0f0np1).
         return f"{device.netdev}{'pod' if len(device.netdev) <= 12 else 'p'}"[-15:]

@@ -1,28 +1,32 @@
 """The node's own checks of an allocation, before a container gets the devices.
 
-**Capacity.** The prepared claims and the new one together fit the published capacity. The API server does not check this (a
-second share of 70Gi on an 80Gi card is accepted), and the allocator may be wrong or have lost a race. So the node sums, per
-device, over every claim it holds, also over claims whose objects are gone:
+**Capacity.** The prepared claims and the new one together fit the published capacity. The API server does not
+check this (a second share of 70Gi on an 80Gi card is accepted), and the allocator may be wrong or have lost a
+race. So the node sums, per device, over every claim it holds, also over claims whose objects are gone:
 
 - a result without a share id has the device exclusively;
-- results with share ids sum up, capacity by capacity, to at most the published value. A capacity that a result does not
-  name counts with the request policy's default, or in full if there is none, as in upstream's allocator;
-- a card excludes its MIG instances, a NIC its virtual functions, and vice versa. Their names tell what is part of what, so
-  this also holds for a part that is no longer published or has gone since;
-- no device is given out whose device number is open to another device's holder: after a part was destroyed and another
-  created, or a driver was reloaded, the kernel may reuse the number, and the old container may still open it;
+- results with share ids sum up, capacity by capacity, to at most the published value. A capacity that a
+  result does not name counts with the request policy's default, or in full if there is none, as in upstream's
+  allocator;
+- a card excludes its MIG instances, a NIC its virtual functions, and vice versa. Their names tell what is
+  part of what, so this also holds for a part that is no longer published or has gone since;
+- no device is given out whose device number is open to another device's holder: after a part was destroyed
+  and another created, or a driver was reloaded, the kernel may reuse the number, and the old container may
+  still open it;
 - results with adminAccess use nothing.
 
-**Scope.** The devices meet each Required JointAllocation. The allocator guarantees it; the node verifies it against its own
-topology, since in native mode kube-scheduler allocates and knows nothing of scopes. Only GPUs and NICs count, each once,
-however many shares of it the claim has (as in `koordra.allocator.joint_allocation`):
+**Scope.** The devices meet each Required JointAllocation. The allocator guarantees it; the node verifies it
+against its own topology, since in native mode kube-scheduler allocates and knows nothing of scopes. Only GPUs
+and NICs count, each once, however many shares of it the claim has (as in
+`koordra.allocator.joint_allocation`):
 
     PerDevice   every GPU has a NIC of its own in scope    no scope with more GPUs than NICs
     PerGroup    every GPU has some NIC in scope            no scope with GPUs and without NIC
     Together    all devices are in one scope
 
-A device of unknown place (no switch above it, NUMA node unknown) shares a scope with no other. If the claim has only one
-kind of device there is nothing to check: the other kind may be in another claim of the pod, which the node does not see.
+A device of unknown place (no switch above it, NUMA node unknown) shares a scope with no other. If the claim
+has only one kind of device there is nothing to check: the other kind may be in another claim of the pod,
+which the node does not see.
 """
 
 from __future__ import annotations

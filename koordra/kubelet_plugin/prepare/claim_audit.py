@@ -88,7 +88,8 @@ def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
 
 
 class ClaimAudit(Wakeable):
-    """`held`: prepared claims that the API no longer knows; `on_change` is called whenever they change. A wake says that a claim was refused or unprepared."""
+    """`held`: prepared claims that the API no longer knows; `on_change` is called whenever they change. A
+    wake says that a claim was refused or unprepared."""
 
     def __init__(
         self,
@@ -143,7 +144,8 @@ class ClaimAudit(Wakeable):
             self._on_change()
 
     def _orphans(self, held: Mapping[str, ClaimRecord]) -> list[ClaimRecord]:
-        """Of claims that are certainly held, by uid, those that the kubelet has not known for PATIENCE seconds."""
+        """Of claims that are certainly held, by uid, those that the kubelet has not known for PATIENCE
+        seconds."""
         known = known_to_kubelet(self._kubelet_claims, held)
         now = self._clock()
         unknown = [] if known is None else [uid for uid in held if uid not in known]

@@ -1,7 +1,9 @@
 """The files of one claim.
 
-    <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology (cdi/container_files.py)
-    <state>/network/<uid>.json               read when the pod's sandbox is created (node_state/claim_network.py)
+    <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology
+                                             (cdi/container_files.py)
+    <state>/network/<uid>.json               read when the pod's sandbox is created
+                                             (node_state/claim_network.py)
     <state>/prepared/<uid>.json              read by the NRI hook (node_state/prepared_claim.py)
     <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (cdi/claim_spec.py)
 

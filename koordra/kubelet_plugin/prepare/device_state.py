@@ -104,7 +104,8 @@ class DeviceState:
         """Prepare the claim's devices. Raises PrepareError, CheckpointError or CDIError; the call can be
         repeated.
 
-        `awaited` returns whether the kubelet still waits for the answer, which is made of the record's devices.
+        `awaited` returns whether the kubelet still waits for the answer, which is made of the record's
+        devices.
         """
         if not ref.valid:
             raise PrepareError(f"{ref}: uid {ref.uid[:80]!r}, name or namespace cannot be a claim's")
@@ -291,7 +292,8 @@ class DeviceState:
     def _stop_isolation(self, record: ClaimRecord) -> None:
         for device in record.devices:
             for name, backend in self._backends.items():
-                # The backend of a recovered share is unknown; stopping a share that was never started is allowed.
+                # The backend of a recovered share is unknown; stopping a share that was never started is
+                # allowed.
                 if record.state is State.RECOVERED or name == device.isolation:
                     backend.stop(claim_uid=record.ref.uid, device=device.device)
 
@@ -311,7 +313,8 @@ class DeviceState:
         self._files.write(record, container_files.file_contents(record, self._inventory()))
 
     def _load(self) -> Checkpoint:
-        """The checkpoint; an empty one if there is none, or one of another version, and no claim has files. Raises CheckpointError."""
+        """The checkpoint; an empty one if there is none, or one of another version, and no claim has files.
+        Raises CheckpointError."""
         try:
             checkpoint = self._checkpoint.load()
         except DamagedCheckpoint as error:
@@ -331,7 +334,8 @@ class DeviceState:
         return checkpoint or Checkpoint()
 
     def _recovered(self, error: CheckpointError) -> Checkpoint:
-        """A checkpoint rebuilt from the records for the hook; raises `error` while a claim with a file has none."""
+        """A checkpoint rebuilt from the records for the hook; raises `error` while a claim with a file has
+        none."""
         checkpoint = recovered(self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id)
         if self._files.claims() - {record.ref.uid for record in checkpoint.claims}:
             raise error

@@ -85,7 +85,8 @@ class Decision:
 
 
 Prepared = Mapping[Assignment, DeviceRecord]
-"""The devices of a claim that is prepared in this boot already, by assignment: containers may be running with them."""
+"""The devices of a claim that is prepared in this boot already, by assignment: containers may be running with
+them."""
 
 
 def decide(

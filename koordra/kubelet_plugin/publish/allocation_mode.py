@@ -7,8 +7,8 @@ The state of a change is in the API, so a plugin that was killed continues it:
     ----------------------------------   -----------------------------------------------------------------
     no devices at all, or as wanted      what is wanted
     of the other mode, or partly `none`  all of them with `none` and the quarantine taint, in a new generation
-    `none`, in one whole generation      the same, until the controller has confirmed the generation and WINDOW is over;
-                                         then what is wanted
+    `none`, in one whole generation      the same, until the controller has confirmed the generation and
+                                         WINDOW is over; then what is wanted
 
 - The controller confirms with the Node's annotation `koordra.io/quarantine-seen`: the generation that it has
   seen. A quarantine starts above every published generation, so that the confirmation of an earlier change

@@ -1,10 +1,11 @@
 """One device as a ResourceSlice writes it, and the parts of cards: MIG instances and virtual functions.
 
-**A device** has typed attributes, capacities with their policies, and taints. Unknown values, and strings longer than an attribute
-may be (64 bytes), are left out. Source: resource.k8s.io/v1 Device.
+**A device** has typed attributes, capacities with their policies, and taints. Unknown values, and strings
+longer than an attribute may be (64 bytes), are left out. Source: resource.k8s.io/v1 Device.
 
-**Parts** of a card exclude each other by counters. A counter set stands for one card, under the card's name. An allocated device consumes its counters, so that a
-card and its parts, or two parts that overlap, are never given out at once:
+**Parts** of a card exclude each other by counters. A counter set stands for one card, under the card's name.
+An allocated device consumes its counters, so that a card and its parts, or two parts that overlap, are never
+given out at once:
 
 ====  ===============================================  ====================================================
 set   counters                                         consumed by
@@ -52,8 +53,8 @@ _LONGEST_TAINT_VALUE = 63
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
-    """``device`` is what can be unhealthy, of a MIG instance its card. ``shared`` devices may be allocated several times.
-    ``consumes``: a counter set, and what of it goes with the device."""
+    """``device`` is what can be unhealthy, of a MIG instance its card. ``shared`` devices may be allocated
+    several times. ``consumes``: a counter set, and what of it goes with the device."""
 
     name: str
     device: Gpu | Nic
@@ -202,7 +203,8 @@ def function_counts(machine: Machine) -> dict[str, int]:
 
 
 def whole_of(name: str) -> str:
-    """The card that a part is of, by its name (``mig_name``, ``Nic.name``), so also for one that is gone; of a card the card."""
+    """The card that a part is of, by its name (``mig_name``, ``Nic.name``), so also for one that is gone; of
+    a card the card."""
     part = _PART.fullmatch(name)
     return part["whole"] if part else name
 

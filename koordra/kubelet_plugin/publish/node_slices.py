@@ -2,22 +2,26 @@
 
     devices      the inventory's, as the operator offers them (resource_slices.py)
     allocator    the command line's mode, else the Node's label koordra.io/allocation-mode, else joint
-    taints       cordons of the Node, devices that another device plugin offers too, devices that are still held
+    taints       cordons of the Node, devices that another device plugin offers too, devices that are still
+                 held
 
     koordra.io/cordoned         an operator wants nothing new on the device (`koordra cordon-device`)
-    koordra.io/held             the node still uses the device for a claim that the API no longer knows; value: that claim's uid
-    koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be given out twice
+    koordra.io/held             the node still uses the device for a claim that the API no longer knows;
+                                value: that claim's uid
+    koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be
+                                given out twice
 
 **Cordons** are annotations of the Node, one per device, so that two operators never overwrite each other's:
 
     cordon.koordra.io/gpu-0000-1f-00-0: NoSchedule            effect, and after a blank the reason, for people
 
-An annotation was chosen over DeviceTaintRule, whose feature gate is off by default up to Kubernetes 1.36, and over a file on
-the node, which needs access to the node. Setting it needs the right to patch Nodes, as cordoning a Node does. A cordon does
-not end running pods (NoSchedule); with NoExecute the cluster evicts the pods that use the device.
+An annotation was chosen over DeviceTaintRule, whose feature gate is off by default up to Kubernetes 1.36, and
+over a file on the node, which needs access to the node. Setting it needs the right to patch Nodes, as
+cordoning a Node does. A cordon does not end running pods (NoSchedule); with NoExecute the cluster evicts the
+pods that use the device.
 
-A **held** function also taints its whole NIC, and a held NIC its functions, since their shared counters are charged only for
-claims that the API knows.
+A **held** function also taints its whole NIC, and a held NIC its functions, since their shared counters are
+charged only for claims that the API knows.
 
 Pure, except for a warning about a label that is not a mode.
 """

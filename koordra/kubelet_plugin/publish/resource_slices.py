@@ -11,7 +11,8 @@ gpu        memory                      all of it by default, steps of 1Mi
 gpu        cores                       percent of compute, default 0: none reserved (accounting only)
 gpu        slots                       how many shares the card takes, one each
 nic        share                       percent of the NIC, all of it by default
-nic        bandwidth                   bits per second, default 0: not reserved; left out while the link is down
+nic        bandwidth                   bits per second, default 0: not reserved; left out while the link is
+                                       down
 =========  ==========================  =============================================
 
 MIG instances and virtual functions are published only if the operator enables them (``devices`` has their
@@ -64,8 +65,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether the instances of cards
-    in MIG mode and the virtual functions of NICs are offered, and what isolates shares. Slices and Prepare both follow it."""
+    """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether
+    the instances of cards in MIG mode and the virtual functions of NICs are offered, and what isolates
+    shares. Slices and Prepare both follow it."""
 
     slots_per_gpu: int = 16
     mig: bool = False
@@ -125,7 +127,8 @@ def _parts(items: list[Object], size: int) -> list[list[Object]]:
 
 
 def same_content(old: Sequence[Fields], new: Sequence[Fields]) -> bool:
-    """Whether the pool's slices as they are, in one generation, have the content of the wanted ones: then nothing is written."""
+    """Whether the pool's slices as they are, in one generation, have the content of the wanted ones: then
+    nothing is written."""
     return len(set(map(generation_of, old))) == 1 and _content(old) == _content(new)
 
 

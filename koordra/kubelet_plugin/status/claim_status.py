@@ -3,14 +3,15 @@ GPU's memory limit.
 
     networkData   interface name, addresses and MAC in the pod
     Ready         True once the device is usable in the pod; False while its network is not attached yet
-    GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown if the host does not see it
+    GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown if the host does not
+                  see it
 
-    Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA;
-                  reasons: isolation/limiter/report.py. Cores are accounting only, as the message says
+    Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses
+                  CUDA; reasons: isolation/limiter/report.py. Cores are accounting only, as the message says
 
 Only these devices have entries: another GPU's status says nothing beyond its allocation. Entries of other
-drivers, and others' conditions on ours, stay as they are: `nri/verify/api_reporter.py` writes conditions to the same
-entries (`Isolated`, `InterfacePresent`), from another process on the node.
+drivers, and others' conditions on ours, stay as they are: `nri/verify/api_reporter.py` writes conditions to
+the same entries (`Isolated`, `InterfacePresent`), from another process on the node.
 
 The write is a read and a conditional merge patch of that list alone (verbs: `resourceclaims/status` patch
 and, for this driver's name, `resourceclaims/driver` `associated-node:patch`). An update of the whole object
@@ -121,7 +122,8 @@ def _condition(kind: str, status: bool | None, reason: str, message: str) -> Obj
 
 
 def merged(existing: Iterable[Object], wanted: Iterable[Object], *, pool: str, now: str) -> list[Object]:
-    """The list with our entries of this pool replaced. Of one that is no longer wanted others' conditions stay, if it has any."""
+    """The list with our entries of this pool replaced. Of one that is no longer wanted others' conditions
+    stay, if it has any."""
     found = {device_key(entry): entry for entry in existing}
     entries = {device_key(entry): entry for entry in wanted}
     for key, entry in list(found.items()):

@@ -56,7 +56,8 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 
 def _values(machine: Machine) -> dict[str, str]:
-    """Every label that may be written, with an empty value for what is not known; all are empty for a node without cards."""
+    """Every label that may be written, with an empty value for what is not known; all are empty for a node
+    without cards."""
     cards = [gpu for gpu in machine.gpus if gpu.certain]
     product = _same(gpu.product_name for gpu in cards)
     memory = _same(gpu.memory_bytes and gpu.memory_bytes // MIB for gpu in cards)

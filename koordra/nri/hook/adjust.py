@@ -130,7 +130,8 @@ def decide(
         )
     env = granted_env(container, grants)
     if not exempt:
-        # The runtime class of a pod that Koordinator's scheduler placed is NVIDIA's, which brings the driver's libraries.
+        # The runtime class of a pod that Koordinator's scheduler placed is NVIDIA's, which brings the
+        # driver's libraries.
         env[VISIBLE_DEVICES] = (",".join(grants.uuids) if annotated else "") or NOTHING_VISIBLE
     _refuse_repeated(container, env, grants)
     rlimits = (MEMLOCK,) if grants.memlock and MEMLOCK not in container.rlimits else ()

@@ -1,20 +1,22 @@
 """What a container's cgroup gets by the devices that it holds: a cpuset near its GPUs, limits of its NICs.
 
-**Cpuset**, if a claim asks for it (GpuConfig `numaAffinity`): the kubelet plugin records, with each device, the NUMA node
-and its processors; a device whose claim asks carries the variable KOORDRA_NUMA_AFFINITY. The container gets the processors
-of all NUMA nodes of its GPUs, restricted to those online and to the cpuset of the kubelet's CPU manager, if it set one. If
-nothing is left, the kubelet's cpuset stays: it has reserved processors for other containers too. Memory follows the
-processors.
+**Cpuset**, if a claim asks for it (GpuConfig `numaAffinity`): the kubelet plugin records, with each device,
+the NUMA node and its processors; a device whose claim asks carries the variable KOORDRA_NUMA_AFFINITY. The
+container gets the processors of all NUMA nodes of its GPUs, restricted to those online and to the cpuset of
+the kubelet's CPU manager, if it set one. If nothing is left, the kubelet's cpuset stays: it has reserved
+processors for other containers too. Memory follows the processors.
 
-**rdma.max** (cgroup version 2), if the operator sets limits: a NIC's handles and objects (queue pairs, memory regions) are
-few and shared by all its users, and the device file does not limit them. If the node has the controller, every container
-that holds RDMA devices gets one line per device of the node:
+**rdma.max** (cgroup version 2), if the operator sets limits: a NIC's handles and objects (queue pairs, memory
+regions) are few and shared by all its users, and the device file does not limit them. If the node has the
+controller, every container that holds RDMA devices gets one line per device of the node:
 
     mlx5_0 hca_handle=64 hca_object=16384        a device that it holds
-    mlx5_1 hca_handle=0 hca_object=0             every other: nothing can be opened, even by a leaked descriptor
+    mlx5_1 hca_handle=0 hca_object=0             every other: nothing can be opened, even by a leaked
+                                                 descriptor
 
-The runtime must write the file line by line (runc 1.2; older ones write it whole, and the kernel takes one line a write),
-so limits are off by default. Cgroup version 1 has the controller too, but NRI has no field for it.
+The runtime must write the file line by line (runc 1.2; older ones write it whole, and the kernel takes one
+line a write), so limits are off by default. Cgroup version 1 has the controller too, but NRI has no field for
+it.
 """
 
 from __future__ import annotations

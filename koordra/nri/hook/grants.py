@@ -90,7 +90,8 @@ def claim_markers(container: Container) -> tuple[str, ...]:
 def grants_of(
     container: Container, *, claims: Mapping[str, PreparedClaim], unreadable: Mapping[str, str]
 ) -> Grants:
-    """The grants that the container's markers prove. `claims` and `unreadable` (why) are by claim marker. Raises Refusal."""
+    """The grants that the container's markers prove. `claims` and `unreadable` (why) are by claim marker.
+    Raises Refusal."""
     env = [(name, value) for name, value in container.env if name.startswith(MARKER_PREFIX)]
     variables = dict.fromkeys(name for name, _ in env)
     held: dict[str, list[tuple[int, Grant]]] = {}
@@ -152,7 +153,8 @@ def check_network(
 
 
 def granted_env(container: Container, grants: Grants) -> dict[str, str]:
-    """The variables of the held devices, joined and pinned, and the markers without their nonce. Raises Refusal."""
+    """The variables of the held devices, joined and pinned, and the markers without their nonce. Raises
+    Refusal."""
     env = dict.fromkeys(grants.markers, GRANTED)
     lists: dict[str, list[str]] = {}
     for grant in grants.held:

@@ -39,8 +39,8 @@ log = get_logger(__name__)
 
 
 class SandboxNetworks(Protocol):
-    """Attaches and detaches the NICs of pods: `koordra nri --pod-network` supplies what does it. Both raise KoordraError;
-    `detach` may be called several times."""
+    """Attaches and detaches the NICs of pods: `koordra nri --pod-network` supplies what does it. Both raise
+    KoordraError; `detach` may be called several times."""
 
     def attach(self, sandbox: Sandbox, /) -> None: ...
 
@@ -152,8 +152,8 @@ class Hook(Plugin):
     def stop_pod_sandbox(
         self, request: nri_pb2.StopPodSandboxRequest | nri_pb2.RemovePodSandboxRequest, _call: Call
     ) -> None:
-        """Never raises, since a sandbox must always be able to end: Unprepare retries, and the kernel returns NICs of a
-        namespace that ends."""
+        """Never raises, since a sandbox must always be able to end: Unprepare retries, and the kernel returns
+        NICs of a namespace that ends."""
         pod = request.pod
         if self.networks is not None:
             try:

@@ -18,12 +18,13 @@ The kernel enforces the device cgroup; a mount of `/` alone makes no device usab
 denies "rw" only: the runtimes' default lists allow "m" (mknod) with wildcards, and may not accept exceptions
 to those.
 
-**Other plugins** (`validate`). From NRI 0.10 on a plugin may check the sum of all adjustments before they are applied, and reject
-it. The rules are the same, on the resulting container: device nodes and rules that open a GPU or NIC it does not hold, mounts
-that bring one, CDI devices of GPUs and NICs, and variables that koordra pins and another plugin has set. The message names the
-plugin, so that the operator knows which one to configure. If a validating plugin is too slow, or dies, the creation fails:
-validation closes the gap that adjustment alone leaves open. It also costs one more request per container, so the operator
-enables it (`--validate`).
+**Other plugins** (`validate`). From NRI 0.10 on a plugin may check the sum of all adjustments before they are
+applied, and reject it. The rules are the same, on the resulting container: device nodes and rules that open a
+GPU or NIC it does not hold, mounts that bring one, CDI devices of GPUs and NICs, and variables that koordra
+pins and another plugin has set. The message names the plugin, so that the operator knows which one to
+configure. If a validating plugin is too slow, or dies, the creation fails: validation closes the gap that
+adjustment alone leaves open. It also costs one more request per container, so the operator enables it
+(`--validate`).
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
 
 
 def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
-    """Whether a path below koordra's state is mounted by the CDI edits of a held claim: what the claim itself has there, or an
-    isolation backend has in a folder of its own for it; limits never writable."""
+    """Whether a path below koordra's state is mounted by the CDI edits of a held claim: what the claim itself
+    has there, or an isolation backend has in a folder of its own for it; limits never writable."""
     match parts:
         case ["limiter", "library", *_]:
             return read_only and bool(claims)
@@ -264,8 +265,8 @@ def validate(
     guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
 ) -> None:
-    """Raises Refusal where the adjustment is rejected. `name` is that of this plugin, `grants` what the container
-    holds."""
+    """Raises Refusal where the adjustment is rejected. `name` is that of this plugin, `grants` what the
+    container holds."""
     owners = request.owners.owners.get(request.container.id, nri_pb2.FieldOwners())
     for device in request.adjust.CDI_devices:
         owner = _owner(owners, CDI_DEVICES, device.name)

@@ -1,4 +1,5 @@
-"""What a runtime can announce to a plugin, which of it an older runtime knows, and the plugin that handles it.
+"""What a runtime can announce to a plugin, which of it an older runtime knows, and the plugin that handles
+it.
 
 Four things depend on the version of the runtime's NRI. A bit of the event mask that the runtime does not know
 makes it reject the plugin, so the mask is cut to what it knows: events up to 11 before NRI 0.10, up to 14
@@ -84,8 +85,8 @@ class Plugin:
     once.
 
     One method per event, named after it (`create_container`, `stop_pod_sandbox`, ...; see
-    EVENT_METHODS), takes (request, call) and returns the response message, or None where nothing is to be changed. Only those that a subclass
-    defines are subscribed to.
+    EVENT_METHODS), takes (request, call) and returns the response message, or None where nothing is to be
+    changed. Only those that a subclass defines are subscribed to.
     """
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:

@@ -1,6 +1,7 @@
 """The running containers of this node, read from the runtime's bundles and the kernel.
 
-    <bundles>/<container id>/config.json      the OCI spec that was given to runc: variables, nodes, mounts, device rules
+    <bundles>/<container id>/config.json      the OCI spec that was given to runc: variables, nodes, mounts,
+                                              device rules
     <bundles>/<container id>/init.pid         the container's first process
     <cgroups>/devices/<its cgroup>/devices.list    what the kernel lets it open (cgroup version 1)
     <proc>/<pid>/net/dev                      the network interfaces of its pod
@@ -71,8 +72,8 @@ class Bundles:
                 yield self._running(bundle, container)
 
     def since(self, container_id: str) -> float | None:
-        """When the container was made (Unix time); None once its bundle is gone, which the runtime removes before it forgets the
-        container."""
+        """When the container was made (Unix time); None once its bundle is gone, which the runtime removes
+        before it forgets the container."""
         try:
             return (self.folder / container_id / "config.json").stat().st_mtime
         except OSError:

@@ -14,7 +14,8 @@ hook's decisions are verified afterwards. The kinds of drift, and their severity
     NotLimited      the limiter of its claim says that it does not enforce
     LimitMissing    locked memory is still limited, though its RDMA device needs it
     NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
-    Unverified      it is not in the ledger, and the record of its claim cannot be read: its grants are unknown
+    Unverified      it is not in the ledger, and the record of its claim cannot be read: its grants are
+                    unknown
 
 A breach is reported to the API and may lead to eviction. A lack is reported too and never leads to eviction:
 the container has nothing that is not its own, and its successor may lack the same. The rest is counted and
@@ -72,8 +73,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A difference, and the container that has it. `predates_hook`: it is older than koordra's first hook on this
-    node."""
+    """A difference, and the container that has it. `predates_hook`: it is older than koordra's first hook on
+    this node."""
 
     container: Container
     drift: Drift

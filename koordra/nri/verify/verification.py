@@ -128,8 +128,8 @@ class Verification:
 
     def _verify(self, running: Running, guarded: DeviceGuard | None) -> tuple[Finding, ...]:
         """The differences of one container; none if it ended meanwhile, since the ledger may have dropped it
-        first. A container that cannot be verified, whatever its tenant did, does not stop the others, and its earlier findings
-        stay."""
+        first. A container that cannot be verified, whatever its tenant did, does not stop the others, and its
+        earlier findings stay."""
         try:
             found = drift_of(running, self._expected(running, guarded))
             if any(drift.kind in LACKS for drift in found):

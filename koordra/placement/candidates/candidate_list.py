@@ -1,18 +1,20 @@
 """The nodes for one request class, best first, of which only those are searched that could be the best.
 
-A candidate is a state (or a node, where states are not alike to the class) with its value: what the claim pays, then what the
-cluster pays, then the first node's name. The value is a lower bound until the search has worked it out:
+A candidate is a state (or a node, where states are not alike to the class) with its value: what the claim
+pays, then what the cluster pays, then the first node's name. The value is a lower bound until the search has
+worked it out:
 
     bounds, a heap      not searched yet, or searched up to a ceiling
     exact, a heap       searched: the value is what it costs
 
-The least bound is searched, with the best exact value as its ceiling, until the least exact value is below all bounds. What
-changed since the list was read last is all that is looked at. Nodes to be left out change nothing in the list: the candidate
-stands under the name of its next node for as long as that question is asked.
+The least bound is searched, with the best exact value as its ceiling, until the least exact value is below
+all bounds. What changed since the list was read last is all that is looked at. Nodes to be left out change
+nothing in the list: the candidate stands under the name of its next node for as long as that question is
+asked.
 
-What the search said (`Result`) is kept without the names of node and claims, and never goes stale: a node that changes enters another
-state. It is a cost with the devices by position, or a proof that nothing fits, or, where the search was told how much a placement may
-cost (its ceiling), a bound: no placement costs less.
+What the search said (`Result`) is kept without the names of node and claims, and never goes stale: a node
+that changes enters another state. It is a cost with the devices by position, or a proof that nothing fits,
+or, where the search was told how much a placement may cost (its ceiling), a bound: no placement costs less.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Candidate(NamedTuple):
 Entry = tuple[int, int, str, int, Candidate]
 
 Search = Callable[[str, Candidate, "Entry | None"], Candidate | None]
-"""(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the class."""
+"""(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the
+class."""
 
 FirstLook = Callable[[Unit, NodeInfo], Candidate | None]
 """(unit, its first node) -> what can be said without a search."""
@@ -179,8 +182,9 @@ Where = DeviceState | tuple[NodeInfo, int]
 
 
 class Result(NamedTuple):
-    """`cost` None: nothing fits, or (`bound`) nothing that costs less than that. `placed` are the claims of who asked first. `epoch` is
-    that of the table by which devices were chosen, and by which the bound was worked out."""
+    """`cost` None: nothing fits, or (`bound`) nothing that costs less than that. `placed` are the claims of
+    who asked first. `epoch` is that of the table by which devices were chosen, and by which the bound was
+    worked out."""
 
     cost: CostPair | None = None
     placed: tuple[Placed, ...] = ()

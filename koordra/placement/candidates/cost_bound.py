@@ -1,16 +1,20 @@
-"""What a group costs at least on the nodes of a state, without a search: what orders the nodes that were not searched yet.
+"""What a group costs at least on the nodes of a state, without a search: what orders the nodes that were not
+searched yet.
 
-Per request class and NodeClass, worked out once: which devices each request could have if nothing were in use (`eligibility`), how
-much of a GPU it takes at most, and the least distance of a GPU to a NIC. Per state then
+Per request class and NodeClass, worked out once: which devices each request could have if nothing were in use
+(`eligibility`), how much of a GPU it takes at most, and the least distance of a GPU to a NIC. Per state then
 
-    no device that a request could have is free      the group does not fit, and no search is needed to know that
-    nearness                                         GPUs that are needed, times the least distance: those asked for, or, of
-                                                     shares, as many of the emptiest as have room for the amounts together
+    no device that a request could have is free      the group does not fit, and no search is needed to know
+                                                     that
+    nearness                                         GPUs that are needed, times the least distance: those
+                                                     asked for, or, of shares, as many of the emptiest as have
+                                                     room for the amounts together
     compactness                                      groups that so many GPUs are spread over at least
-    leftover of the node                             what its GPUs leave now, less the most that the group can take
+    leftover of the node                             what its GPUs leave now, less the most that the group can
+                                                     take
 
-Everything else counts as nothing, so the bound is never above the cost. Where a class's devices cannot be told (pools with devices
-elsewhere, selectors that read identities), it is zero.
+Everything else counts as nothing, so the bound is never above the cost. Where a class's devices cannot be
+told (pools with devices elsewhere, selectors that read identities), it is zero.
 """
 
 from __future__ import annotations
@@ -47,9 +51,9 @@ _Number = TypeVar("_Number", int, Decimal)
 
 
 class _Request(NamedTuple):
-    """One request on a NodeClass. `devices` could serve it, with what it takes of each, and `certain`ly one of them is free if it is
-    served; `of_nics`: it gets NICs alone. `taken`: millionths of GPUs that it takes at most; `gpus`: how many it needs at least, of
-    which it has `shares` that take `amounts` together."""
+    """One request on a NodeClass. `devices` could serve it, with what it takes of each, and `certain`ly one
+    of them is free if it is served; `of_nics`: it gets NICs alone. `taken`: millionths of GPUs that it takes
+    at most; `gpus`: how many it needs at least, of which it has `shares` that take `amounts` together."""
 
     devices: tuple[tuple[int, Amounts], ...]
     certain: bool
@@ -61,8 +65,9 @@ class _Request(NamedTuple):
 
 
 class _OnClass(NamedTuple):
-    """`taken`: millionths of GPUs that the group takes at most. `fewest`: GPUs that it needs at least, each of which costs `distance`;
-    so many of them cost `together` by their number. `amounts`: by capacity, what its shares of GPUs take at least."""
+    """`taken`: millionths of GPUs that the group takes at most. `fewest`: GPUs that it needs at least, each
+    of which costs `distance`; so many of them cost `together` by their number. `amounts`: by capacity, what
+    its shares of GPUs take at least."""
 
     requests: tuple[_Request, ...]
     taken: int
@@ -196,7 +201,8 @@ class CostBound:
 
 
 def _gpus_needed(of: _OnClass, on: _On) -> int:
-    """How many different GPUs the group needs, at least: the emptiest have to have room for all of a capacity."""
+    """How many different GPUs the group needs, at least: the emptiest have to have room for all of a
+    capacity."""
     needed = of.fewest
     for name, amount in of.amounts.items():
         rooms = [
@@ -209,7 +215,8 @@ def _gpus_needed(of: _OnClass, on: _On) -> int:
 
 
 def _spread(devices: Sequence[PublishedDevice], gpus: Iterable[int], number: int) -> int:
-    """Switch groups, roots and NUMA nodes that so many of the GPUs are spread over at least, as the cost weighs them."""
+    """Switch groups, roots and NUMA nodes that so many of the GPUs are spread over at least, as the cost
+    weighs them."""
     total = 0
     for attribute, weight in COMPACT:
         groups = Counter(devices[gpu].plain.get(attribute) for gpu in gpus)

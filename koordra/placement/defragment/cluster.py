@@ -4,9 +4,10 @@
                   ▲                                                                  │ `decide` for each, the largest first
                   └───── a unit for which the engine finds no place stays ◀──────────┴─▶ where it goes
 
-Claims of one pod move together; claims that pods share move with all of them; a claim that no pod uses moves for itself. A unit
-that has an adminAccess result, or devices on several nodes, stays where it is. Free amounts are all that `moves` looks at, so what
-it excludes is excluded; selectors, constraints and predicates are the engine's word.
+Claims of one pod move together; claims that pods share move with all of them; a claim that no pod uses moves
+for itself. A unit that has an adminAccess result, or devices on several nodes, stays where it is. Free
+amounts are all that `moves` looks at, so what it excludes is excluded; selectors, constraints and predicates
+are the engine's word.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ class _Cluster:
 
 
 def _decided(cluster: _Cluster, found: Freed, evicted: list[_Unit]) -> tuple[dict[str, str], _Unit | None]:
-    """Where each unit goes as the engine decides it, the largest first; or the one for which it finds no place. What is decided is
-    assumed."""
+    """Where each unit goes as the engine decides it, the largest first; or the one for which it finds no
+    place. What is decided is assumed."""
     engine, site = cluster.engine, cluster.devices[found.site.node]
     freed = [
         DeviceResult("freed", device)
@@ -212,8 +213,9 @@ def _read(key: str, claim: Mapping[str, Any]) -> ResourceClaim | None:
 def _held(
     allocations: Sequence[Allocation], devices: Sequence[NodeDevices], at: Mapping[Any, int]
 ) -> Pod | None:
-    """The devices of one unit; None if it holds none of these nodes' GPUs and NICs, or cannot move: administrators look at devices
-    where they are, and a MIG slice frees no GPU, and nothing says where else it could go."""
+    """The devices of one unit; None if it holds none of these nodes' GPUs and NICs, or cannot move:
+    administrators look at devices where they are, and a MIG slice frees no GPU, and nothing says where else
+    it could go."""
     results = [one for allocation in allocations for one in allocation.results if one.device in at]
     nodes = {at[one.device] for one in results}
     if len(nodes) != 1 or any(one.admin_access for one in results):

@@ -1,7 +1,7 @@
 """Sites: sets of devices that would be a wanted shape, and the pods that use them.
 
-A site is k GPUs and j NICs of one node within one scope; emptying it evicts every pod that uses one of its devices. Sites of a node
-that evict the same pods and leave the same behind are one.
+A site is k GPUs and j NICs of one node within one scope; emptying it evicts every pod that uses one of its
+devices. Sites of a node that evict the same pods and leave the same behind are one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _MOST_CHOICES: Final = 2_000
 
 
 class Shape(NamedTuple):
-    """What should become free. `scope` is the widest level that may lie between its devices; SYS is the whole node."""
+    """What should become free. `scope` is the widest level that may lie between its devices; SYS is the whole
+    node."""
 
     gpus: int
     nics: int = 0
@@ -84,8 +85,8 @@ def _choices(
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Choices of devices; with too many of them only those on the devices with the fewest users.
 
-    NICs whose users all go with the GPUs come first: with one that costs more pods instead, the answer would be the same with
-    those pods as others.
+    NICs whose users all go with the GPUs come first: with one that costs more pods instead, the answer would
+    be the same with those pods as others.
     """
     if len(gpus) < shape.gpus or len(nics) < shape.nics:
         return

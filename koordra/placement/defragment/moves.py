@@ -1,19 +1,21 @@
-"""The fewest pods whose move frees a shape: k whole GPUs with j NICs under one switch, or on one node. Nothing is moved here, and
-whether the engine finds those places too is asked in `cluster`: free amounts alone, which this looks at, are the coarser view.
+"""The fewest pods whose move frees a shape: k whole GPUs with j NICs under one switch, or on one node.
+Nothing is moved here, and whether the engine finds those places too is asked in `cluster`: free amounts
+alone, which this looks at, are the coarser view.
 
-A *site* is k GPUs and j NICs of one scope; emptying it evicts every pod that uses one of them. All evicted pods must find a place
-on what is left, the site kept free. Sites are tried in the order of their number of pods, then of the GPU share that moves.
+A *site* is k GPUs and j NICs of one scope; emptying it evicts every pod that uses one of them. All evicted
+pods must find a place on what is left, the site kept free. Sites are tried in the order of their number of
+pods, then of the GPU share that moves.
 
     lower bound   no answer can have fewer moves than the emptiest site has pods
     direct        the first site in order whose pods all find a place: an upper bound
-    with others   for every smaller number: pods elsewhere may be moved as well to make room in a site with fewer pods; all sets of
-                  them on a small cluster
+    with others   for every smaller number: pods elsewhere may be moved as well to make room in a site with
+                  fewer pods; all sets of them on a small cluster
     proven        every smaller number of moves was excluded; otherwise `at_least` says how far that got
 
-Finding a place for the evicted is a search: largest first, over nodes in distinct states and GPUs with distinct free shares,
-with a budget of steps. Most sets that cannot do are seen by counting (`_suffice`): more pieces of a size than there is room for pieces
-of that size. Where a budget ended a branch the answer is not called proven. Budgets are counted, not timed, so that the answer is
-the same everywhere.
+Finding a place for the evicted is a search: largest first, over nodes in distinct states and GPUs with
+distinct free shares, with a budget of steps. Most sets that cannot do are seen by counting (`_suffice`): more
+pieces of a size than there is room for pieces of that size. Where a budget ended a branch the answer is not
+called proven. Budgets are counted, not timed, so that the answer is the same everywhere.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """`moves` free the site. `share` is the GPU (thousandths) that moves; `at_least` moves are needed for sure."""
+    """`moves` free the site. `share` is the GPU (thousandths) that moves; `at_least` moves are needed for
+    sure."""
 
     site: Site
     moves: tuple[Move, ...]
@@ -96,7 +99,8 @@ def defragment(
 
 
 def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
-    """The first site whose own pods find places, and the number of moves from which on that is not certain."""
+    """The first site whose own pods find places, and the number of moves from which on that is not
+    certain."""
     unsure = len(search.pods) + 1
     for site in sites:
         moves = search.rehoused(site, site.evicted)
@@ -153,7 +157,8 @@ class _Search:
             yield chosen
 
     def rehoused(self, site: Site, evicted: Sequence[int]) -> list[Move] | None:
-        """Places for the evicted with the site kept free; None where there are none, or none was found in time."""
+        """Places for the evicted with the site kept free; None where there are none, or none was found in
+        time."""
         signature = (site, frozenset(evicted))
         if signature in self._failed:
             return None
@@ -249,7 +254,8 @@ def _rooms(state: State) -> list[Room]:
 
 
 def _suffice(rooms: Mapping[Room, int], requests: Sequence[Request]) -> bool:
-    """Whether pods may have room, by counting: of every size, no more pieces than there are rooms of that size; False is certain.
+    """Whether pods may have room, by counting: of every size, no more pieces than there are rooms of that
+    size; False is certain.
 
     GPU shares, NIC shares, and sets of whole GPUs on one node are counted each for itself.
     """

@@ -1,11 +1,12 @@
 """A node's published devices as kind and state.
 
-A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape that their published
-places make, and how those in MIG mode may be cut (`mig/layout`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
-allocated claims hold (`Usage`), from taints on single devices, and from the pods' requests.
+A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape
+that their published places make, and how those in MIG mode may be cut (`mig/layout`). A MIG slice is a place
+of its card, a VF one of its port's functions. What is free follows from what the allocated claims hold
+(`Usage`), from taints on single devices, and from the pods' requests.
 
-The view is for ranking: it may be coarser than the search (selectors, constraints and counters are the search's business), never
-the last word.
+The view is for ranking: it may be coarser than the search (selectors, constraints and counters are the
+search's business), never the last word.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ ROOMY: Final = PLENTY, PLENTY
 
 
 class Place(NamedTuple):
-    """The card that a device takes from, thousandths of a GPU or percent of a NIC at most, and the place of a card that may be cut
-    (-1: none)."""
+    """The card that a device takes from, thousandths of a GPU or percent of a NIC at most, and the place of a
+    card that may be cut (-1: none)."""
 
     is_gpu: bool
     card: int
@@ -50,8 +51,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeDevices:
-    """The devices of a node's pools. `memory` is a GPU's; `parts` says of every device of GPUs and NICs where it takes what it takes;
-    `unusable` are those that a taint keeps from everybody."""
+    """The devices of a node's pools. `memory` is a GPU's; `parts` says of every device of GPUs and NICs where
+    it takes what it takes; `unusable` are those that a taint keeps from everybody."""
 
     kind: Kind
     gpus: tuple[DeviceID, ...]
@@ -170,7 +171,8 @@ def devices_of_pools(pools: Sequence[Pool]) -> NodeDevices:
 
 
 def _gpus(offered: Sequence[PublishedDevice]) -> list[PublishedDevice]:
-    """One device for each card, the card itself if it is given out as a whole, in the order in which cards are first named."""
+    """One device for each card, the card itself if it is given out as a whole, in the order in which cards
+    are first named."""
     found: dict[str, PublishedDevice] = {}
     for one in offered:
         kind = one.type
@@ -200,7 +202,8 @@ def _cuts(
 
 
 def _unusable(offered: Sequence[PublishedDevice]) -> frozenset[DeviceID]:
-    """Devices with taints of their own. Those that all of a type on the node have keep requests off the node."""
+    """Devices with taints of their own. Those that all of a type on the node have keep requests off the
+    node."""
     if not any(one.taints for one in offered):
         return frozenset()
     common: dict[str, set[Taint]] = {}

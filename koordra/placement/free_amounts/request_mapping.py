@@ -1,7 +1,7 @@
 """What a claim group asks for, as a request class.
 
-A request for a share becomes thousandths of the usual GPU of the cluster, one for a MIG slice the set of profiles that would serve it
-(`slices`). Of a firstAvailable list the first alternative counts.
+A request for a share becomes thousandths of the usual GPU of the cluster, one for a MIG slice the set of
+profiles that would serve it (`slices`). Of a firstAvailable list the first alternative counts.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ def request_of(
     memory: Decimal,
     profiles: Profiles = NO_PROFILES,
 ) -> Request | None:
-    """What a claim group asks for, by its first alternatives; None where counting devices does not describe it.
+    """What a claim group asks for, by its first alternatives; None where counting devices does not describe
+    it.
 
-    `memory` is the usual memory of a GPU, against which an amount becomes a share; `profiles` are those of cards that may be cut.
+    `memory` is the usual memory of a GPU, against which an amount becomes a share; `profiles` are those of
+    cards that may be cut.
     """
     gpus, milli, nics, percent = 0, 0, 0, 0
     slices: list[Slice] = []
@@ -78,7 +80,8 @@ def request_of(
 
 
 def counted(asked: Sequence[ResolvedClaim]) -> bool:
-    """Whether counts say all that is asked: no alternatives, of several GPUs every one whole, NICs that ask alike.
+    """Whether counts say all that is asked: no alternatives, of several GPUs every one whole, NICs that ask
+    alike.
 
     So do several slices, if there is no NIC to be near to.
     """

@@ -1,8 +1,8 @@
 """A node and a request as small values that many nodes and many pods share.
 
-A node is, for placement, its *kind* (model, number of GPUs, and the shape of the machine where that is known) and its
-*state*: free milli-cores, free MiB, the free share of each GPU in thousandths, the free percent of each NIC. Nodes of equal
-kind and state are interchangeable. A pod is its *request*.
+A node is, for placement, its *kind* (model, number of GPUs, and the shape of the machine where that is known)
+and its *state*: free milli-cores, free MiB, the free share of each GPU in thousandths, the free percent of
+each NIC. Nodes of equal kind and state are interchangeable. A pod is its *request*.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ FULL: Final = 100
 
 PLENTY: Final = 1 << 30
 _MOST: Final = Decimal(2 * PLENTY)
-"""More of anything counts as this: a pod may ask for any number, and costs of many nodes at once have 64 bits."""
+"""More of anything counts as this: a pod may ask for any number, and costs of many nodes at once have 64
+bits."""
 
 _MEBI: Final = 1 << 20
 
 
 class Request(NamedTuple):
-    """A request class: `gpus` GPUs, `milli` of each (only one GPU can be shared), `nics` NICs with `percent` of each.
+    """A request class: `gpus` GPUs, `milli` of each (only one GPU can be shared), `nics` NICs with `percent`
+    of each.
 
-    `models` are the GPU models allowed, sorted, empty for any. `slices` are parts of cut cards (MIG), sorted, beside or instead of GPUs.
+    `models` are the GPU models allowed, sorted, empty for any. `slices` are parts of cut cards (MIG), sorted,
+    beside or instead of GPUs.
     """
 
     cpu: int
@@ -64,7 +67,8 @@ class Kind(NamedTuple):
 class State(NamedTuple):
     """`kind` numbers the kinds of nodes.
 
-    `cuts` is what is taken of each GPU that may be cut (its layout's code), empty where none may; such a GPU has 0 in `gpus`.
+    `cuts` is what is taken of each GPU that may be cut (its layout's code), empty where none may; such a GPU
+    has 0 in `gpus`.
     """
 
     kind: int

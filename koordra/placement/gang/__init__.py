@@ -2,8 +2,9 @@
 
     from koordra.placement.gang import Gang, Member, place_gang
 
-Pure: the same gang and nodes in any order give the same answer, byte for byte. What a node says is the engine's word, kept with its
-request classes; what is gangs' own is how members are spread over the fabric. Every file imports only earlier ones:
+Pure: the same gang and nodes in any order give the same answer, byte for byte. What a node says is the
+engine's word, kept with its request classes; what is gangs' own is how members are spread over the fabric.
+Every file imports only earlier ones:
 
     types                what is asked and answered
     equivalence          members that ask the same, nodes that give one answer
@@ -11,7 +12,8 @@ request classes; what is gangs' own is how members are spread over the fabric. E
     node_search          one node is asked for devices
     device_table         tables of whole devices
     node_fit             what fits on one node, by tables or by search
-    topology/            where a gang may stand in the fabric, how many members go to which node, and whether fewer rails could do
+    topology/            where a gang may stand in the fabric, how many members go to which node, and whether
+                         fewer rails could do
     rank_assignment      who gets which rank, and what members are told
     place                the way from a gang to its answer
 """

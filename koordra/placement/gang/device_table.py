@@ -1,19 +1,26 @@
-"""Members that ask for whole devices: one table says what every node of one shape takes, whatever is in use there.
+"""Members that ask for whole devices: one table says what every node of one shape takes, whatever is in use
+there.
 
-A node of one *shape* publishes the same devices; what differs is which of them are free. Where each member takes whole devices only,
-a set of free devices is all that matters, and the best choice for k members is the cheapest of the sets that k members can share.
-So for a shape, and what a member asks, these are worked out once, as bits:
+A node of one *shape* publishes the same devices; what differs is which of them are free. Where each member
+takes whole devices only, a set of free devices is all that matters, and the best choice for k members is the
+cheapest of the sets that k members can share. So for a shape, and what a member asks, these are worked out
+once, as bits:
 
-    own         the sets that one member may have, each with the first way to give it to the member's requests, in that way's order
-    sets[k]     the sets that k members may have together, judged (`allocator.device_table`): one of `own` beside one of `sets[k - 1]`
+    own         the sets that one member may have, each with the first way to give it to the member's
+                requests, in that way's order
+    sets[k]     the sets that k members may have together, judged (`allocator.device_table`): one of `own`
+                beside one of `sets[k - 1]`
 
-Then a node with the devices `free` takes k members if a set of `sets[k]` lies in `free`, and its best one is looked up.
+Then a node with the devices `free` takes k members if a set of `sets[k]` lies in `free`, and its best one is
+looked up.
 
-This is the search's answer (`allocator/search`), device by device. Of choices that cost the same the search takes the first in the
-order of requests and devices; so does `divided`, which gives each member in turn the first of `own` that leaves a set for the others.
+This is the search's answer (`allocator/search`), device by device. Of choices that cost the same the search
+takes the first in the order of requests and devices; so does `divided`, which gives each member in turn the
+first of `own` that leaves a set for the others.
 
-`table_of` says None where a node's answer hangs on more than this: shares, lists of alternatives, constraints, demanded partitions,
-devices that compete for counters bit by bit, errors, or more sets than are worth a table. Then the search is asked.
+`table_of` says None where a node's answer hangs on more than this: shares, lists of alternatives,
+constraints, demanded partitions, devices that compete for counters bit by bit, errors, or more sets than are
+worth a table. Then the search is asked.
 """
 
 from __future__ import annotations
@@ -59,13 +66,16 @@ class Free(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberDeviceSets:
-    """Bit n is the device at position `devices[n]` of the node. `state`: the node as if nobody used its devices.
+    """Bit n is the device at position `devices[n]` of the node. `state`: the node as if nobody used its
+    devices.
 
     `gpus`       the cards (those that count as spare)
     `apart`      a member's steps above PXB, by its set
-    `shares`     what members have: (apart, number of GPUs). Where all have the same, nothing need be divided to know how good it is
+    `shares`     what members have: (apart, number of GPUs). Where all have the same, nothing need be divided
+                 to know how good it is
     `blocks`     by a device's position: whom nobody may take while that device is in use
-    `whole`      of each device that a member may take: the capacity that it takes all of (None: the device is not shared at all)
+    `whole`      of each device that a member may take: the capacity that it takes all of (None: the device is
+                 not shared at all)
     `preferred`  some scope may be relaxed, so that only what fits is known here
     `members`    the masks of `sets`
     """
@@ -87,7 +97,8 @@ class MemberDeviceSets:
         return self.sets[number].least(takeable=free.takeable, untouched=free.untouched)
 
     def divided(self, best: Masks, number: int) -> list[int]:
-        """The sets of the members, one after the other: each has the first that leaves the others a set of `sets`."""
+        """The sets of the members, one after the other: each has the first that leaves the others a set of
+        `sets`."""
         found = []
         wanted = {int(one) for one in best}
         for left in range(number - 1, -1, -1):
@@ -158,7 +169,8 @@ def table_of(
 
 
 def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, str | None] | None:
-    """The devices that a member may take, with the capacity that it takes all of; None where it may take less of one."""
+    """The devices that a member may take, with the capacity that it takes all of; None where it may take less
+    of one."""
     if any(pool.trouble or pool.others for pool in state.pools):
         return None
     found: dict[int, str | None] = {}
@@ -191,7 +203,8 @@ def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, 
 
 
 def _whole(state: NodeState, device: int, amounts: Mapping[str, Decimal]) -> str | None:
-    """A capacity of the shared device of which the demand leaves nothing; the number of sharers measures nothing."""
+    """A capacity of the shared device of which the demand leaves nothing; the number of sharers measures
+    nothing."""
     capacity = state.devices[device].device.capacity
     return next(
         (

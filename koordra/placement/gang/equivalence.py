@@ -1,16 +1,18 @@
-"""Members that ask the same are one class, nodes that give one answer are one kind: a node is asked for a class, and only the first node
-of a kind, by name, is asked.
+"""Members that ask the same are one class, nodes that give one answer are one kind: a node is asked for a
+class, and only the first node of a kind, by name, is asked.
 
-A class is everything that a node's answer depends on: the engine's request class of the member's claims and pods, the claims that
-the pods have already, and the nodes that are excluded. Inside a class members are ordered by their index, else by name. A kind is
+A class is everything that a node's answer depends on: the engine's request class of the member's claims and
+pods, the claims that the pods have already, and the nodes that are excluded. Inside a class members are
+ordered by their index, else by name. A kind is
 
-    where     the DeviceState: what the node publishes and what of it is taken (the node itself where selectors read identities)
+    where     the DeviceState: what the node publishes and what of it is taken (the node itself where
+              selectors read identities)
     room      CPU, memory, pods and the like: how many members they leave room for
     suits     which classes the engine's predicates admit
 
-The fewer kinds, the fewer questions. So what makes no difference to this gang makes no kind: room beyond what all its members could
-use, resources that none of them asks for, devices where the node is refused anyhow. Nodes of one NodeState are judged once, as far as
-pods read no labels or names.
+The fewer kinds, the fewer questions. So what makes no difference to this gang makes no kind: room beyond what
+all its members could use, resources that none of them asks for, devices where the node is refused anyhow.
+Nodes of one NodeState are judged once, as far as pods read no labels or names.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from koordra.placement.request.request_class import RequestClass, ResolvedGroup,
 from koordra.quantity import parse
 
 Requests = list[tuple[int, int, str]]
-"""Of a claim, in order: 0, how many devices and of which class; a last entry that is more than any request."""
+"""Of a claim, in order: 0, how many devices and of which class; a last entry that is more than any
+request."""
 
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 
@@ -45,7 +48,8 @@ _NUMBERS: Final = re.compile(r"([0-9]+)")
 class MemberClass:
     """`room` is what a member's pods ask of a node together.
 
-    `devices` is the request class that stands for what a member asks of devices: classes that differ in CPU alone share it.
+    `devices` is the request class that stands for what a member asks of devices: classes that differ in CPU
+    alone share it.
     """
 
     members: tuple[Member, ...]
@@ -83,8 +87,9 @@ def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
 
 
 def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests]], str]:
-    """What is asked, without names. Who asks for no devices comes first; claims with a configuration, which are bound to more, come
-    before those without, and claims for several kinds of devices before those for one."""
+    """What is asked, without names. Who asks for no devices comes first; claims with a configuration, which
+    are bound to more, come before those without, and claims for several kinds of devices before those for
+    one."""
     found = []
     for asked in resolved.asked:
         config = [entry.raw for entry in asked.claim.config]
@@ -115,8 +120,8 @@ Refusals = tuple[tuple[Reason, ...], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
-    """`info` is the first node of the kind; `where` None: no class asks for devices; `room` is what is free of what is asked
-    (None: not judged); `fixed`: a fixed member is there."""
+    """`info` is the first node of the kind; `where` None: no class asks for devices; `room` is what is free
+    of what is asked (None: not judged); `fixed`: a fixed member is there."""
 
     info: NodeInfo
     where: Where | None
@@ -127,7 +132,8 @@ class NodeKind:
 
 @dataclass(slots=True)
 class NodeKinds:
-    """`of` is the kind of every node, `all` are the kinds, `refusals` by node. `fixed`: nodes with fixed members."""
+    """`of` is the kind of every node, `all` are the kinds, `refusals` by node. `fixed`: nodes with fixed
+    members."""
 
     classes: Sequence[MemberClass]
     engine: Engine

@@ -1,13 +1,15 @@
-"""The form of a node's answer: an assignment for every member, which says what it is given and how well that lies together.
+"""The form of a node's answer: an assignment for every member, which says what it is given and how well that
+lies together.
 
     offers of the search ─▶ assignments by what members ask ─▶ assignments by class ─▶ allocations of one member on one node
 
-An assignment is of no member and of no node in particular: members that ask the same may swap theirs, and an assignment on one
-node is as good on each node of the kind, so devices are identified by position. Names are written into a member's allocations only
-by `offer_for`.
+An assignment is of no member and of no node in particular: members that ask the same may swap theirs, and an
+assignment on one node is as good on each node of the kind, so devices are identified by position. Names are
+written into a member's allocations only by `offer_for`.
 
-An assignment's steps above PXB say how far its worst GPU is from its NIC. What the search itself was charged (steps down in lists, scopes
-widened) is added to the whole answer, so that answers are compared by one number: `apart`.
+An assignment's steps above PXB say how far its worst GPU is from its NIC. What the search itself was charged
+(steps down in lists, scopes widened) is added to the whole answer, so that answers are compared by one
+number: `apart`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ Alike = Sequence[tuple[RequestClass, Sequence[ResolvedGroup]]]
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """One member's part of an answer: its devices, with the position of the claim that gets them; rails and types of its NICs, and whether it has them whole; its steps above PXB."""
+    """One member's part of an answer: its devices, with the position of the claim that gets them; rails and
+    types of its NICs, and whether it has them whole; its steps above PXB."""
 
     given: tuple[tuple[int, Placed], ...]
     rails: tuple[str, ...] = ()
@@ -57,8 +60,8 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A count that fits: its assignments by class, each class's in order of devices. As it is kept, they are by what members ask for
-    (`asks`)."""
+    """A count that fits: its assignments by class, each class's in order of devices. As it is kept, they are
+    by what members ask for (`asks`)."""
 
     assignments: tuple[tuple[MemberAssignment, ...], ...]
     apart: int
@@ -79,7 +82,8 @@ def fit_of(
     taken: Usage,
     widened: int = 0,
 ) -> Fit:
-    """The offers (of all members together, or one after the other) as assignments. `positions`: where on the node the offers' devices are."""
+    """The offers (of all members together, or one after the other) as assignments. `positions`: where on the
+    node the offers' devices are."""
     claims = iter([(offer, position) for offer in offers for position in range(len(offer.claims))])
     assignments: list[tuple[MemberAssignment, ...]] = []
     for _, members in alike:

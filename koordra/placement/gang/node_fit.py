@@ -2,15 +2,18 @@
 
     kinds       nodes that give the same answers: one of them is asked (equivalence.py)
     counts      asked for from small to large
-    answers     kept with the engine's request classes, else from device tables, else searched for (node_search.py)
+    answers     kept with the engine's request classes, else from device tables, else searched for
+                (node_search.py)
 
-What does not fit is not asked for with more on top, for taking a member away never makes a placement impossible.
+What does not fit is not asked for with more on top, for taking a member away never makes a placement
+impossible.
 
     node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ sets of devices for every count
                                                                                          └▶ assignments, for the counts that are chosen
 
-A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts. Tables are kept with the
-request class, and so are the answers of a DeviceState: a node that did not change costs nothing.
+A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts.
+Tables are kept with the request class, and so are the answers of a DeviceState: a node that did not change
+costs nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ _MOST_KEPT: Final = 1 << 14
 
 @dataclass(slots=True)
 class NodeFit:
-    """Asks nodes for one gang. Not thread-safe. `asked`: questions to nodes that were not answered before; `unknown`: some answer is
-    not the last word, since a search ran out of budget, or there were too many counts."""
+    """Asks nodes for one gang. Not thread-safe. `asked`: questions to nodes that were not answered before;
+    `unknown`: some answer is not the last word, since a search ran out of budget, or there were too many
+    counts."""
 
     classes: Sequence[MemberClass]
     engine: Engine
@@ -107,7 +111,8 @@ class NodeFit:
         return fit
 
     def _alike_of(self, count: Count) -> Alike:
-        """How many members ask the same of devices. Classes may differ in nothing but CPU or in the nodes that are excluded."""
+        """How many members ask the same of devices. Classes may differ in nothing but CPU or in the nodes
+        that are excluded."""
         if count not in self._alike:
             found: dict[RequestClass, list[ResolvedGroup]] = {}
             for one, number in zip(self.classes, count, strict=True):
@@ -117,7 +122,8 @@ class NodeFit:
         return self._alike[count]
 
     def _answer(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> Fit | None:
-        """The answer that is kept with the first request class; one that was sought in vain is sought again with a larger budget."""
+        """The answer that is kept with the first request class; one that was sought in vain is sought again
+        with a larger budget."""
         kept = _kept(alike[0][0], "fits")
         key: Hashable = (kind.where, tuple((asks, len(own)) for asks, own in alike), rails)
         known: tuple[Fit | None, int] | None = kept.get(key)
@@ -201,7 +207,8 @@ class NodeFit:
 
 
 class TableAnswer(NamedTuple):
-    """What a table says of a node: how good it is (apart, spare) to give 1, 2, … members the best sets of what is free."""
+    """What a table says of a node: how good it is (apart, spare) to give 1, 2, … members the best sets of
+    what is free."""
 
     table: MemberDeviceSets
     free: Free

@@ -1,13 +1,14 @@
 """One node is asked for devices for several members at the same time.
 
-The word on devices is the engine's own: the claims of all the members are one question to the node (`Engine.search`), so two
-members never want the same device and neither is refused for a bad choice of the other.
+The word on devices is the engine's own: the claims of all the members are one question to the node
+(`Engine.search`), so two members never want the same device and neither is refused for a bad choice of the
+other.
 
-A search that runs out of budget is asked once more, one member after the other. What that finds is good; what it does not find is
-not known.
+A search that runs out of budget is asked once more, one member after the other. What that finds is good; what
+it does not find is not known.
 
-With a set of rails, a node is shown as if its NICs on other rails were not there. They are not forgotten: what refers to them
-by name still finds them among the others of the pool.
+With a set of rails, a node is shown as if its NICs on other rails were not there. They are not forgotten:
+what refers to them by name still finds them among the others of the pool.
 
 Preferred scopes of several members:
 
@@ -15,9 +16,9 @@ Preferred scopes of several members:
                                   └▶ does not: do they fit at all? ─▶ no: refused
                                                                    └▶ yes: the fewest levels wider in sum, then the next fewest, …
 
-The combinations are not tried in every order (that is exponential): members of a class are alike, so it is asked how many of them are
-how many levels wider. A few ways are tried; if none of them fits, what fitted without scopes is taken, counted as if all were at their
-widest.
+The combinations are not tried in every order (that is exponential): members of a class are alike, so it is
+asked how many of them are how many levels wider. A few ways are tried; if none of them fits, what fitted
+without scopes is taken, counted as if all were at their widest.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class NodeSearch:
     _pools: dict[tuple[str, Rails], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
 
     def search(self, info: NodeInfo, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
-        """The node's assignments for these members, on these rails; and whether a better answer is not known."""
+        """The node's assignments for these members, on these rails; and whether a better answer is not
+        known."""
         engine, members = self.engine, [member for _, own in alike for member in own]
         whole, taken = together(engine, members), engine.index.taken
         pools, positions = (None, None) if rails is None else self._on_rails(info, rails)
@@ -89,7 +91,8 @@ class NodeSearch:
     def ask(
         self, info: NodeInfo, resolved: ResolvedGroup, taken: Usage, pools: Sequence[Pool] | None = None
     ) -> NodeAnswer:
-        """The allocator's answer for these members on the node. `pools`: as if it had these, and no others."""
+        """The allocator's answer for these members on the node. `pools`: as if it had these, and no
+        others."""
         placement = Placement(
             resolved.asked,
             resolved.siblings,
@@ -100,7 +103,8 @@ class NodeSearch:
         return self.engine.search(resolved, info, taken, placement=placement, pools=pools)
 
     def _on_rails(self, info: NodeInfo, rails: Rails) -> tuple[list[Pool], tuple[int, ...]]:
-        """The node's pools without the NICs that are on other rails, and the positions on the node of the devices that are left."""
+        """The node's pools without the NICs that are on other rails, and the positions on the node of the
+        devices that are left."""
         found = self._pools.get((info.name, rails))
         if found is None:
             pools, positions, start = [], list[int](), 0
@@ -148,7 +152,8 @@ def _widened_least(
     *,
     most: int,
 ) -> tuple[Offer | None, int, bool]:
-    """The offer to members with Preferred scopes, how many levels wider they are, and whether a better one is not known.
+    """The offer to members with Preferred scopes, how many levels wider they are, and whether a better one is
+    not known.
 
     `ask` asks the node for claims, which are these ones with other scopes; `most`: ways that are tried.
     """
@@ -168,7 +173,8 @@ def _widened_least(
 
 
 def _ways(alike: Alike) -> list[tuple[int, ...]]:
-    """Levels wider by claim and joint, the fewest in sum first; members that ask alike in order of their steps."""
+    """Levels wider by claim and joint, the fewest in sum first; members that ask alike in order of their
+    steps."""
     levels = [
         ([range(len(relaxation_levels(joint))) for claim in own[0].asked for joint in claim.joints], len(own))
         for _, own in alike
@@ -190,7 +196,8 @@ def _ways(alike: Alike) -> list[tuple[int, ...]]:
 
 
 def _widened(asked: Sequence[ResolvedClaim], steps: Sequence[int]) -> list[ResolvedClaim]:
-    """The claims with every Preferred scope turned into the one that is so many levels wider, now Required."""
+    """The claims with every Preferred scope turned into the one that is so many levels wider, now
+    Required."""
     found, levels = [], iter(steps)
     for claim in asked:
         kept = [

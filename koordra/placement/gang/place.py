@@ -8,7 +8,8 @@
     node_fit       what each kind of node takes, by the engine's word
     distribution   the best counts, first without a word on rails
     rails          the same on fewer rails
-    answer         members get their assignments in order of the fabric, and ranks; or every member is told why not
+    answer         members get their assignments in order of the fabric, and ranks; or every member is told
+                   why not
 
 If the search ran out of budget somewhere and counting does not exclude a placement, the answer is Undecided.
 """
@@ -49,7 +50,8 @@ _MOST_NODES: Final = 24
 def place_gang(gang: Gang, engine: Engine, *, budget: int = 1) -> GangAnswer:
     """The best placement of the gang's members on the engine's nodes, or why there is none.
 
-    A larger `budget` searches longer before it says Undecided. Nothing is assumed: who writes the answer tells the index.
+    A larger `budget` searches longer before it says Undecided. Nothing is assumed: who writes the answer
+    tells the index.
     """
     engine.settle()
     missing = [text for member in gang.members for text in member.group.missing]
@@ -152,8 +154,9 @@ class _Placing:
         return _nothing(self.gang, most, text, reasons, cause=cause)
 
     def _reasons(self, one: MemberClass, at: int) -> list[Reason]:
-        """Why a member of the class is not on the nodes: nodes that say the same words are told once, and so is every kind. Only where
-        the node itself does not refuse, the allocator is asked for devices for one lone member."""
+        """Why a member of the class is not on the nodes: nodes that say the same words are told once, and so
+        is every kind. Only where the node itself does not refuse, the allocator is asked for devices for one
+        lone member."""
         fitting, kinds, found = self.fitting, self.fitting.kinds, list[Reason]()
         seen: set[Hashable] = set()
         lone = tuple(int(position == at) for position in range(len(fitting.classes)))

@@ -1,4 +1,5 @@
-"""Ranks: who gets which, and the rank map of a placed gang as every member's allocation tells it (`koordra.api.opaque.gang_member`)."""
+"""Ranks: who gets which, and the rank map of a placed gang as every member's allocation tells it
+(`koordra.api.opaque.gang_member`)."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ class _RankedMember(NamedTuple):
 
 
 def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
-    """Every member's rank: its index where all members have one of their own below their number, else free numbers along the
-    fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the ranks of those that ended).
+    """Every member's rank: its index where all members have one of their own below their number, else free
+    numbers along the fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the
+    ranks of those that ended).
 
     Members that stay keep their rank, also one that is not their index.
     """
@@ -40,9 +42,11 @@ def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed])
 def gang_members(
     gang: str, answer: GangPlaced, *, fixed: Sequence[Fixed] = (), hosts: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """For each claim that is allocated now (`namespace/name`) the entry for its allocation's `devices.config`.
+    """For each claim that is allocated now (`namespace/name`) the entry for its allocation's
+    `devices.config`.
 
-    `hosts`: by member key, the name under which other members reach the pod; members without one are told by their key's name.
+    `hosts`: by member key, the name under which other members reach the pod; members without one are told by
+    their key's name.
     """
     ranked = [
         _RankedMember(one.rank, one.key, one.node, _gpus(one.allocations.values())) for one in answer.members

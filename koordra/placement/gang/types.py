@@ -1,7 +1,9 @@
-"""What is asked of the placement of a gang, and what is answered. Frozen values over plain Kubernetes objects.
+"""What is asked of the placement of a gang, and what is answered. Frozen values over plain Kubernetes
+objects.
 
-A *member* is a pod with its claims; pods that share a claim that is still to be allocated are one member, since the claim has one
-node. A *fixed* member has its node already and stays there: one member is placed again beside the others, or a gang grows.
+A *member* is a pod with its claims; pods that share a claim that is still to be allocated are one member,
+since the claim has one node. A *fixed* member has its node already and stays there: one member is placed
+again beside the others, or a gang grows.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from koordra.placement.request.groups import Group
 class Member:
     """`key` is unique in the gang (usually the pod's `namespace/name`).
 
-    `group`     the pods and those of their claims that are to be allocated now, as the engine is asked for them
-    `index`     the position that the workload fixed (completion index); members get places in the order of the fabric by it
+    `group`     the pods and those of their claims that are to be allocated now, as the engine is asked for
+                them
+    `index`     the position that the workload fixed (completion index); members get places in the order of
+                the fabric by it
     `excluded`  nodes that must not be used for this member, and why
     """
 
@@ -32,7 +36,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A member that is placed already. `claims` are its allocated claims: their NICs say which rails the gang is on."""
+    """A member that is placed already. `claims` are its allocated claims: their NICs say which rails the gang
+    is on."""
 
     key: str
     node: str
@@ -43,8 +48,8 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`minimum` counts fixed members too; the most that is wanted is all members. `required` names a level of the fabric (or one
-    of its node labels): all members, the fixed ones too, are in one domain of it."""
+    """`minimum` counts fixed members too; the most that is wanted is all members. `required` names a level of
+    the fabric (or one of its node labels): all members, the fixed ones too, are in one domain of it."""
 
     name: str
     members: Sequence[Member]
@@ -55,10 +60,12 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class GangScore:
-    """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See topology/packing.py.
+    """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See
+    topology/packing.py.
 
-    `apart`    steps above PXB of the worst pair of GPU and NIC, summed over the new members (PHB 1, NODE 2, SYS 3);
-               a step down in a firstAvailable list counts 64, a level by which a Preferred scope is widened 1024
+    `apart`    steps above PXB of the worst pair of GPU and NIC, summed over the new members (PHB 1, NODE 2,
+               SYS 3); a step down in a firstAvailable list counts 64, a level by which a Preferred scope is
+               widened 1024
     `domains`  per level that tells nodes apart, widest first: its name and the number of domains used
     `opened`   blocks and NVLink domains that were untouched and now are used in part
     `nodes`    number of nodes
@@ -77,9 +84,11 @@ class GangScore:
 
 @dataclass(frozen=True, slots=True)
 class PlacedMember:
-    """`allocations` per claim (`namespace/name`): AllocationResults without allocationTimestamp, as `Plan.allocations` has them.
+    """`allocations` per claim (`namespace/name`): AllocationResults without allocationTimestamp, as
+    `Plan.allocations` has them.
 
-    `domains`: level -> name of the domain the node is in, narrow levels last. `rails`: of its NICs, by request order.
+    `domains`: level -> name of the domain the node is in, narrow levels last. `rails`: of its NICs, by
+    request order.
     """
 
     key: str
@@ -95,7 +104,8 @@ class PlacedMember:
 class GangPlaced:
     """`members` are those placed now, by rank; `left` were not placed (elastic gangs), in the order given.
 
-    `size` counts the fixed members too. `proven`: no better score exists; False where a part of the search ran out of budget.
+    `size` counts the fixed members too. `proven`: no better score exists; False where a part of the search
+    ran out of budget.
     """
 
     members: tuple[PlacedMember, ...]
@@ -121,7 +131,8 @@ class GangUnsatisfiable(GangUnplaced):
 
 
 class GangUndecided(GangUnplaced):
-    """The search ran out of budget before it found or excluded a placement; `most` is the most for which one was found."""
+    """The search ran out of budget before it found or excluded a placement; `most` is the most for which one
+    was found."""
 
     __slots__ = ()
 

@@ -1,3 +1,4 @@
-"""Cards that are cut into slices: `layout` says how a card may be cut and what a slice is, `profiles` which of its places would
-serve a request. What a cut card is worth, and which place to take, is the policy's (`policy/mig_placement`).
+"""Cards that are cut into slices: `layout` says how a card may be cut and what a slice is, `profiles` which
+of its places would serve a request. What a cut card is worth, and which place to take, is the policy's
+(`policy/mig_placement`).
 """

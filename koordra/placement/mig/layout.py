@@ -1,18 +1,22 @@
 """How a card may be cut, and every state it can come into, from what is published of it alone.
 
-A *layout* is what a card in MIG mode publishes: counters, and *places*, each with its profile and what it takes of the
-counters. What is taken of a card is a bit per place, and so a whole number, its *code*; places that nobody may have now (tainted)
-are bits above those. A *slice* is what a request takes of a card: one place of some profiles.
+A *layout* is what a card in MIG mode publishes: counters, and *places*, each with its profile and what it
+takes of the counters. What is taken of a card is a bit per place, and so a whole number, its *code*; places
+that nobody may have now (tainted) are bits above those. A *slice* is what a request takes of a card: one
+place of some profiles.
 
-Many codes have the same future: the same places can still be taken, with the same places after each of them. They are one
-*state* of the layout. A card of seven compute and eight memory slices has some 250 of them. They are numbered from the fullest
-to the empty card, so that what follows from a state has a smaller number, and a table over states can be filled in one go:
+Many codes have the same future: the same places can still be taken, with the same places after each of them.
+They are one *state* of the layout. A card of seven compute and eight memory slices has some 250 of them. They
+are numbered from the fullest to the empty card, so that what follows from a state has a smaller number, and a
+table over states can be filled in one go:
 
     possible[s]     places that can be taken, as bits
     after[s]        for each of them the state that follows
-    free[s]         the most that can still be given out, in thousandths of the card; 0 when nothing fits any more
+    free[s]         the most that can still be given out, in thousandths of the card; 0 when nothing fits any
+                    more
 
-A layout with too many states (parts that do not exclude each other) is not made; its card is then not counted.
+A layout with too many states (parts that do not exclude each other) is not made; its card is then not
+counted.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ class Place(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """One part of a cut card: any of the profiles will do; `milli` is the smallest of them, in thousandths of its card."""
+    """One part of a cut card: any of the profiles will do; `milli` is the smallest of them, in thousandths of
+    its card."""
 
     profiles: tuple[str, ...]
     milli: int
@@ -47,7 +52,8 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """Places of one sort of card, in the order in which they are published. Equal ones are interchangeable."""
+    """Places of one sort of card, in the order in which they are published. Equal ones are
+    interchangeable."""
 
     counters: Counts
     places: tuple[Place, ...]
@@ -123,7 +129,8 @@ def layout_of(counters: Counts, places: Sequence[Place]) -> Layout | None:
 
 
 def _left(layout: Layout, taken: int) -> Counts:
-    """What is left of the counters. Where more is taken than there is, no state is found, and nothing can be had."""
+    """What is left of the counters. Where more is taken than there is, no state is found, and nothing can be
+    had."""
     left = list(layout.counters)
     for at, place in enumerate(layout.places):
         if taken >> at & 1:

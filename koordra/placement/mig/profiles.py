@@ -1,12 +1,15 @@
-"""Cut cards as nodes publish them: layouts from MIG devices and their counters, and which profiles a request would take.
+"""Cut cards as nodes publish them: layouts from MIG devices and their counters, and which profiles a request
+would take.
 
-A card's places are its MIG devices in the order in which they are published; the counters that they take of are those of the card's
-counter set. Nothing but what is published is known of a card. One whose devices take of several sets or of none, or of counters that are not
-whole numbers, has no layout: its slices are then parts of a card, all of one size (`free_amounts/node_devices`).
+A card's places are its MIG devices in the order in which they are published; the counters that they take of
+are those of the card's counter set. Nothing but what is published is known of a card. One whose devices take
+of several sets or of none, or of counters that are not whole numbers, has no layout: its slices are then
+parts of a card, all of one size (`free_amounts/node_devices`).
 
-What a request would take is judged as the search judges it (`allocator.devices.eligibility`), on one device of every profile and model
-that the cluster has: selectors may name the profile, its memory or anything else, and so may an amount of memory. Which of the places of
-that profile it may have, where selectors name a place, is the search's to say.
+What a request would take is judged as the search judges it (`allocator.devices.eligibility`), on one device
+of every profile and model that the cluster has: selectors may name the profile, its memory or anything else,
+and so may an amount of memory. Which of the places of that profile it may have, where selectors name a place,
+is the search's to say.
 """
 
 from __future__ import annotations

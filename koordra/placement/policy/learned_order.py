@@ -1,16 +1,18 @@
 """What was learned of the workload, and what the cluster pays for a placement on a node by it.
 
-A cost has two parts. What a placement is worth to its claim comes first; where that is equal, what it does to the cluster decides:
-how much free GPU it makes useless to the claims that are to come (`policy.expected_waste`). The table for that was given, or is learned
-from the claims that arrive:
+A cost has two parts. What a placement is worth to its claim comes first; where that is equal, what it does to
+the cluster decides: how much free GPU it makes useless to the claims that are to come
+(`policy.expected_waste`). The table for that was given, or is learned from the claims that arrive:
 
     claims that arrive ──▶ counts by class ──▶ table, made anew whenever the count grew by a quarter: a new `epoch`
     table ──▶ `waste`: the cluster's part of a cost, in the search; `least`, `value`: of nodes, before and after their search
 
-A state of the index is turned into free amounts once (`NodeState.free`), by the devices of the first node of its class.
+A state of the index is turned into free amounts once (`NodeState.free`), by the devices of the first node of
+its class.
 
-Before 32 claims were counted there is no table: then the rest of the written cost decides. So it does for claims that ask for Binpack
-or Spread, and for those that counting devices does not describe. A claim is counted once.
+Before 32 claims were counted there is no table: then the rest of the written cost decides. So it does for
+claims that ask for Binpack or Spread, and for those that counting devices does not describe. A claim is
+counted once.
 """
 
 from __future__ import annotations
@@ -68,8 +70,9 @@ class Learned:
 class LearnedOrder:
     """Not thread-safe.
 
-    `epoch` goes up when the table is new, or cards are cut otherwise than before; what was ordered by the old one has to be ordered anew. `failed` is told of errors that
-    are not the cluster's: this is only a preference, and no defect of it may keep claims from being placed. Without it they are raised.
+    `epoch` goes up when the table is new, or cards are cut otherwise than before; what was ordered by the old
+    one has to be ordered anew. `failed` is told of errors that are not the cluster's: this is only a
+    preference, and no defect of it may keep claims from being placed. Without it they are raised.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class LearnedOrder:
         """What to keep."""
         return Learned(self.table, self.online.workload)
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
         """Take over what nodes publish."""
@@ -137,7 +140,8 @@ class LearnedOrder:
         return _LAST
 
     def free(self, info: NodeInfo) -> tuple[NodeDevices, State] | None:
-        """The node's devices and what is free of them; None where that cannot be told, so that the node is preferred last."""
+        """The node's devices and what is free of them; None where that cannot be told, so that the node is
+        preferred last."""
         state = info.state
         if state is not None and state.free is None:
             with self._only_a_preference("node_not_ranked", info.name):
@@ -151,7 +155,8 @@ class LearnedOrder:
         return devices_of_pools(info.pools if of is None else of.pools)
 
     def _taken(self, info: NodeInfo) -> Usage:
-        """What is taken on the node, of the devices that stand at the same places on the first node of its class."""
+        """What is taken on the node, of the devices that stand at the same places on the first node of its
+        class."""
         taken, of = self.index.taken, info.devices.node_class
         if of is None or all(map(is_, of.pools, info.pools)):
             return taken
@@ -168,7 +173,8 @@ class LearnedOrder:
         )
 
     def _measure(self) -> None:
-        """What requests are measured by: the usual memory of a GPU, profiles of cards that are cut, GPUs by model."""
+        """What requests are measured by: the usual memory of a GPU, profiles of cards that are cut, GPUs by
+        model."""
         memories, gpus = Counter[Decimal](), Counter[str]()
         profiles: dict[int, Profiles] = {}
         self._gpus = []
@@ -189,7 +195,7 @@ class LearnedOrder:
         self.online.capacity = dict(sorted(gpus.items()))
         self._requests.clear()
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- what is asked --------------------------------------------------------------------------------------
 
     @property
     def measures(self) -> bool:
@@ -197,8 +203,8 @@ class LearnedOrder:
         return bool(self._memory or self._profiles)
 
     def begin(self, resolved_groups: Iterable[tuple[ResolvedGroup, Iterable[str]]]) -> bool:
-        """Once, where nothing was counted yet and the nodes tell by what to measure: what is in use already is what was asked for until
-        now. With the uids of its claims. True when a table was made of it."""
+        """Once, where nothing was counted yet and the nodes tell by what to measure: what is in use already
+        is what was asked for until now. With the uids of its claims. True when a table was made of it."""
         if self._begun or not self.measures:
             return False
         self._begun = True
@@ -242,11 +248,13 @@ class LearnedOrder:
             self._counted_uids &= set(map(objects.identity, claims))
 
     def request(self, resolved: ResolvedGroup, memory: Decimal = _USUAL) -> Request | None:
-        """The group as a request class, shares measured by GPUs of this memory; None where counting devices does not describe it."""
+        """The group as a request class, shares measured by GPUs of this memory; None where counting devices
+        does not describe it."""
         return self._asked(resolved, memory)[0]
 
     def _asked(self, resolved: ResolvedGroup, memory: Decimal) -> tuple[Request | None, bool]:
-        """The same, and whether counting says all that is asked for, and the claims leave the choice of devices to the default policy."""
+        """The same, and whether counting says all that is asked for, and the claims leave the choice of
+        devices to the default policy."""
         of = resolved.request_class, memory or self._memory
         if of not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:

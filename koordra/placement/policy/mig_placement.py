@@ -1,17 +1,19 @@
 """What a cut card is worth to who comes, and which of its places a request should take.
 
-A state of a layout (`mig/layout`) has `free`, the most that can still be given out of it. How much of that is *usable* is expected
-from the mix of slices that the workload asks for: m is asked for in p_m of all cases, and counts size_m. It is the mean of two numbers.
+A state of a layout (`mig/layout`) has `free`, the most that can still be given out of it. How much of that is
+*usable* is expected from the mix of slices that the workload asks for: m is asked for in p_m of all cases,
+and counts size_m. It is the mean of two numbers.
 
-    alone      what one card would be filled with, if it met the requests in proportion to their counts, for thirty rounds, and each
-               took the place that leaves most:
+    alone      what one card would be filled with, if it met the requests in proportion to their counts, for
+               thirty rounds, and each took the place that leaves most:
                alone(s) <- sum_m p_m [m fits ? size_m + max over places (alone(s after the place)) : alone(s)],   from 0
     stacked    what could be had of it for one profile, if nothing else came any more:
                stacked(s) = sum_m p_m * size_m * (how often m fits into s)
 
-`alone` knows which slices go well together, and gives up the large ones too early, since a card is not alone: `stacked` keeps those
-placeable. On thirteen mixes of an H100, none of them the benchmark's (benchmarks/scale_mig.py), in % of the cards allocated at 100 %
-of arrivals and while slices come and go: `alone` 96.2 and 84.2, `stacked` 95.0 and 90.1, both 96.9 and 90.6; best fit 95.1 and 89.3.
+`alone` knows which slices go well together, and gives up the large ones too early, since a card is not alone:
+`stacked` keeps those placeable. On thirteen mixes of an H100, none of them the benchmark's
+(benchmarks/scale_mig.py), in % of the cards allocated at 100 % of arrivals and while slices come and go:
+`alone` 96.2 and 84.2, `stacked` 95.0 and 90.1, both 96.9 and 90.6; best fit 95.1 and 89.3.
 
 The hole of a state is what is free and not usable, and a request takes the place with the least
 
@@ -19,8 +21,8 @@ The hole of a state is what is free and not usable, and a request takes the plac
 
 which counts what it gets beyond that as lost, then the one that leaves least, then the first.
 
-A tenth of the mix is one slice of every profile that the card has, each alike, whatever was asked for: a quiet hour must not
-give up the large ones. Before anything was learned it is all of the mix.
+A tenth of the mix is one slice of every profile that the card has, each alike, whatever was asked for: a
+quiet hour must not give up the large ones. Before anything was learned it is all of the mix.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class Taken(NamedTuple):
-    """A place of a card: `loss` of usable GPU beside what was asked for, in thousandths of a milli-GPU; `left` free on the card.
+    """A place of a card: `loss` of usable GPU beside what was asked for, in thousandths of a milli-GPU;
+    `left` free on the card.
 
     `after` is what stays usable on it, in the unit of `loss`.
     """
@@ -91,7 +94,8 @@ class MigCardValues:
         )
 
     def _mix(self, layout: Layout) -> list[tuple[float, int, int]]:
-        """Parts of the mix, what is asked for, and the places that serve it, as bits; the parts sum up to one."""
+        """Parts of the mix, what is asked for, and the places that serve it, as bits; the parts sum up to
+        one."""
         empty = layout.states.possible[-1]
         asked: dict[int, float] = {}
         for one in self.slices:
@@ -131,7 +135,8 @@ def _usable(layout: Layout, mix: Sequence[tuple[float, int, int]]) -> list[int]:
 
 
 def _follows(layout: Layout, places: int) -> tuple[_Numbers, npt.NDArray[np.bool_]]:
-    """The states that may follow each one when a place of these is taken, in rows of equal length; whether there are any."""
+    """The states that may follow each one when a place of these is taken, in rows of equal length; whether
+    there are any."""
     rows = [[then for at, then in after.items() if places >> at & 1] for after in layout.states.after]
     width = max(1, *map(len, rows))
     table = [row + row[:1] * (width - len(row)) if row else [0] * width for row in rows]

@@ -1,12 +1,13 @@
 """Which GPU models a request may run on: knowledge about the workload, kept by name in the learned table.
 
-A request is kept off a model by what its selectors say of devices (judged by the allocator's own `eligibility`) and by what its pods
-say of nodes: selectors, required affinity, taints (judged by `allocator.predicates`). Only what lasts counts: labels, and taints
-that somebody has set; not cordons, a node that is not ready, the taints that Kubernetes sets itself, tainted devices, or what is in
-use. If some node with the model may serve, the model counts.
+A request is kept off a model by what its selectors say of devices (judged by the allocator's own
+`eligibility`) and by what its pods say of nodes: selectors, required affinity, taints (judged by
+`allocator.predicates`). Only what lasts counts: labels, and taints that somebody has set; not cordons, a node
+that is not ready, the taints that Kubernetes sets itself, tainted devices, or what is in use. If some node
+with the model may serve, the model counts.
 
-What reads attributes that tell nodes of one class apart (`NodeClasses.identities`), or fails, may be served: the search has the last
-word.
+What reads attributes that tell nodes of one class apart (`NodeClasses.identities`), or fails, may be served:
+the search has the last word.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _OF_KUBERNETES: Final = "node.kubernetes.io/"
 
 
 class RequestModels:
-    """Judgements by request and node class. `identities`: attributes whose values node classes do not keep."""
+    """Judgements by request and node class. `identities`: attributes whose values node classes do not
+    keep."""
 
     def __init__(self, features: Features, identities: set[str]) -> None:
         self._features, self._identities = features, identities
@@ -46,7 +48,8 @@ class RequestModels:
     def models(
         self, asked: Sequence[ResolvedClaim], pods: Sequence[Fields], nodes: Iterable[tuple[NodeInfo, str]]
     ) -> tuple[str, ...]:
-        """Of the models of the nodes' GPUs those that the claims may run on, sorted; empty where that is all of them, or none."""
+        """Of the models of the nodes' GPUs those that the claims may run on, sorted; empty where that is all
+        of them, or none."""
         there: set[str] = set()
         able: set[str] = set()
         for info, model in nodes:
@@ -63,7 +66,8 @@ class RequestModels:
         return () if able == there else tuple(sorted(able))
 
     def shipped(self, asked: Sequence[ResolvedClaim], nodes: Iterable[NodeInfo]) -> Sequence[ResolvedClaim]:
-        """The claims as if they named koordra's own classes, where a class of somebody else selects devices of one type."""
+        """The claims as if they named koordra's own classes, where a class of somebody else selects devices
+        of one type."""
         own = set(_CLASSES.values())
         if all(way.device_class.name in own for claim in asked for way in claim.alternatives):
             return asked

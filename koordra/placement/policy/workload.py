@@ -1,17 +1,20 @@
 """What a cluster is asked for: how often each request class came, and the target workload made from it.
 
-The counts are whole numbers. A workload that drifts forgets: when `count` passes `horizon`, all counts are halved, so that the
-last one or two horizons decide. The target workload is FGD's: classes by cores, share, number and models (memory is ignored),
-the most frequent first until they are 95 % of the pods.
+The counts are whole numbers. A workload that drifts forgets: when `count` passes `horizon`, all counts are
+halved, so that the last one or two horizons decide. The target workload is FGD's: classes by cores, share,
+number and models (memory is ignored), the most frequent first until they are 95 % of the pods.
 
-`expected` makes the table of the policy `koordra` from counts of classes (`koordra.simulation.learning` does it better, by replaying them).
+`expected` makes the table of the policy `koordra` from counts of classes (`koordra.simulation.learning` does
+it better, by replaying them).
 
 A GPU with r free meets the classes in proportion to their counts; the ones that fit take their share,
-for thirty rounds: h(r) <- sum_m p_m [fits ? h(r - s_m) : h(r)], from h(r) = r. Cores and memory per GPU, blocks and reserved
-models are plain sums over the counts, and so is the mix of slices, from which `mig_placement` tells what a cut card is worth. This takes a millisecond and is what a running cluster does as pods arrive (`Online`).
+for thirty rounds: h(r) <- sum_m p_m [fits ? h(r - s_m) : h(r)], from h(r) = r. Cores and memory per GPU,
+blocks and reserved models are plain sums over the counts, and so is the mix of slices, from which
+`mig_placement` tells what a cut card is worth. This takes a millisecond and is what a running cluster does as
+pods arrive (`Online`).
 
-Before a workload is known the table is empty and the policy is best fit; it may act on few pods, because with few the recursion
-mostly knows their own shares, and is made anew whenever the count has grown by a quarter.
+Before a workload is known the table is empty and the policy is best fit; it may act on few pods, because with
+few the recursion mostly knows their own shares, and is made anew whenever the count has grown by a quarter.
 """
 
 from __future__ import annotations
@@ -126,7 +129,8 @@ def _read(entry: Any) -> tuple[Request, int]:
 _ROUNDS_AT_ONCE = 30
 _FIRST_LOOK = 32
 _HORIZON = 1 << 15
-"""Arrivals after which old ones count half; a workload that changes is followed within one or two of these."""
+"""Arrivals after which old ones count half; a workload that changes is followed within one or two of
+these."""
 
 
 _Holes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

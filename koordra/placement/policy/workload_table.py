@@ -6,7 +6,8 @@
 `nics`         percent of a NIC per GPU, the same, for classes that want a NIC beside the GPU
 `blocks`       classes of several GPUs: number, milli-cores, models and part of the pods in millionths
 `reserved`     per model, thousandths of its GPUs that pods will ask for that may run nowhere else
-`slices`       sets of profiles of cut cards that are asked for, with their size and their part of the slices in millionths
+`slices`       sets of profiles of cut cards that are asked for, with their size and their part of the slices
+               in millionths
 `pods`         how many pods it was learned from
 
 It is written as a plain document (`to_document`), so that a controller can keep it and a person can read it.
@@ -60,7 +61,8 @@ class SliceDemand(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnedTable:
-    """What was learned; the default is what is assumed before anything was: no hole is lost, nothing is short."""
+    """What was learned; the default is what is assumed before anything was: no hole is lost, nothing is
+    short."""
 
     holes: tuple[int, ...] = (0,) * (STEPS + 1)
     cores: tuple[Demand, ...] = ()

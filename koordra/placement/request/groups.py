@@ -1,14 +1,14 @@
 """Which claims are planned together, in which order, and what their pods demand of a node.
 
 - The pending claims of one pod form a group: they are placed on one node or not at all.
-- Pods that share a pending claim are one group, since the claim has one node; if that does not fit, they are planned one
-  by one, and the first that fits pins the claim for the others.
-- A pod whose claim is not made yet (from its template) is not planned in part. A claim that a pod names and that is not
-  among the objects is somebody else's concern.
+- Pods that share a pending claim are one group, since the claim has one node; if that does not fit, they are
+  planned one by one, and the first that fits pins the claim for the others.
+- A pod whose claim is not made yet (from its template) is not planned in part. A claim that a pod names and
+  that is not among the objects is somebody else's concern.
 - A claim has at most 256 consumers. A pod that would be one more of a claim is left out of its group.
 - Claims of pods that have ended or are being deleted are left alone.
-- Pending claims that no pod refers to form one group (a what-if of several claims), except those marked Immediate, each
-  of which is planned for itself.
+- Pending claims that no pod refers to form one group (a what-if of several claims), except those marked
+  Immediate, each of which is planned for itself.
 
 Order: pod priority, then age, then name; claims without pods come last.
 """
@@ -29,7 +29,8 @@ MAX_CONSUMERS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`missing` names pod claims that do not exist yet; `allocated` are the pods' claims that are placed already."""
+    """`missing` names pod claims that do not exist yet; `allocated` are the pods' claims that are placed
+    already."""
 
     claims: tuple[ResourceClaim, ...]
     pods: tuple[Fields, ...] = field(default=(), hash=False)
@@ -54,7 +55,8 @@ Urgency = tuple[int, str, str]
 def groups_of(
     claims: Mapping[str, ResourceClaim], pods: Iterable[Fields], allocated: Container[str]
 ) -> list[Group]:
-    """All groups of pending claims (by key), in planning order. `allocated` are the keys of claims placed already."""
+    """All groups of pending claims (by key), in planning order. `allocated` are the keys of claims placed
+    already."""
     users = [pod for pod in pods if _pending_of(pod, claims)]
     waiting = sorted(
         (pod for pod in users if not objects.pod_is_finished(pod) and not objects.is_deleting(pod)),
@@ -96,7 +98,8 @@ def group_of(pods: Sequence[Fields], claims: Mapping[str, ResourceClaim], alloca
 
 
 def one_too_many(group: Group, consumers: Mapping[str, set[str]]) -> dict[str, str]:
-    """Pods of the group that some claim has no place for, with that claim; earlier pods of the group come first."""
+    """Pods of the group that some claim has no place for, with that claim; earlier pods of the group come
+    first."""
     named = {key for pod in group.pods for key in claim_keys(pod)}
     now = {key: set(consumers[key]) for key in named if key in consumers}
     late = {}
@@ -117,7 +120,8 @@ def identity_of(pod: Fields) -> str:
 
 
 def claim_keys(pod: Fields) -> list[str]:
-    """The pod's claims by `namespace/name`, in the pod's order, each once: several entries of a pod may name one claim."""
+    """The pod's claims by `namespace/name`, in the pod's order, each once: several entries of a pod may name
+    one claim."""
     called = dict.fromkeys(filter(None, objects.pod_claim_names(pod).values()))
     return [f"{objects.namespace(pod)}/{name}" for name in called]
 

@@ -1,10 +1,11 @@
 """What a group of claims asks, without names and uids: claims of one template are one request class.
 
-A class holds everything that a node's answer depends on: what the claims say, which of them pods use together, and what the
-predicates read of the pods. Answers are kept by class (`results`, by DeviceState) and so is the order of nodes (`candidates`).
+A class holds everything that a node's answer depends on: what the claims say, which of them pods use
+together, and what the predicates read of the pods. Answers are kept by class (`results`, by DeviceState) and
+so is the order of nodes (`candidates`).
 
-What keeps a group off a node whatever its devices (`refusals`) is what its pods say of nodes and ask for, and where their other
-claims are.
+What keeps a group off a node whatever its devices (`refusals`) is what its pods say of nodes and ask for, and
+where their other claims are.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ MOST_CLASSES: Final = 128
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
-    """`reads`: attribute names, without their domain, that selectors read; None is all. `names_nodes`: the pods speak of nodes'
-    names or labels, so that nodes of one state are not alike to them."""
+    """`reads`: attribute names, without their domain, that selectors read; None is all. `names_nodes`: the
+    pods speak of nodes' names or labels, so that nodes of one state are not alike to them."""
 
     reads: frozenset[str] | None
     names_nodes: bool
@@ -51,7 +52,8 @@ class RequestClass:
     suits: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(1 << 12))
     """Whether the predicates admit the pods, by what they read of a node."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """What others work out for the class and keep with it (`gang`: several members on one node), by their own names."""
+    """What others work out for the class and keep with it (`gang`: several members on one node), by their own
+    names."""
     verdicts: BoundedCache[NodeClass, Verdicts] = field(default_factory=lambda: BoundedCache(64))
     """What was found out about the requests and the devices that nodes of a class publish."""
 
@@ -87,7 +89,8 @@ def resolved_group_of(
     *,
     policy: PlacementPolicy | None,
 ) -> ResolvedGroup:
-    """The group with its class, the same for groups that every node answers alike, by what is said of devices and what the pods say.
+    """The group with its class, the same for groups that every node answers alike, by what is said of devices
+    and what the pods say.
 
     `known`: the classes so far, of which the one that was not asked for the longest is forgotten.
     """
@@ -130,8 +133,8 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
 def refusals(
     index: ClusterIndex, group: Group, info: NodeInfo, *, without: frozenset[str] = frozenset()
 ) -> list[Reason]:
-    """Why the node itself is none for the group's pods, all of them at the same time; `without`: as if these claims and pods (by uid)
-    were gone."""
+    """Why the node itself is none for the group's pods, all of them at the same time; `without`: as if these
+    claims and pods (by uid) were gone."""
     mine = frozenset(map(objects.identity, group.pods if group.allocated else ()))
     load = index.load_without(info, without | mine) if without or mine else info.load
     several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
@@ -152,7 +155,8 @@ def refusals(
 
 
 def suits(index: ClusterIndex, resolved: ResolvedGroup, info: NodeInfo) -> bool:
-    """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do read."""
+    """Whether no predicate refuses the node; of pods that read no names and labels kept by what they do
+    read."""
     of, state = resolved.request_class, info.state
     if of.names_nodes or state is None:
         return not refusals(index, resolved.group, info)

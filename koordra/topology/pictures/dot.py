@@ -1,7 +1,7 @@
 """The machine in the language of Graphviz, for those who want to draw it their own way: ``dot -Tpdf``.
 
-Clusters are sockets and NUMA nodes; tree edges are PCIe, green ones NVLink with the number of links. What was inferred or
-laid over has dashed outlines.
+Clusters are sockets and NUMA nodes; tree edges are PCIe, green ones NVLink with the number of links. What was
+inferred or laid over has dashed outlines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A placed job as values (its members by rank, the domains they are in, their rails), as text and as a picture.
+"""A placed job as values (its members by rank, the domains they are in, their rails), as text and as a
+picture.
 
-Read from claims with an allocation: the controller's `GangMember` entry says rank and domains, the results say node and devices,
-`reservedFor` the pod. In the picture domains are boxes in boxes, nodes in them, members with their rank and rails.
+Read from claims with an allocation: the controller's `GangMember` entry says rank and domains, the results
+say node and devices, `reservedFor` the pod. In the picture domains are boxes in boxes, nodes in them, members
+with their rank and rails.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class JobMember:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`members` by rank. Members without a claim (a launcher) hold nothing that could be read, and are not there."""
+    """`members` by rank. Members without a claim (a launcher) hold nothing that could be read, and are not
+    there."""
 
     name: str
     namespace: str
@@ -82,7 +85,8 @@ class Job:
 
 
 def jobs_of(claims: Iterable[Fields]) -> list[Job]:
-    """All jobs that the claims belong to, by namespace and name. Raises InvalidInput for an entry that cannot be read."""
+    """All jobs that the claims belong to, by namespace and name. Raises InvalidInput for an entry that cannot
+    be read."""
     members: defaultdict[tuple[str, str, int], list[_Placed]] = defaultdict(list)
     for claim in sorted(claims, key=objects.key):
         allocation = Allocation.of_claim(claim)

@@ -1,11 +1,12 @@
 """The machine as a poster: one self-contained SVG document.
 
-Panels are sockets, NUMA nodes and host bridges; dark bars are PCIe switches, with NICs above and GPUs below; NVLink runs
-below the panels. Under it stand the level of every GPU to every NIC, the NUMA distances and the legend. The order of the
-module names is the order of work: ``plan`` places, ``devices`` and ``nvlinks`` draw, ``legend`` explains.
+Panels are sockets, NUMA nodes and host bridges; dark bars are PCIe switches, with NICs above and GPUs below;
+NVLink runs below the panels. Under it stand the level of every GPU to every NIC, the NUMA distances and the
+legend. The order of the module names is the order of work: ``plan`` places, ``devices`` and ``nvlinks`` draw,
+``legend`` explains.
 
-The document uses no script, no external font and no style sheet, so that it looks the same in a browser, in a paper and
-on a wall; the same machine always gives the same bytes.
+The document uses no script, no external font and no style sheet, so that it looks the same in a browser, in a
+paper and on a wall; the same machine always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _PANELS: Final = {"socket": (124.0, 0.0, SOCKET), "numa": (160.0, 8.0, NUMA), "r
 
 
 def svg(machine: Machine, usage: Usage = NOBODY, *, title: str = "", subtitle: str = "") -> str:
-    """The picture as text that ends with a newline. ``title`` names the machine, ``subtitle`` says what it is."""
+    """The picture as text that ends with a newline. ``title`` names the machine, ``subtitle`` says what it
+    is."""
     pen = DevicePen(machine, usage)
     legend = Legend(pen)
     placed = plan(machine, least_width=max(_LEAST_WIDTH, legend.width + 2 * MARGIN))

@@ -1,7 +1,9 @@
-"""The machine as text: the matrix of ``nvidia-smi topo -m`` with NICs, CPU and NUMA affinity, and an indented tree.
+"""The machine as text: the matrix of ``nvidia-smi topo -m`` with NICs, CPU and NUMA affinity, and an indented
+tree.
 
-Rows and columns of the matrix are GPU0.. and NIC0.. in bus order; the legend below gives the device's published name and, for NICs,
-the RDMA device. The tree has sockets, NUMA nodes, host bridges, bridges, devices. What was inferred rather than read carries a ``*``.
+Rows and columns of the matrix are GPU0.. and NIC0.. in bus order; the legend below gives the device's
+published name and, for NICs, the RDMA device. The tree has sockets, NUMA nodes, host bridges, bridges,
+devices. What was inferred rather than read carries a ``*``.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def _indented(text: str) -> str:
 
 
 def text_tree(machine: Machine, usage: Usage = NOBODY) -> str:
-    """One line for each node of the machine's tree, ending with a newline. ``*`` marks what was inferred or laid over."""
+    """One line for each node of the machine's tree, ending with a newline. ``*`` marks what was inferred or
+    laid over."""
     graph = tree(build(machine))
     short = labels(machine)
     devices = {device.location.bus_id: device for device in machine.devices()}

@@ -1,7 +1,7 @@
 """Who holds which device of a machine, for the pictures.
 
-A holder is the claim that was allocated a device, ``namespace/name``. Where a picture is drawn on a node, the node's own
-records say it; from anywhere else, the claims of the API do.
+A holder is the claim that was allocated a device, ``namespace/name``. Where a picture is drawn on a node, the
+node's own records say it; from anywhere else, the claims of the API do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from koordra.topology.machine import Device, Gpu, Machine, Nic
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """``holders`` maps published device names to claims; ``offered`` are the published devices, None where only the
-    machine itself can be asked (then what is certain counts as offered)."""
+    """``holders`` maps published device names to claims; ``offered`` are the published devices, None where
+    only the machine itself can be asked (then what is certain counts as offered)."""
 
     holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     offered: frozenset[str] | None = None
@@ -33,7 +33,8 @@ class Usage:
         return device.publishable if self.offered is None else device.name in self.offered
 
     def state(self, device: Device) -> str:
-        """``not offered``, ``unhealthy: GpuLost``, ``held by ns/claim``; empty for a device that waits for work."""
+        """``not offered``, ``unhealthy: GpuLost``, ``held by ns/claim``; empty for a device that waits for
+        work."""
         states = [] if self.is_offered(device) else ["not offered"]
         if isinstance(device, Gpu) and device.faults:
             states.append(f"unhealthy: {', '.join(device.faults)}")
@@ -42,7 +43,8 @@ class Usage:
         return "; ".join(states)
 
     def holders_of(self, device: Device) -> tuple[str, ...]:
-        """Claims that hold the device or a MIG instance of it, each once, in the order of the device's parts."""
+        """Claims that hold the device or a MIG instance of it, each once, in the order of the device's
+        parts."""
         parts = sorted(name for name in self.holders if name.startswith(f"{device.name}-mig-"))
         found = [claim for name in (device.name, *parts) for claim in self.holders.get(name, ())]
         return tuple(dict.fromkeys(found))
@@ -52,7 +54,8 @@ NOBODY = Usage()
 
 
 def holders_of_claims(claims: Iterable[Mapping[str, Any]], *, pool: str) -> dict[str, tuple[str, ...]]:
-    """Device name -> the claims that hold it, of one pool of this driver. Raises InvalidManifest for a malformed claim."""
+    """Device name -> the claims that hold it, of one pool of this driver. Raises InvalidManifest for a
+    malformed claim."""
     held: dict[str, set[str]] = {}
     for claim in claims:
         allocation = Allocation.of_claim(claim)

@@ -1,8 +1,8 @@
 """Made-up machines that discovery reads like real ones.
 
-``names()`` lists the kinds that come with koordra, ``load`` reads one, ``write_machine`` makes a machine of that kind
-below a directory: the demo, the tests and people without a GPU run koordra on those. The format of a description is
-in ``facts``, the layout of a written machine in ``tree``.
+``names()`` lists the kinds that come with koordra, ``load`` reads one, ``write_machine`` makes a machine of
+that kind below a directory: the demo, the tests and people without a GPU run koordra on those. The format of
+a description is in ``facts``, the layout of a written machine in ``tree``.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def write_machine(
 ) -> Machine:
     """Write the machine of this kind that bears ``serial`` below ``root``, and return it.
 
-    Device nodes are real where mknod is allowed, otherwise files that stand for them. ``device_major`` gives all
-    nodes five consecutive majors from there on: driverless ones (240-254 are free for local use) make nodes that can
-    be handed to real containers. Raises InvalidInput for an unknown preset, DiscoveryError when it cannot be written.
+    Device nodes are real where mknod is allowed, otherwise files that stand for them. ``device_major`` gives
+    all nodes five consecutive majors from there on: driverless ones (240-254 are free for local use) make
+    nodes that can be handed to real containers. Raises InvalidInput for an unknown preset, DiscoveryError
+    when it cannot be written.
     """
     kind = load(preset) if isinstance(preset, str) else preset
     majors = Majors() if device_major is None else Majors.driverless(device_major)

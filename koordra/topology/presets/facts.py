@@ -15,21 +15,23 @@ Format (schema ``koordra.io/machine/v1``)::
       - {path: pci0000:07/07:01.0/08:00.0/.../0f:00.0, numa: 0}
     nics:
       - {path: ..., numa: 0, ib: mlx5_0, netdev: rdma0, rate: 200}
-    nvswitches: {paths: [...], links: [4, 4, 5, 5]}      # links from every GPU to each switch; peers: [...] names
-                                                         # switches by bus id that are in no PCI tree of the machine
+    nvswitches: {paths: [...], links: [4, 4, 5, 5]}      # links from every GPU to each switch; peers: [...]
+                                                         names # switches by bus id that are in no PCI tree of
+                                                         the machine
     nvlinks: [[0, 1, 2], ...]                            # or: GPU, GPU, number of direct links
 
-Every entry of ``numa``, ``gpus`` and ``nics`` may say how sure its facts are: ``confidence`` is ``published`` (the default),
-``published-elsewhere`` (documented, not read again in one of the sources), ``inferred`` or ``synthetic``. A GPU with
-``lost: true`` has fallen off the bus: the driver still lists it and NVML no longer answers. ``ports: 2`` gives one function
-several ports. ``overlay`` names a file beside this one with what such a machine's operator adds to it, see ``overlay``;
-``expected_problems`` lists ``[object, field]`` of what discovery reports on such a machine.
-A GPU that can be partitioned has ``mig`` (whether it is), ``mig_profiles`` and ``mig_instances``, see ``mig``.
-A path runs from the host bridge to the device; a part without a domain has the host bridge's. What is above a device
-in its path is a root port, then alternating upstream and downstream ports of switches.
+Every entry of ``numa``, ``gpus`` and ``nics`` may say how sure its facts are: ``confidence`` is ``published``
+(the default), ``published-elsewhere`` (documented, not read again in one of the sources), ``inferred`` or
+``synthetic``. A GPU with ``lost: true`` has fallen off the bus: the driver still lists it and NVML no longer
+answers. ``ports: 2`` gives one function several ports. ``overlay`` names a file beside this one with what
+such a machine's operator adds to it, see ``overlay``; ``expected_problems`` lists ``[object, field]`` of what
+discovery reports on such a machine. A GPU that can be partitioned has ``mig`` (whether it is),
+``mig_profiles`` and ``mig_instances``, see ``mig``. A path runs from the host bridge to the device; a part
+without a domain has the host bridge's. What is above a device in its path is a root port, then alternating
+upstream and downstream ports of switches.
 
-Names that differ between two machines of one kind (UUIDs, GUIDs) come from a serial: the same serial always makes the
-same machine, two serials never share an identity.
+Names that differ between two machines of one kind (UUIDs, GUIDs) come from a serial: the same serial always
+makes the same machine, two serials never share an identity.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class Majors:
 
     @classmethod
     def driverless(cls, first: int) -> Majors:
-        """Five numbers from ``first``, for nodes that may be made and opened where no such driver must be hit."""
+        """Five numbers from ``first``, for nodes that may be made and opened where no such driver must be
+        hit."""
         # Capability nodes share the fourth: their minors begin at 3, and no machine has MIG and 36 NICs.
         nvidia, uvm, infiniband, more, misc = range(first, first + 5)
         return cls(nvidia, uvm, infiniband, more, misc, capabilities=more)
@@ -242,7 +245,8 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
             )
             for port in range(1, entry.get("ports", 1) + 1)
         )
-        # The first 32 uverbs share InfiniBand's major with the other nodes; the kernel gives the rest one of their own.
+        # The first 32 uverbs share InfiniBand's major with the other nodes; the kernel gives the rest one of
+        # their own.
         verbs = (majors.infiniband, 192 + number) if number < 32 else (majors.infiniband_more, number - 32)
         management = {"issm": 64 + number, "umad": number} if number < 64 and entry.get("mad", True) else {}
         parent = parents[number]

@@ -6,8 +6,8 @@ Under a GPU, or under the defaults of all GPUs::
     mig_profiles: A100-SXM4-40GB          # one of the cards in mig_profiles.json
     mig_instances: [[1g.5gb, 0], [3g.20gb, 4]]    # profile, first memory slice
 
-The tables follow NVIDIA's MIG User Guide ("Supported MIG Profiles") and what ``nvidia-smi mig -lgip`` and ``-lgipp``
-print; memory differs by some MiB between driver versions.
+The tables follow NVIDIA's MIG User Guide ("Supported MIG Profiles") and what ``nvidia-smi mig -lgip`` and
+``-lgipp`` print; memory differs by some MiB between driver versions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _profile(*, mebibytes: int, placements: Sequence[Sequence[int]], **row: Any)
 def mig_instances(
     entry: Mapping[str, Any], *, minor: int, major: int, identity: str
 ) -> tuple[MigInstance, ...]:
-    """The instances that ``mig_instances`` lists, numbered from 1, with the nodes that the driver gives them."""
+    """The instances that ``mig_instances`` lists, numbered from 1, with the nodes that the driver gives
+    them."""
     profiles = {profile.name: profile for profile in mig_profiles(entry)}
     found = []
     for number, (name, start) in enumerate(entry.get("mig_instances", ()), start=1):

@@ -1,11 +1,13 @@
 """Writes a machine as a directory that stands for ``/``: what the kernel and NVML would show of it.
 
     sys/bus/pci/devices/<bus id>  ->  ../../../devices/pci0000:07/.../<bus id>
-    sys/devices/pci...            one directory for each bridge and function, with the files that discovery reads
+    sys/devices/pci...            one directory for each bridge and function, with the files that discovery
+                                  reads
     sys/devices/system/{node,cpu} NUMA nodes, sockets
     sys/class/{infiniband,infiniband_verbs,infiniband_mad,net,misc}
     proc/driver/nvidia, proc/devices, proc/sys/kernel/random/boot_id
-    dev/                          character devices where mknod is allowed, otherwise files with "c MAJOR:MINOR"
+    dev/                          character devices where mknod is allowed, otherwise files with "c
+                                  MAJOR:MINOR"
     nvml.json                     what NVML would answer
 
 Discovery reads the result with the code that reads a real node, and must find the machine that was written.

@@ -1,4 +1,5 @@
-"""Made-up clusters for the allocator's tests: nodes as koordra's kubelet plugin publishes them, as plain dicts."""
+"""Made-up clusters for the allocator's tests: nodes as koordra's kubelet plugin publishes them, as plain
+dicts."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def cut_card(
     compute: int,
     place: Mapping[str, Any],
 ) -> tuple[list[Dict], Dict]:
-    """A card in MIG mode: its possible parts (profile, first memory slice, memory slices, compute slices), and its counters."""
+    """A card in MIG mode: its possible parts (profile, first memory slice, memory slices, compute slices),
+    and its counters."""
     name = f"gpu-{number}"
     devices = []
     for profile, start, size, cores in parts:
@@ -167,7 +169,8 @@ MESH = ("0112200", "1012020", "1101002", "2110020", "2200011", "0202101", "00201
 
 
 def nvlink(kind: str, number: int, count: int) -> Dict:
-    """Attributes of the number-th of `count` cards: on a switch (Hopper: with partitions), bridged in pairs, or a mesh."""
+    """Attributes of the number-th of `count` cards: on a switch (Hopper: with partitions), bridged in pairs,
+    or a mesh."""
     minor = {"minor": number}
     match kind:
         case "switch":
@@ -195,7 +198,8 @@ def machine(
     links: str = "none",
     labels: Mapping[str, str] | None = None,
 ) -> list[Dict]:
-    """A node with its slice: HGX-like, one NIC beside each GPU for per_switch=1, pairs for 2. `links`: see nvlink()."""
+    """A node with its slice: HGX-like, one NIC beside each GPU for per_switch=1, pairs for 2. `links`: see
+    nvlink()."""
     devices = [
         gpu(
             number,

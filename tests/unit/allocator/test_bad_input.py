@@ -1,4 +1,5 @@
-"""Manifests that cannot be meant: a clear word on the claim, everything else goes on, and PlanError when nothing is left."""
+"""Manifests that cannot be meant: a clear word on the claim, everything else goes on, and PlanError when
+nothing is left."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What a choice costs, to the last unit: every weight of koordra/allocator/score.py stands in one of these sums.
+"""What a choice costs, to the last unit: every weight of koordra/allocator/score.py stands in one of these
+sums.
 
-`claim` names the devices that it gets, so nothing is chosen; the costs are worked out by hand from the table in that file.
+`claim` names the devices that it gets, so nothing is chosen; the costs are worked out by hand from the table
+in that file.
 """
 
 from __future__ import annotations
@@ -170,7 +172,8 @@ def test_destroyed_places_are_thousandths_of_the_card_by_size() -> None:
         wanted = {"cel": {"expression": f'device.attributes["koordra.io"].uuid == "{uuid}"'}}
         return request("part", "mig", selectors=[wanted])
 
-    # A small one goes itself, and so does the large one over both: 1 + 2 of 1 + 1 + 2. Of three devices two are left.
+    # A small one goes itself, and so does the large one over both: 1 + 2 of 1 + 1 + 2. Of three devices two
+    # are left.
     assert cost(card, part("MIG-0-1g.10gb-1")) == 750 + 666
     assert cost(card, part("MIG-0-2g.20gb-0")) == 1000 + 666
 

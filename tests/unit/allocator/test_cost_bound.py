@@ -1,6 +1,8 @@
-"""What a partial choice costs at least, to the last unit: a bound that is too low changes no answer, only the effort.
+"""What a partial choice costs at least, to the last unit: a bound that is too low changes no answer, only the
+effort.
 
-`Cost.bound` is told what is chosen and what remains; the sums are worked out by hand from the table in koordra/allocator/score.py.
+`Cost.bound` is told what is chosen and what remains; the sums are worked out by hand from the table in
+koordra/allocator/score.py.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ NONE = frozenset[int]()
 
 
 class Partial:
-    """A node of which some devices are chosen. `taken`: of each device, the memory of a card or the share of a NIC."""
+    """A node of which some devices are chosen. `taken`: of each device, the memory of a card or the share of
+    a NIC."""
 
     def __init__(
         self, published: Sequence[Dict], taken: Mapping[int, str] | None = None, *, policy: str = "koordra"
@@ -101,7 +104,8 @@ def test_broken_groups_count_less_what_the_rest_may_take_of_them() -> None:
     chosen = Partial(FOURS, {0: "80Gi"})
     two = 2 * chosen.state.whole
     rest = shared(*range(1, 8), most=2, thousandths=2000, parts=two)
-    # Of a switch group 3 cards are left and of the NUMA node 7; two more cards take no more than 2 * (4 + 1) of that.
+    # Of a switch group 3 cards are left and of the NUMA node 7; two more cards take no more than 2 * (4 + 1)
+    # of that.
     assert chosen.bound([0], of_gpus=rest, more=(1, 0)) == 10 * (4 * 3 + 7 - 2 * 5) + 625
     many = shared(*range(1, 8), most=7, thousandths=7000, parts=chosen.state.whole * 7)
     assert chosen.bound([0], of_gpus=many, more=(1, 0)) == 0
@@ -135,7 +139,8 @@ def test_nics_count_as_cards_do() -> None:
 
 @pytest.mark.parametrize(("free", "least"), [(11, 900), (12, 900), (13, 400)])
 def test_few_cards_are_tried_for_a_set_that_has_the_room(free: int, least: int) -> None:
-    """Two shares of 30Gi: of 8Gi nothing can be used, of 32Gi and of 40Gi 30Gi each; an empty card would leave 1000."""
+    """Two shares of 30Gi: of 8Gi nothing can be used, of 32Gi and of 40Gi 30Gi each; an empty card would
+    leave 1000."""
     chosen = Partial(machine(14, 0), {0: "72Gi", 1: "48Gi", 2: "40Gi"})
     rest = shared(*range(1, 1 + free), most=2, sums=memory("30Gi", "30Gi"))
     assert chosen.bound([0], of_gpus=rest, more=(1, 0)) == 2 * STEP + 100 + least + 857

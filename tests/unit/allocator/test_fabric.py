@@ -146,7 +146,8 @@ def test_shares_are_not_partitioned() -> None:
 
 @pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
 def test_shares_beside_whole_cards_are_not_partitioned(policy: str) -> None:
-    """Neither those of another request, before it or after, nor those for which one card is just large enough."""
+    """Neither those of another request, before it or after, nor those for which one card is just large
+    enough."""
     node = machine(8, 0, links="hopper", labels=HONOR)
     cards, part = request("cards", count=2), request("part", capacity={"memory": "10Gi"})
     for asked in ([cards, part], [part, cards]):

@@ -125,7 +125,8 @@ def test_a_pool_is_gathered_again_only_where_it_changed() -> None:
 
 
 def test_a_node_that_moves_sees_other_devices() -> None:
-    """Labels decide which network devices a node sees; what was gathered under the old ones does not count."""
+    """Labels decide which network devices a node sees; what was gathered under the old ones does not
+    count."""
     links = network(1, devices=2)[0]
     del links["spec"]["allNodes"]
     wanted = {"key": "zone", "operator": "In", "values": ["here"]}
@@ -168,7 +169,8 @@ def test_counters_of_another_nodes_pool_leave_a_node_alone() -> None:
 
 
 def test_what_is_made_of_pools_is_made_anew_for_other_pools() -> None:
-    """A gang shows a node without some of its NICs: nothing that was made of the whole pool counts for that one."""
+    """A gang shows a node without some of its NICs: nothing that was made of the whole pool counts for that
+    one."""
     inventory = read_inventory([local("node-1", gpus=3)])
     (pool,) = pools = inventory.pools(NODES[1])
     kept = kept_with_pools(lambda pools: [one.id.device for pool in pools for one in pool.devices])

@@ -1,4 +1,5 @@
-"""The operator's isolation policy in the allocator: a node that does not allow the wanted isolation is no candidate."""
+"""The operator's isolation policy in the allocator: a node that does not allow the wanted isolation is no
+candidate."""
 
 from __future__ import annotations
 

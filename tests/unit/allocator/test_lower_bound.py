@@ -1,7 +1,8 @@
-"""What the search says along its first way that the rest costs at least: one figure before each request, and one at the end.
+"""What the search says along its first way that the rest costs at least: one figure before each request, and
+one at the end.
 
-They are worked out by hand from what the open requests may take (koordra/allocator/search/lower_bound.py); the terms themselves are
-in test_cost_bound.py.
+They are worked out by hand from what the open requests may take (koordra/allocator/search/lower_bound.py);
+the terms themselves are in test_cost_bound.py.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def test_shares_of_one_request_are_on_different_cards() -> None:
 def test_shares_that_do_not_fit_together_need_a_card_each() -> None:
     large = {"memory": "60Gi"}
     seen = Seen(machine(4, 0), request("a", capacity=large), request("b", capacity=large))
-    # Before the second, the three cards left on the NUMA node may still be taken: broken groups are not certain.
+    # Before the second, the three cards left on the NUMA node may still be taken: broken groups are not
+    # certain.
     assert seen.bounds == [
         2 * STEP + 2 * 250 + 625,
         2 * STEP + 2 * 250 + 625,
@@ -163,7 +165,8 @@ def in_use(device: str, **consumed: str) -> Dict:
 
 @pytest.mark.parametrize("scopes", [("Node", "NUMANode"), ("NUMANode", "Node")])
 def test_a_nic_that_one_rule_needs_serves_another_rule_too(scopes: Sequence[str]) -> None:
-    """The card in use is the better one. Its NUMA node has one NIC, which is all that the rule over the node lacks."""
+    """The card in use is the better one. Its NUMA node has one NIC, which is all that the rule over the node
+    lacks."""
     asked = claim(
         "a",
         request("g", capacity={"memory": "20Gi"}),
@@ -176,7 +179,8 @@ def test_a_nic_that_one_rule_needs_serves_another_rule_too(scopes: Sequence[str]
 
 
 def test_a_nic_that_one_rule_needs_leaves_another_one_to_further_gpus() -> None:
-    """GPU 1 is given NIC 0; once its switch has got NIC 1, NIC 0 is there for GPU 0 as far as the rule over the node goes."""
+    """GPU 1 is given NIC 0; once its switch has got NIC 1, NIC 0 is there for GPU 0 as far as the rule over
+    the node goes."""
     asked = claim(
         "a",
         request("g", capacity={"memory": "40Gi"}),

@@ -1,4 +1,5 @@
-"""What one node says to a group: an offer, a bound, a proof that nothing fits, or that the budget ran out; and what is asked again."""
+"""What one node says to a group: an offer, a bound, a proof that nothing fits, or that the budget ran out;
+and what is asked again."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ def test_no_more_items_are_placed_than_the_budget_allows(budget: int, found: boo
 def test_packing_that_used_its_budget_to_the_last_is_a_proof(
     budget: int, answer: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is room for three, but two of them are for the device of one: the first is tried on both, the second once."""
+    """There is room for three, but two of them are for the device of one: the first is tried on both, the
+    second once."""
     rooms = {0: (4,), 1: (8,)}
     items = [Item("a", {0: (4,), 1: (4,)}), Item("b", {0: (4,)}), Item("c", {0: (4,)})]
     monkeypatch.setattr(packing, "_items", lambda _: (["0"], items))

@@ -1,4 +1,5 @@
-"""koordra's device model through `plan()`: shares, pairs, several claims, pods, several nodes, modes, held devices."""
+"""koordra's device model through `plan()`: shares, pairs, several claims, pods, several nodes, modes, held
+devices."""
 
 from __future__ import annotations
 

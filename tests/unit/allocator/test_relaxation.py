@@ -1,4 +1,5 @@
-"""Preferred JointAllocations are relaxed one scope after the other; Required ones hold at exactly the scopes they name."""
+"""Preferred JointAllocations are relaxed one scope after the other; Required ones hold at exactly the scopes
+they name."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def test_nodes_of_one_form_are_searched_once(tried: list[int]) -> None:
 
 
 def partitions(*sizes: int | None, of: int) -> list[Dict]:
-    """One card cut into dedicated parts that take so much of one counter (None: of no counter); listed as given."""
+    """One card cut into dedicated parts that take so much of one counter (None: of no counter); listed as
+    given."""
     devices = [
         {
             "name": f"part-{number}",
@@ -249,7 +250,8 @@ def model(*names: str) -> list[Dict]:
 def test_a_claim_that_is_too_large_with_one_alternative_is_tried_with_other_devices(
     order: Sequence[str], policy: str
 ) -> None:
-    """With 20 and 12 the claim is too large. With 1 and 12 it is not, but that needs the second card of the first request."""
+    """With 20 and 12 the claim is too large. With 1 and 12 it is not, but that needs the second card of the
+    first request."""
     cards = [gpu(n, place=place(n, per_numa=1), model="first") for n in range(2)]
     cards.append(gpu(2, place=place(1, per_numa=1), model="second"))
     cards += [gpu(n, place=place(9, per_numa=1), model="many") for n in range(3, 35)]
@@ -344,7 +346,8 @@ def test_gpus_without_a_nic_in_their_scope_are_left_out_before_the_search(tried:
 def test_states_are_not_compared_where_the_first_way_is_the_answer(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In upstream's order as long as there are few dead ends, and where every choice leaves the same behind."""
+    """In upstream's order as long as there are few dead ends, and where every choice leaves the same
+    behind."""
     monkeypatch.delattr(Search, "_key")
     found = plan(
         [*device_classes(), *machine(2, 2), claim("a", request("g", count=2), request("n", "nic", 2))],

@@ -82,7 +82,8 @@ def test_shares_are_spread_where_the_nics_allow_it_and_proved_impossible_where_n
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_claim_of_shares_gets_what_exhaustive_search_finds(seed: int) -> None:
-    """Shares that may coincide, some of them outside the rule: feasibility and best score are the exhaustive ones."""
+    """Shares that may coincide, some of them outside the rule: feasibility and best score are the exhaustive
+    ones."""
     for gpus, nics in itertools.product((1, 2, 3), repeat=2):
         parts = ("40Gi", "20Gi", "80Gi", "40Gi")
         asked = [request(f"g{n}", capacity={"memory": parts[(seed + n) % 4]}) for n in range(1 + seed % 3)]

@@ -1,4 +1,5 @@
-"""What shares a card or a NIC, and what excludes what: shares, slots, MIG slices, virtual functions, exclusive NICs."""
+"""What shares a card or a NIC, and what excludes what: shares, slots, MIG slices, virtual functions,
+exclusive NICs."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def partitioned(cards: int = 2) -> list[Dict]:
 
 
 def virtual(functions: int = 2) -> list[Dict]:
-    """A NIC with virtual functions: each takes one of its functions, the NIC itself (shared or not) all of them."""
+    """A NIC with virtual functions: each takes one of its functions, the NIC itself (shared or not) all of
+    them."""
     devices = [consumes(nic(0, place=place(0)), "nic-0", functions)]
     for number in range(functions):
         part = nic(0, place=place(0))
@@ -233,7 +235,8 @@ def test_a_share_that_was_taken_back_pays_again(policy: str) -> None:
 
 
 def test_admin_access_is_to_busy_cards_too() -> None:
-    """Looking at a card takes nothing of it, so it neither waits for room nor takes any (upstream, KEP 5018)."""
+    """Looking at a card takes nothing of it, so it neither waits for room nor takes any (upstream, KEP
+    5018)."""
     look = request("all")
     look["exactly"] |= {"allocationMode": "All", "adminAccess": True}
     found = planned(

@@ -1,4 +1,5 @@
-"""Which devices of a node are exchangeable as a search begins, and that exchanging them never loses a placement."""
+"""Which devices of a node are exchangeable as a search begins, and that exchanging them never loses a
+placement."""
 
 from __future__ import annotations
 
@@ -207,7 +208,8 @@ ONE = {"a": "1"}
 def test_parts_of_which_one_excludes_a_device_are_not_exchangeable(
     large: tuple[str, int, Mapping[str, str]], policy: str
 ) -> None:
-    """The first small part and the large one take of the same set; with the second small part the large one fits."""
+    """The first small part and the large one take of the same set; with the second small part the large one
+    fits."""
     objects = parts(("small-0", 0, ONE), ("small-1", 0, {"c": "1"}), large)
     found = placed(objects, "small", "large", policy=policy)
     assert devices_of(found.allocations["default/a"]) == ["small-1", "large"]

@@ -1,4 +1,5 @@
-"""Opaque parameters: what is accepted is exactly what the schema says, and a mistake is named with its remedy."""
+"""Opaque parameters: what is accepted is exactly what the schema says, and a mistake is named with its
+remedy."""
 
 from __future__ import annotations
 

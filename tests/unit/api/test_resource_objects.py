@@ -1,4 +1,5 @@
-"""Slices, claims and allocations from and to plain dicts: what is read, what is refused and in which words."""
+"""Slices, claims and allocations from and to plain dicts: what is read, what is refused and in which
+words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Selectors that are made to be expensive: what they cost is counted, and is in proportion to their length.
 
-Steps are lines of Python that koordra's CEL runs until the library is asked (or the expression refused): the same number on every
-machine.
+Steps are lines of Python that koordra's CEL runs until the library is asked (or the expression refused): the
+same number on every machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The CEL adapter beyond upstream's table: names, caching by what is read, and refusals in place of wrong answers."""
+"""The CEL adapter beyond upstream's table: names, caching by what is read, and refusals in place of wrong
+answers."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def spec_of(manifest: Dict, *, settings: Settings | None = None) -> Dict:
 
 
 def words(manifest: Dict, *, settings: Settings | None = None) -> list[str]:
-    """The claim in lines: requests, constraints, configuration; then the containers with the requests they use."""
+    """The claim in lines: requests, constraints, configuration; then the containers with the requests they
+    use."""
     devices = spec_of(manifest, settings=settings)
     lines = [_request(entry) for entry in devices["requests"]]
     for entry in devices.get("constraints", ()):

@@ -1,5 +1,6 @@
-"""Every name of every vocabulary in a pod, and the claim that it becomes. The left side is the peers' documentation in YAML's
-words; the right side is what reference tables of their schedulers say, in the words of pods.py."""
+"""Every name of every vocabulary in a pod, and the claim that it becomes. The left side is the peers'
+documentation in YAML's words; the right side is what reference tables of their schedulers say, in the words
+of pods.py."""
 
 from __future__ import annotations
 

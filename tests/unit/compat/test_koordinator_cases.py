@@ -36,7 +36,8 @@ def _counted(amounts: arithmetic.Amounts) -> dict[str, int]:
 def place(
     templates: Templates, key: str, request: arithmetic.Amounts, free: Sequence[arithmetic.Amounts]
 ) -> tuple[int, str] | None:
-    """(card, template) for a request, given what each card has left; None where none has room or no template fits."""
+    """(card, template) for a request, given what each card has left; None where none has room or no template
+    fits."""
     name = matching(templates, key, request)
     if name is None:
         return None

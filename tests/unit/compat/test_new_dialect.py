@@ -1,4 +1,5 @@
-"""A dialect is one file and one line of the registry: a made-up one goes through everything that knows dialects.
+"""A dialect is one file and one line of the registry: a made-up one goes through everything that knows
+dialects.
 
 It is added to a copy of the sources, since a registry that could be changed at run time would be none.
 """

@@ -1,4 +1,5 @@
-"""Converted pods of every dialect, planned on machines as their nodes publish them: the devices are those the dialect means."""
+"""Converted pods of every dialect, planned on machines as their nodes publish them: the devices are those the
+dialect means."""
 
 from __future__ import annotations
 

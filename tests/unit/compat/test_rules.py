@@ -1,4 +1,5 @@
-"""Where the dialects differ: scope, init containers and sidecars, limits and requests; and which dialect a pod speaks."""
+"""Where the dialects differ: scope, init containers and sidecars, limits and requests; and which dialect a
+pod speaks."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from koordra.controller.webhook.native import translate
 from tests.unit.compat.pods import Dict, asking, container, converted, pod, refusal, users, warnings, words
 from tests.unit.compat.rows import HINT, JOINT, KEEP, K, N, V
 
-# --- which dialect ----------------------------------------------------------------------------------------------------
+# --- which dialect ------------------------------------------------------------------------------------------
 
 TWO = [
     ("hami and koordinator", asking({N + "gpumem": 10, K + "gpu-core": 10}), ("HAMi", "Koordinator")),
@@ -113,7 +114,7 @@ def test_a_pod_that_opts_out_of_hami_is_left_alone() -> None:
     assert [note.field for note in conversion.notes] == ["metadata.labels[hami.io/webhook]"]
 
 
-# --- limits and requests ----------------------------------------------------------------------------------------------
+# --- limits and requests ------------------------------------------------------------------------------------
 
 
 def both(limits: Dict, requests: Dict) -> Dict:
@@ -148,7 +149,7 @@ def test_requests_alone_count_where_the_dialect_falls_back() -> None:
     assert words(both({}, {K + "gpu": 50}))[0] == "gpu: 1 gpu cores 50"
 
 
-# --- containers -------------------------------------------------------------------------------------------------------
+# --- containers ---------------------------------------------------------------------------------------------
 
 
 def hami(name: str, memory: int, count: int = 1, **more: object) -> Dict:
@@ -332,7 +333,7 @@ def test_request_names_stay_labels_and_stay_different() -> None:
     assert all(len(name) <= 63 for name in names)
 
 
-# --- what else in the pod is told -------------------------------------------------------------------------------------
+# --- what else in the pod is told ---------------------------------------------------------------------------
 
 TOLD = [
     (asking({N + "gpu": 1}, nodeName="n1"), "spec.nodeName"),

@@ -1,4 +1,5 @@
-"""A controller that goes by changes finds out when one was lost, says so, and goes on as if it had not been."""
+"""A controller that goes by changes finds out when one was lost, says so, and goes on as if it had not
+been."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Joint mode beside an autoscaler that cannot simulate it: a claim that waits causes no writes, and no loop of two."""
+"""Joint mode beside an autoscaler that cannot simulate it: a claim that waits causes no writes, and no loop
+of two."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def test_a_scheduler_that_repeats_its_no_makes_the_controller_write_nothing() ->
 
 
 def test_nodes_that_come_and_go_in_vain_end_in_one_reason_and_no_writes() -> None:
-    """An autoscaler that tries: adds a node for the Unschedulable pod, finds it empty, removes it, and again."""
+    """An autoscaler that tries: adds a node for the Unschedulable pod, finds it empty, removes it, and
+    again."""
     cluster = waiting_cluster()
     writes = [write for write in cluster.api.writes if write.verb == "patch"]
     for number in range(20):

@@ -26,7 +26,8 @@ def hold(cluster: JointCluster, *devices: str) -> None:
 
 
 def free_what_is_deleted(cluster: JointCluster, name: str) -> None:
-    """kube-controller-manager: a claim that is being deleted and that nobody has reserved is freed and let go."""
+    """kube-controller-manager: a claim that is being deleted and that nobody has reserved is freed and let
+    go."""
     found = [entry for entry in cluster.api.all(RESOURCE_CLAIMS) if entry["metadata"]["name"] == name]
     if found and found[0]["metadata"].get("deletionTimestamp"):
         cluster.api.edit(RESOURCE_CLAIMS, name, lambda claim: claim.update(status={}))
@@ -53,7 +54,8 @@ def test_a_device_that_its_node_still_holds_is_given_to_nobody() -> None:
 @pytest.mark.parametrize("step", range(3))
 @pytest.mark.parametrize("what", [PODS, RESOURCE_CLAIMS])
 def test_what_is_deleted_at_any_write_leaves_nothing_behind(what: Kind, step: int, when: str) -> None:
-    """The pod (or its claim) goes right before or right after each of the writes for it; its devices go to the next."""
+    """The pod (or its claim) goes right before or right after each of the writes for it; its devices go to
+    the next."""
     cluster = JointCluster(nodes=1, gpus=1)
     cluster.claim("a")
     cluster.pod("p", "a", gates=[names.JOINT_GATE])

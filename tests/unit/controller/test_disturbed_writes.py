@@ -85,7 +85,8 @@ def test_a_write_in_doubt_keeps_its_devices(when: str) -> None:
 
 
 def test_a_second_write_without_an_answer_keeps_the_devices_too() -> None:
-    """The write that was to end the doubt is lost as well: it is still not known whether the first one landed."""
+    """The write that was to end the doubt is lost as well: it is still not known whether the first one
+    landed."""
     cluster = JointCluster(nodes=1, gpus=1)
     cluster.claim("a")
     cluster.pod("p", "a")
@@ -102,7 +103,8 @@ def test_a_second_write_without_an_answer_keeps_the_devices_too() -> None:
 
 
 def test_a_give_back_takes_nothing_that_was_given_out_since() -> None:
-    """It is planned on an allocation that has come to its end meanwhile; the devices are another's allocation now."""
+    """It is planned on an allocation that has come to its end meanwhile; the devices are another's allocation
+    now."""
     cluster = JointCluster(nodes=1, gpus=1)
     cluster.claim("a")
     cluster.pod("p", "a")

@@ -248,7 +248,8 @@ def test_only_volumes_of_persistent_volume_claims_look_at_other_pods() -> None:
 
 
 def test_only_pods_on_nodes_repel_others_and_their_end_makes_room() -> None:
-    """Those that wait are not looked through for each other, nor is everything considered anew when one more comes."""
+    """Those that wait are not looked through for each other, nor is everything considered anew when one more
+    comes."""
     cluster = JointCluster(nodes=1)
     apart = affinity("podAntiAffinity", "kubernetes.io/hostname", {"app": "w"})
     step = cluster.reconciler.allocation

@@ -1,15 +1,19 @@
-"""Failover under load, with real processes: controllers are killed (SIGKILL) with 1,000 claims in flight, at any line.
+"""Failover under load, with real processes: controllers are killed (SIGKILL) with 1,000 claims in flight, at
+any line.
 
-A control plane (API server, claim loops, scheduler), 125 nodes of eight GPUs, 1,000 pods with a claim of one GPU each: all
-cards are needed. Two controllers run, and a new process follows each that died. Leaders are killed
+A control plane (API server, claim loops, scheduler), 125 nodes of eight GPUs, 1,000 pods with a claim of one
+GPU each: all cards are needed. Two controllers run, and a new process follows each that died. Leaders are
+killed
 
     while they write         after a drawn number of claims, and a drawn part of a second
     while they begin         a drawn time after they took the Lease: they list, or plan for the first time
 
-twice as `koordra controller` ships, which costs 20 seconds of waiting each time, and thirty times with a shorter Lease
-(tests/fakes/short_lease_controller). Meanwhile a watch of the claims sees every version of each:
+twice as `koordra controller` ships, which costs 20 seconds of waiting each time, and thirty times with a
+shorter Lease (tests/fakes/short_lease_controller). Meanwhile a watch of the claims sees every version of
+each:
 
-    no card is ever in two claims at once, no claim moves under its pod, and in the end all are allocated and bound
+    no card is ever in two claims at once, no claim moves under its pod, and in the end all are allocated and
+    bound
 
 `KOORDRA_CLAIMS=80` makes it small, for a look at the test itself; `KOORDRA_KILLS=200` kills more often, and
 `KOORDRA_SEED` draws other moments.
@@ -53,7 +57,8 @@ PATIENCE = 600.0
 
 
 class Held:
-    """Who holds which card, kept by every version of every claim in the order in which the server tells it."""
+    """Who holds which card, kept by every version of every claim in the order in which the server tells
+    it."""
 
     def __init__(self, client: KubeClient) -> None:
         self.cards: dict[str, tuple[str, str]] = {}

@@ -19,7 +19,8 @@ from tests.fakes.metric_samples import sample
 
 
 class Clock:
-    """Every request takes 2 seconds, every encoding 0.5, every report of a happening 1 (as if deciding took it)."""
+    """Every request takes 2 seconds, every encoding 0.5, every report of a happening 1 (as if deciding took
+    it)."""
 
     def __init__(self) -> None:
         self.now = 100.0

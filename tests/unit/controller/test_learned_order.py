@@ -1,4 +1,5 @@
-"""The controller chooses by what it has learned of the workload, keeps it, and is as before until it has learned something."""
+"""The controller chooses by what it has learned of the workload, keeps it, and is as before until it has
+learned something."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def two_cards(learned: Learned | None) -> Learning:
 
 
 def test_the_learned_table_decides_where_the_claim_is_equally_well_served() -> None:
-    """n0 has 60 % free, n1 35 %. A claim of 25 % fits both; best fit takes n1 and leaves 10 %, which the table knows as lost."""
+    """n0 has 60 % free, n1 35 %. A claim of 25 % fits both; best fit takes n1 and leaves 10 %, which the
+    table knows as lost."""
     share = f"{GPU * 25 // 100}Gi"
     assert two_cards(None).place("asked", memory=share) == "n1"
     assert two_cards(Learned(hole_of(100))).place("asked", memory=share) == "n0"
@@ -121,7 +123,8 @@ def test_a_first_controller_begins_with_what_is_in_use() -> None:
 
 
 def test_the_learned_table_chooses_the_card_inside_a_node() -> None:
-    """One node, cards with 60 % and 35 % free. A claim of 25 % would best fit the second, which leaves a hole that is lost."""
+    """One node, cards with 60 % and 35 % free. A claim of 25 % would best fit the second, which leaves a hole
+    that is lost."""
     share = f"{GPU * 25 // 100}Gi"
     for learned, expected in (
         (None, "gpu-1"),

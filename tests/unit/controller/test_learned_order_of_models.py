@@ -1,4 +1,5 @@
-"""The controller learns which models are wanted by claims that can run nowhere else, keeps that by name, and spares them."""
+"""The controller learns which models are wanted by claims that can run nowhere else, keeps that by name, and
+spares them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ COUNT = 8
 
 
 class Controller:
-    """Eight nodes, two of each model; on all but the two of the T4 a card is in use, so that those are no tie."""
+    """Eight nodes, two of each model; on all but the two of the T4 a card is in use, so that those are no
+    tie."""
 
     def __init__(self, learned: Learned | None = None) -> None:
         self.nodes = mixed.nodes(COUNT)

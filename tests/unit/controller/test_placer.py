@@ -128,7 +128,8 @@ def test_a_known_class_asks_nothing_of_nodes_alike(searched: list[str]) -> None:
 
 
 def test_a_label_that_devices_are_given_by_is_seen_at_once() -> None:
-    """Whether partitions are honored stands in a label; a node whose label changed is no more like those without it."""
+    """Whether partitions are honored stands in a label; a node whose label changed is no more like those
+    without it."""
     book = Book(nodes=2)
     book.placer.sync(book.seen())
     before, other = (book.placer.nodes[name].devices for name in ("n0", "n1"))

@@ -1,4 +1,5 @@
-"""Who gets devices when there are not enough: the starving, the more urgent, the many; and claims without pods."""
+"""Who gets devices when there are not enough: the starving, the more urgent, the many; and claims without
+pods."""
 
 from __future__ import annotations
 

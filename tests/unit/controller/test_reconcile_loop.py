@@ -1,4 +1,5 @@
-"""The loop of the reconcilers beside the main one: it waits for its CRDs, and no failure of a pass ends it."""
+"""The loop of the reconcilers beside the main one: it waits for its CRDs, and no failure of a pass ends
+it."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ def test_one_consumer_whose_search_ran_out_of_budget_is_tried_again(monkeypatch:
 
 
 def test_a_pod_that_may_come_back_first_wakes_its_group() -> None:
-    """Of a group that waits, the node is closed to the first pod for longer than to the second, which fits alone."""
+    """Of a group that waits, the node is closed to the first pod for longer than to the second, which fits
+    alone."""
     cluster = JointCluster(nodes=1)
     cluster.claim("shared")
     for name in ("p", "q"):

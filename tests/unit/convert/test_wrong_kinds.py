@@ -1,4 +1,5 @@
-"""Values of the wrong kind in older manifests are refused one by one; nothing at all is told too; texts stay texts."""
+"""Values of the wrong kind in older manifests are refused one by one; nothing at all is told too; texts stay
+texts."""
 
 from __future__ import annotations
 

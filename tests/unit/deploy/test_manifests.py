@@ -106,7 +106,8 @@ def holds(conditions: list[Object], old: Object | None, new: Object) -> bool:
 
 
 def test_what_frees_a_claim_asks_nobody() -> None:
-    """kube-controller-manager takes finalizers off by updates; held up, claims and their pods would never go away."""
+    """kube-controller-manager takes finalizers off by updates; held up, claims and their pods would never go
+    away."""
     config = [{"opaque": {"driver": "koordra.io", "parameters": {}}}]
     claim: Object = {
         "kind": "ResourceClaim",

@@ -1,7 +1,8 @@
-"""RBAC is exactly what is used: the controller runs with its ServiceAccount's rights, and what it asked for is compared.
+"""RBAC is exactly what is used: the controller runs with its ServiceAccount's rights, and what it asked for
+is compared.
 
-Nothing it asks for is refused, and nothing it is given goes unused. What is not an object (resourceclaims/binding, the verb
-"decide") cannot be seen in requests; the API server asks for it by itself.
+Nothing it asks for is refused, and nothing it is given goes unused. What is not an object
+(resourceclaims/binding, the verb "decide") cannot be seen in requests; the API server asks for it by itself.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ UNSEEN = {
     ),  # not served here
 }
 NOT_PLAYED = {("", "nodes", "patch"), ("", "configmaps", "patch")}
-"""Changing the mode of a living node takes longer than this test wants to; see the tests of modes. The learned table is written
-after 32 claims; see tests/unit/controller/test_learned_order.py."""
+"""Changing the mode of a living node takes longer than this test wants to; see the tests of modes. The
+learned table is written after 32 claims; see tests/unit/controller/test_learned_order.py."""
 Right = tuple[str, str, str]
 
 

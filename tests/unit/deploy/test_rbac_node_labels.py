@@ -1,4 +1,5 @@
-"""The right of deploy/kustomize/node-labels is exactly what the labels take: used, and nothing refused beside it."""
+"""The right of deploy/kustomize/node-labels is exactly what the labels take: used, and nothing refused beside
+it."""
 
 from __future__ import annotations
 

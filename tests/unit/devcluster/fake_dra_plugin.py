@@ -22,7 +22,8 @@ DRIVER = "gpu.example.com"
 
 
 class FakeDriver:
-    """`prepared`, `unprepared`: the requests, as lists of claim uids. `error`: what Prepare and Unprepare answer, if set."""
+    """`prepared`, `unprepared`: the requests, as lists of claim uids. `error`: what Prepare and Unprepare
+    answer, if set."""
 
     def __init__(
         self,

@@ -136,7 +136,8 @@ def test_broken_allocations_are_named(pending: Caller, wrong: dict[str, Any], te
 
 
 def test_what_the_real_server_does_not_check_is_accepted(pending: Caller) -> None:
-    """Devices that do not exist, twice the same device, another claim's device: correctness is the writer's."""
+    """Devices that do not exist, twice the same device, another claim's device: correctness is the
+    writer's."""
     pending.ok("POST", CLAIMS, claim("b"))
     for name in ("a", "b"):
         status_of(pending, name, {"allocation": allocation(device="no-such-device")})

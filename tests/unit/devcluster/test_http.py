@@ -1,4 +1,5 @@
-"""The API over HTTP: authentication, keep-alive, watches, restarts, and clients that were not written for it."""
+"""The API over HTTP: authentication, keep-alive, watches, restarts, and clients that were not written for
+it."""
 
 from __future__ import annotations
 

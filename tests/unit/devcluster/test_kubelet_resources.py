@@ -1,4 +1,5 @@
-"""Preparing and unpreparing: the kubelet's checks, batching, sharing, checkpoint; and what a pod's status says."""
+"""Preparing and unpreparing: the kubelet's checks, batching, sharing, checkpoint; and what a pod's status
+says."""
 
 from __future__ import annotations
 

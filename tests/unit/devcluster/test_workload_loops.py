@@ -1,4 +1,5 @@
-"""The workload loops over HTTP. What the real controllers do alike is judged by tests/cluster/test_workloads.py."""
+"""The workload loops over HTTP. What the real controllers do alike is judged by
+tests/cluster/test_workloads.py."""
 
 from __future__ import annotations
 

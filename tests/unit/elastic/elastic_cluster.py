@@ -1,4 +1,5 @@
-"""A cluster with Elastic GPU's objects: koordra's two reconcilers over one API in memory, and the other loops as single steps."""
+"""A cluster with Elastic GPU's objects: koordra's two reconcilers over one API in memory, and the other loops
+as single steps."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ class ElasticCluster:
         self.joint.scheduler_binds(pod, claim)
 
     def ends(self, pod: str, claim: str) -> None:
-        """The pod is gone; kube-controller-manager takes it off the claim, and frees one with the builtin finalizer."""
+        """The pod is gone; kube-controller-manager takes it off the claim, and frees one with the builtin
+        finalizer."""
         uid = objects.uid(self.api.get(PODS, pod))
         self.api.delete(PODS, pod)
         self.api.edit(RESOURCE_CLAIMS, claim, lambda found: _without(found, uid))

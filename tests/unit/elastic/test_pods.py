@@ -1,4 +1,5 @@
-"""Pods that name ElasticGPUClaims: bound without looking anything up, once, and refused with words where it cannot be meant."""
+"""Pods that name ElasticGPUClaims: bound without looking anything up, once, and refused with words where it
+cannot be meant."""
 
 from __future__ import annotations
 

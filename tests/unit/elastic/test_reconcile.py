@@ -1,4 +1,5 @@
-"""Elastic GPU's classes and claims become koordra's, and what they have is shown; at any moment somebody may interfere."""
+"""Elastic GPU's classes and claims become koordra's, and what they have is shown; at any moment somebody may
+interfere."""
 
 from __future__ import annotations
 
@@ -434,7 +435,8 @@ def test_a_device_class_that_the_cache_does_not_show_yet_is_no_missing_class(clu
 
 
 def test_marks_that_somebody_took_off_keep_nothing_forever(cluster: ElasticCluster) -> None:
-    """Neither koordra's finalizer on a ResourceClaim whose label is gone, nor an ElasticGPU's whose label is gone."""
+    """Neither koordra's finalizer on a ResourceClaim whose label is gone, nor an ElasticGPU's whose label is
+    gone."""
     cluster.elastic_class(**RETAINED)
     cluster.elastic_claim()
     cluster.elastic_claim("b")
@@ -508,7 +510,8 @@ def test_an_elastic_gpu_that_is_not_there_is_waited_for(cluster: ElasticCluster)
 
 
 def test_what_was_just_taken_over_is_not_removed_for_the_claim_before(cluster: ElasticCluster) -> None:
-    """The administrator deletes the Released ElasticGPU while a new claim takes it over: whoever is seen first, one thing."""
+    """The administrator deletes the Released ElasticGPU while a new claim takes it over: whoever is seen
+    first, one thing."""
     cluster.elastic_class(**RETAINED)
     cluster.elastic_claim()
     cluster.settle()

@@ -1,4 +1,5 @@
-"""What tenants, other systems and chance may do to gangs: nothing is held in vain, nobody waits for ever, no pass ends early."""
+"""What tenants, other systems and chance may do to gangs: nothing is held in vain, nobody waits for ever, no
+pass ends early."""
 
 from __future__ import annotations
 

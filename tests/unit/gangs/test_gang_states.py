@@ -1,4 +1,5 @@
-"""In each state of a gang a node is lost, a member is deleted, or the controller starts anew: whole or nothing in the end."""
+"""In each state of a gang a node is lost, a member is deleted, or the controller starts anew: whole or
+nothing in the end."""
 
 from __future__ import annotations
 

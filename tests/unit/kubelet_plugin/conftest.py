@@ -1,4 +1,5 @@
-"""A node of the HGX H100 preset: its machine on disk, its state directory, its CDI directory, and fresh plugins on it."""
+"""A node of the HGX H100 preset: its machine on disk, its state directory, its CDI directory, and fresh
+plugins on it."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ from tests.patience import PATIENCE
 
 
 class FakeApi(FakeSliceApi):
-    """Also serves claims and watches of the Node. `before_write` is called with every slice before it is stored; `asked`
-    counts questions about slices; `statuses` holds the claims whose status was written."""
+    """Also serves claims and watches of the Node. `before_write` is called with every slice before it is
+    stored; `asked` counts questions about slices; `statuses` holds the claims whose status was written."""
 
     claims: dict[str, Object]
     asked = 0

@@ -37,7 +37,8 @@ class RecordedDriver:
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """Of every run of the command, which neither talks to a cluster nor touches this process's signals and logs."""
+    """Of every run of the command, which neither talks to a cluster nor touches this process's signals and
+    logs."""
     RecordedDriver.ran = []
     monkeypatch.setattr(driver, "Driver", RecordedDriver)
     monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)

@@ -1,4 +1,5 @@
-"""The machine changes while the plugin runs: slices, taints, guarded nodes and Prepare follow, and come back."""
+"""The machine changes while the plugin runs: slices, taints, guarded nodes and Prepare follow, and come
+back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The machine changes under a claim: another card, no card, a reboot, other device numbers, another allocation."""
+"""The machine changes under a claim: another card, no card, a reboot, other device numbers, another
+allocation."""
 
 from __future__ import annotations
 

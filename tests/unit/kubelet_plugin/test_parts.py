@@ -1,4 +1,5 @@
-"""MIG instances and virtual functions: what their holders get, and that a card and its parts exclude each other."""
+"""MIG instances and virtual functions: what their holders get, and that a card and its parts exclude each
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A cluster in memory for the tests of legacy pods: templates, quotas, time, and reviews as the API server sends them."""
+"""A cluster in memory for the tests of legacy pods: templates, quotas, time, and reviews as the API server
+sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A legacy pod's review: what it becomes, and what it must never become. What HAMi's webhook gets wrong is tested by name."""
+"""A legacy pod's review: what it becomes, and what it must never become. What HAMi's webhook gets wrong is
+tested by name."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def test_hami_names_collide_here_pods_without_a_name_share_what_is_equal() -> No
 
 
 def test_hami_leaks_here_a_template_of_a_pod_that_was_never_stored_ages_out() -> None:
-    """HAMi's webhook makes a claim without an owner as a side effect. See test_template_gc for the deletion."""
+    """HAMi's webhook makes a claim without an owner as a side effect. See test_template_gc for the
+    deletion."""
     cluster = Cluster()
     cluster.admitted(pod(GPU))
     (template,) = of_kind(cluster)

@@ -277,7 +277,8 @@ def test_a_pod_counts_while_its_template_is_not_in_the_watch() -> None:
 def test_a_template_is_learned_without_a_look_at_pods_that_wait_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Users make both: a hundred pods of templates that never come must not slow down each template that does."""
+    """Users make both: a hundred pods of templates that never come must not slow down each template that
+    does."""
     cluster, looks = Cluster(), []
     quota = a_quota({"requests.koordra.io/gpu-memory": "1Ti"})
     there, absent = (named_as_ours(capacity={"requests": {"memory": size}}) for size in ("1Gi", "2Gi"))

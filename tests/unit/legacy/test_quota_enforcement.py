@@ -108,7 +108,7 @@ def test_the_words_name_pod_quota_field_and_remedy() -> None:
     assert "spec.hard of ResourceQuota gpus" in text
 
 
-# --- the leader -------------------------------------------------------------------------------------------------------
+# --- the leader ---------------------------------------------------------------------------------------------
 
 
 class Api:
@@ -219,7 +219,8 @@ def leader() -> Iterator[Callable[..., Leader]]:
 
 
 def from_two_replicas(number: int = 2, **more: Any) -> tuple[list[Object], Object]:
-    """Pods that as many replicas have admitted, none of which has heard of the others' yet; and their template."""
+    """Pods that as many replicas have admitted, none of which has heard of the others' yet; and their
+    template."""
     replicas = [Cluster() for _ in range(number)]
     admitted = []
     for place, replica in enumerate(replicas):
@@ -307,7 +308,8 @@ def test_an_elastic_gang_starts_with_those_that_the_quota_lets_in(leader: Callab
 
 
 def test_a_pod_without_its_claim_keeps_nobody_from_the_card(leader: Callable[..., Leader]) -> None:
-    """Its claim may come only when the other's is gone, where the class is bounded too: each would wait for the other."""
+    """Its claim may come only when the other's is gone, where the class is bounded too: each would wait for
+    the other."""
     (older, younger), template = from_two_replicas()
     cluster = leader(ONE_CARD)
     cluster.stored(older, template)
@@ -368,7 +370,8 @@ def test_what_cannot_be_read_is_told_after_a_while(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_runs_is_counted_before_anybody_gets_a_card() -> None:
-    """A term begins when its caches are synced, which the watch of pods is once the count was told of all that were listed."""
+    """A term begins when its caches are synced, which the watch of pods is once the count was told of all
+    that were listed."""
     admitted, template = from_two_replicas()
     keeper = LegacyController(
         Api(),  # type: ignore[arg-type]

@@ -142,7 +142,8 @@ def test_unused_templates_are_deleted_after_the_grace() -> None:
 
 
 def test_a_template_that_a_pod_was_just_admitted_with_stays() -> None:
-    """The pod is not in the watch yet; the mark is. A mark after the look makes the deletion conflict (resourceVersion)."""
+    """The pod is not in the watch yet; the mark is. A mark after the look makes the deletion conflict
+    (resourceVersion)."""
     cluster = Cluster()
     cluster.admitted(pod(SHARE))
     cluster.now += 700

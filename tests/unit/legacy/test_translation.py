@@ -131,7 +131,8 @@ def test_one_user_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch, worked
 
 
 def test_names_that_are_too_long_for_kubernetes_are_not_kept() -> None:
-    """The API server refuses them, but asks the webhook first: a few thousand such pods would fill the replica's memory."""
+    """The API server refuses them, but asks the webhook first: a few thousand such pods would fill the
+    replica's memory."""
     names = [f"example.com/{place}" + "x" * 400 for place in ("annotation", "label", "resource")]
     annotation, label, resource = names
     before = [sys.getrefcount(name) for name in names]

@@ -1,4 +1,5 @@
-"""How often each kind is watched: a cluster of 10,000 nodes pays for every watch in memory and in the API server's work."""
+"""How often each kind is watched: a cluster of 10,000 nodes pays for every watch in memory and in the API
+server's work."""
 
 from __future__ import annotations
 

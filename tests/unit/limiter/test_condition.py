@@ -189,7 +189,8 @@ class CountedStop(threading.Event):
 
 
 def test_a_condition_that_changes_all_the_time_is_written_once_in_a_while(tmp_path: Path) -> None:
-    """What a program writes into its region becomes a request to the API server: at no pace of the program's choice."""
+    """What a program writes into its region becomes a request to the API server: at no pace of the program's
+    choice."""
     region = tmp_path / UID
     limiter_region.allow(region, claim=UID, uuid=UUID, limit=1 << 30)
     api = Api()

@@ -1,7 +1,8 @@
-"""Every memory, lock and start-up item of what other limiters get wrong has a test that fails with the defect switched on.
+"""Every memory, lock and start-up item of what other limiters get wrong has a test that fails with the defect
+switched on.
 
-native/test/defects.list pairs switches with tests, and `make -C native test` runs each pair. Here: the list names what there is,
-and no item is missing from it. Items of the node's side have their tests in Python.
+native/test/defects.list pairs switches with tests, and `make -C native test` runs each pair. Here: the list
+names what there is, and no item is missing from it. Items of the node's side have their tests in Python.
 """
 
 from __future__ import annotations

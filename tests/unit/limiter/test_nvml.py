@@ -1,4 +1,5 @@
-"""NVML in a limited container: the share is what a program sees, of each GPU by its UUID, and the rest is as it was."""
+"""NVML in a limited container: the share is what a program sees, of each GPU by its UUID, and the rest is as
+it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whose a process is, and what NVML says it uses: the real nvidia-ml-py against the fake library, and real mounts."""
+"""Whose a process is, and what NVML says it uses: the real nvidia-ml-py against the fake library, and real
+mounts."""
 
 from __future__ import annotations
 

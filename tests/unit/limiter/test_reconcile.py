@@ -1,4 +1,5 @@
-"""The node's second look, over real regions with real processes in them; NVML's lists are a table that the test changes."""
+"""The node's second look, over real regions with real processes in them; NVML's lists are a table that the
+test changes."""
 
 from __future__ import annotations
 
@@ -224,7 +225,8 @@ def test_a_restart_of_the_plugin_does_not_take_back_what_was_told(
 
 
 def test_a_process_that_ends_slowly_is_not_outside(node: Node, tenant: subprocess.Popen[bytes]) -> None:
-    """Between the end of its memory, with which its slot goes, and the end of its descriptors the driver lists it still."""
+    """Between the end of its memory, with which its slot goes, and the end of its descriptors the driver
+    lists it still."""
     held = node.share.used
     node.lists.used[tenant.pid] = held
     node.reconciler.once()

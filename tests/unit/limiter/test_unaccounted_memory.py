@@ -1,4 +1,5 @@
-"""The bytes beyond the ledger: what one reading of NVML and the regions says, and what three of them settle."""
+"""The bytes beyond the ledger: what one reading of NVML and the regions says, and what three of them
+settle."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def test_who_computes_without_a_slot_is_outside_and_counts_in_full() -> None:
 
 
 def test_a_process_that_is_ending_is_not_counted_twice_nor_told() -> None:
-    """Its lock went with its memory; the driver takes seconds to clean up, and the limiter counts its slot until then."""
+    """Its lock went with its memory; the driver takes seconds to clean up, and the limiter counts its slot
+    until then."""
     dead = slot(0, pid=1, held=900 * MIB)
     use = {"c": replace(claim(), ended=(dead,))}
     found = reading(use, card({1001: 900 * MIB}), {1001: process(1001, ending=True)}, use)

@@ -1,4 +1,5 @@
-"""NVML through nvidia-ml-py and ctypes, against the fake library: every fact, every error, lost cards, Xids."""
+"""NVML through nvidia-ml-py and ctypes, against the fake library: every fact, every error, lost cards,
+Xids."""
 
 from __future__ import annotations
 
@@ -152,7 +153,8 @@ QUIET_TOO = {
 
 @pytest.mark.long
 def test_every_error_of_every_call(fake: FakeNvml) -> None:
-    """No error makes a card another card; each is reported, but for those that are answers, and passes again."""
+    """No error makes a card another card; each is reported, but for those that are answers, and passes
+    again."""
     assert len(ERRORS) > 25
     answers = fake.run(CALLS, str(fake.control), json.dumps(USED), json.dumps(ERRORS))
     expected, _ = answers.pop("afterwards")

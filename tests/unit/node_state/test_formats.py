@@ -1,5 +1,5 @@
-"""Files that an earlier version wrote are read and written byte for byte: after an upgrade they are there, and a plugin and a hook of
-different versions share them."""
+"""Files that an earlier version wrote are read and written byte for byte: after an upgrade they are there,
+and a plugin and a hook of different versions share them."""
 
 from __future__ import annotations
 

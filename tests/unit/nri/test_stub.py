@@ -334,7 +334,8 @@ def test_a_plugin_that_handles_nothing_still_answers_everything(tmp_path: Path) 
 
 
 def test_a_runtime_that_never_ends_its_listing_is_told_so(node: Node) -> None:
-    """Some cut a long listing of few pods into parts of nothing, and hold up the whole node until their time is up."""
+    """Some cut a long listing of few pods into parts of nothing, and hold up the whole node until their time
+    is up."""
     connection = node.runtime().accept_from(node.start)
     with pytest.raises(StatusError, match="empty parts of its listing without end"):
         connection.handshake(chunks=[[CONTAINER], *([[]] * 200), []])
@@ -343,7 +344,8 @@ def test_a_runtime_that_never_ends_its_listing_is_told_so(node: Node) -> None:
 def test_long_failed_listings_are_not_taken_for_steady_connections(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the runtime tried to synchronize, the pauses grow: each attempt stops the node's operations."""
+    """However long the runtime tried to synchronize, the pauses grow: each attempt stops the node's
+    operations."""
     monkeypatch.setattr(stub_module, "STEADY_S", 0.0)
     pauses: list[float] = []
     wait = node.stop.wait
@@ -360,7 +362,8 @@ def test_long_failed_listings_are_not_taken_for_steady_connections(
 
 
 def test_a_half_closed_connection_is_a_lost_one(node: Node) -> None:
-    """The runtime will ask nothing more, though it could still be written to: what is left to do is to dial again."""
+    """The runtime will ask nothing more, though it could still be written to: what is left to do is to dial
+    again."""
     runtime = node.runtime()
     connection = runtime.accept_from(node.start)
     connection.handshake()

@@ -1,4 +1,5 @@
-"""Annotations for readers of other stacks: byte for byte as those write them, from the allocation alone, whatever stood there."""
+"""Annotations for readers of other stacks: byte for byte as those write them, from the allocation alone,
+whatever stood there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Nodes on which somebody else gives out the same cards: nothing is placed there, why is told, and it ends when they go."""
+"""Nodes on which somebody else gives out the same cards: nothing is placed there, why is told, and it ends
+when they go."""
 
 from __future__ import annotations
 

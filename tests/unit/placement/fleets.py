@@ -27,7 +27,8 @@ def drifted(fleet: Fleet) -> list[Request]:
 
 
 def mig_layout(card: str) -> Layout:
-    """A card as koordra's kubelet plugin publishes it when it makes instances on demand, read as the fleet reads it."""
+    """A card as koordra's kubelet plugin publishes it when it makes instances on demand, read as the fleet
+    reads it."""
     machine = presets.load("dgx-a100").machine(serial="a")
     gpu = replace(machine.gpus[0], mig_enabled=True, mig_profiles=mig_profiles({"mig_profiles": card}))
     slices = build_slices(

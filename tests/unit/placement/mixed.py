@@ -1,4 +1,5 @@
-"""A mixed cluster as plain objects: four models, zones, a pool that is set aside by a taint, nodes out of use. And claims for it."""
+"""A mixed cluster as plain objects: four models, zones, a pool that is set aside by a taint, nodes out of
+use. And claims for it."""
 
 from __future__ import annotations
 

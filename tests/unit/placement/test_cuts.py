@@ -1,4 +1,5 @@
-"""Cut cards against brute force: what can follow from a state, what a card is worth, and which places are taken."""
+"""Cut cards against brute force: what can follow from a state, what a card is worth, and which places are
+taken."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.unit.placement.fleets import mig_layout
 
 
 def _layout(generator: np.random.Generator) -> Layout:
-    """A small card: three to five memory slices, something that is counted beside them, a few profiles anywhere."""
+    """A small card: three to five memory slices, something that is counted beside them, a few profiles
+    anywhere."""
     slices, compute = int(generator.integers(3, 6)), int(generator.integers(2, 5))
     places = []
     for profile in "abc"[: int(generator.integers(1, 4))]:

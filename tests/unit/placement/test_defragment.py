@@ -106,7 +106,8 @@ def test_the_moves_are_the_fewest(seed: int) -> None:
 
 
 def test_other_pods_are_moved_to_make_room() -> None:
-    """The pod in the way fits nowhere until a small one elsewhere steps aside; what else is in use belongs to nobody who may move."""
+    """The pod in the way fits nowhere until a small one elsewhere steps aside; what else is in use belongs to
+    nobody who may move."""
     nodes = [State(0, 8000, 0, (0, 1000)), State(0, 8000, 0, (700, 0)), State(0, 8000, 0, (300, 0))]
     pods = [
         Pod("big", 0, Request(0, 0, 1, 1000), (0,)),
@@ -132,7 +133,8 @@ def test_a_broken_device_frees_nothing() -> None:
 @pytest.mark.parametrize("machine", ["hgx-h100", "dgx-a100"])
 @pytest.mark.parametrize("count", [16, 60, 200])
 def test_a_cluster_at_90_percent_after_departures(machine: str, count: int) -> None:
-    """Eight GPUs with eight NICs on one node; stated bound: at most one move more than no answer can be below."""
+    """Eight GPUs with eight NICs on one node; stated bound: at most one move more than no answer can be
+    below."""
     shape = shape_of_machine(presets.load(machine).machine(serial="a"))
     kinds, nodes = (Kind("", shape.gpus, shape),), [empty(shape)] * count
     generator = np.random.default_rng(count)

@@ -1,4 +1,5 @@
-"""The policy `koordra` against its formula, written out plainly in fractions; and what it knows before it learned."""
+"""The policy `koordra` against its formula, written out plainly in fractions; and what it knows before it
+learned."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_the_key_is_the_formula() -> None:
 
 
 def test_the_gpu_that_leaves_least_is_taken() -> None:
-    """810 goes where it leaves nothing, and 650 where 350 stays rather than 190, if 350 is what gets filled."""
+    """810 goes where it leaves nothing, and 650 where 350 stays rather than 190, if 350 is what gets
+    filled."""
     holes = [0] * 101
     holes[19], holes[35] = 190_000, 30_000
     table = LearnedTable(holes=tuple(holes))

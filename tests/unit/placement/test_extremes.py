@@ -1,4 +1,5 @@
-"""What a tenant or a node may write without bounds: amounts, counts, taints that differ on every node, nodes that come and go."""
+"""What a tenant or a node may write without bounds: amounts, counts, taints that differ on every node, nodes
+that come and go."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def test_a_node_whose_size_cannot_be_read_is_not_used(published: list[Object]) -
 
 
 def test_taints_may_differ_on_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every claim finds its node. What requests are measured by is not worked out again while no node is published otherwise."""
+    """Every claim finds its node. What requests are measured by is not worked out again while no node is
+    published otherwise."""
     measured: list[int] = []
     measure = LearnedOrder._measure
 
@@ -181,7 +183,8 @@ def test_nodes_under_new_names_leave_nothing_behind() -> None:
 
 @pytest.mark.long
 def test_a_kept_engine_lets_go_of_what_was_published_before() -> None:
-    """A taint rule comes and goes: every node's pools are made anew, and the old ones are not held by anybody."""
+    """A taint rule comes and goes: every node's pools are made anew, and the old ones are not held by
+    anybody."""
     kept = ranked()
     published = mixed.slices(COUNT)
     rule = {

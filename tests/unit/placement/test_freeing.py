@@ -107,7 +107,8 @@ MACHINES = {"a": "dgx-a100", "h": "hgx-h100"}
 
 
 def _one_each(*, of_claims: bool, of_pods: bool) -> list[dict[str, Any]]:
-    """A pod on each of two nodes of different models; `of_claims`, `of_pods`: who of them asks for the model where it is."""
+    """A pod on each of two nodes of different models; `of_claims`, `of_pods`: who of them asks for the model
+    where it is."""
     made = [*shipped_classes()]
     for name, kind in MACHINES.items():
         machine = presets.load(kind).machine(serial=name)

@@ -1,4 +1,5 @@
-"""GPU and NIC together under a learned policy: the best level that is free, whatever the state; what nobody else wants goes first."""
+"""GPU and NIC together under a learned policy: the best level that is free, whatever the state; what nobody
+else wants goes first."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def _allocated(claim: Object, *others: Object) -> Object:
 
 
 def test_a_share_is_measured_by_the_gpus_of_the_node_it_would_be_on() -> None:
-    """A quarter of the large GPU that is half of a usual one: it leaves 500 there, which closes a hole of 750, and not 250."""
+    """A quarter of the large GPU that is half of a usual one: it leaves 500 there, which closes a hole of
+    750, and not 250."""
     large, held = _node("z", "80Gi"), _share("held", "20Gi")
     cluster = [*machines.device_classes(), *_node("a", "40Gi"), *_node("b", "40Gi"), *large]
     holes = tuple({25: 250_000, 75: 100_000}.get(step, 0) for step in range(101))
@@ -47,7 +48,8 @@ def test_a_share_is_measured_by_the_gpus_of_the_node_it_would_be_on() -> None:
 
 
 def test_the_bound_counts_only_what_a_share_adds_to_the_fuller_capacity() -> None:
-    """Half of the memory is in use and a tenth of the cores; half of the cores beside that is a tenth more of the GPU."""
+    """Half of the memory is in use and a tenth of the cores; half of the cores beside that is a tenth more of
+    the GPU."""
     gpu = machines.gpu(0, place=machines.place(0))
     holder = machines.claim("held", machines.request("gpu", capacity={"memory": "40Gi", "cores": "10"}))
     shown = [machines.node(), machines.slice_of([gpu])]

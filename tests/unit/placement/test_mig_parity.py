@@ -1,7 +1,8 @@
 """MIG slices, two ways: `plan()` and the controller choose the same node and the very same place.
 
-As for whole cards (`test_parity`), on nodes with cards in MIG mode beside whole ones: slices by profile, by amount of memory, any of
-several profiles, several of one claim, slices with a NIC, whole GPUs between them; claims come and go.
+As for whole cards (`test_parity`), on nodes with cards in MIG mode beside whole ones: slices by profile, by
+amount of memory, any of several profiles, several of one claim, slices with a NIC, whole GPUs between them;
+claims come and go.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ MACHINES = {
 
 
 class Asked(NamedTuple):
-    """`where`: what is said of the slice in CEL; `memory`: an amount of it; `nic`: percent of a NIC beside it."""
+    """`where`: what is said of the slice in CEL; `memory`: an amount of it; `nic`: percent of a NIC beside
+    it."""
 
     where: str = ""
     memory: str = ""
@@ -142,7 +144,8 @@ def test_the_plan_and_the_controller_take_the_same_place(case: str, machine: str
 
 
 def test_the_mix_that_was_learned_decides_the_place() -> None:
-    """Where nothing is known a small slice goes to the end of the card; where that end is what everybody wants, it does not."""
+    """Where nothing is known a small slice goes to the end of the card; where that end is what everybody
+    wants, it does not."""
     wide = Workload([(Request(1, 1, 0, 0, slices=(Slice(("1g.10gb",), 195),)), 100)])
     chosen = []
     for table in (LearnedTable(), expected(wide, {"A100": 8})):

@@ -67,7 +67,8 @@ def test_a_forecast_decides_every_group(decided: Iterator[list[str]]) -> None:
 
 
 def test_gangs_placed_as_a_whole_ask_the_engine_and_keep_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One node of each DeviceState, once for each number of members; the next gang that asks the same asks nobody."""
+    """One node of each DeviceState, once for each number of members; the next gang that asks the same asks
+    nobody."""
     searched: list[str] = []
     search = Engine.search
 

@@ -1,8 +1,8 @@
 """One policy, two ways to it: `plan()` and the controller choose the same node and the same devices.
 
-Claims come and go on a few nodes of one machine, or of two: shares, whole GPUs, several with NVLink between them, pairs of GPU and
-NIC, NICs alone. Each goes its own way: `plan()` reads allocations from claims, the controller follows changes. The table is a learned
-one, under which best fit would often choose otherwise.
+Claims come and go on a few nodes of one machine, or of two: shares, whole GPUs, several with NVLink between
+them, pairs of GPU and NIC, NICs alone. Each goes its own way: `plan()` reads allocations from claims, the
+controller follows changes. The table is a learned one, under which best fit would often choose otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Model constraints, node selectors, affinities and taints: `plan()` and the controller still choose alike.
 
-As in `test_parity`, on a cluster of several models, zones and a pool that is set aside. The claims are made up, or drawn from the
-OpenB list in which a third of the pods say which models they may run on; the machines' cards are given that list's models then.
+As in `test_parity`, on a cluster of several models, zones and a pool that is set aside. The claims are made
+up, or drawn from the OpenB list in which a third of the pods say which models they may run on; the machines'
+cards are given that list's models then.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ MACHINES = ["dgx-a100", "hgx-h100", "v100x8-sxm2", "t4x4-1nic"]
 
 
 class MixedClusters(Clusters):
-    """Every third node is in one zone; the last one of each machine is set aside. `models` rename the cards, machine by machine."""
+    """Every third node is in one zone; the last one of each machine is set aside. `models` rename the cards,
+    machine by machine."""
 
     def __init__(self, machines: list[str], table: LearnedTable, *, models: tuple[str, ...] = ()) -> None:
         self.renamed, self.count = models, len(machines)

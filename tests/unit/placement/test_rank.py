@@ -1,4 +1,5 @@
-"""A large cluster: `plan()` misses nothing, searches only what could be best, and remembers what it searched."""
+"""A large cluster: `plan()` misses nothing, searches only what could be best, and remembers what it
+searched."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_a_bound_hides_no_node(cluster: list[Object], monkeypatch: pytest.Monkey
 
 
 def test_what_a_node_would_waste_follows_its_state(cluster: list[Object]) -> None:
-    """Nodes in one state cost the same; one whose cores are gone costs less to take GPUs of; a node that goes changes no other."""
+    """Nodes in one state cost the same; one whose cores are gone costs less to take GPUs of; a node that goes
+    changes no other."""
     stranded = LearnedTable(pods=1, cores=(Demand(8000, 1_000_000),))
     engine = engine_for(learned=Learned(stranded))
     pod = {
@@ -222,7 +224,8 @@ def test_a_kept_engine_is_of_one_policy(cluster: list[Object]) -> None:
 
 
 def test_nodes_that_are_gone_are_not_kept_by_lists_of_candidates(cluster: list[Object]) -> None:
-    """Pods that choose nodes have a list of nodes each; clusters that grow and shrink give every node another name."""
+    """Pods that choose nodes have a list of nodes each; clusters that grow and shrink give every node another
+    name."""
 
     class Node(dict[str, Any]):
         """A dict that can be referred to weakly."""

@@ -1,4 +1,5 @@
-"""Nodes that cannot serve a claim are not searched, and the models that a request may run on are the workload's."""
+"""Nodes that cannot serve a claim are not searched, and the models that a request may run on are the
+workload's."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ def test_what_nothing_serves_has_the_reasons_of_every_node(published: list[Objec
     assert len({reason.node for reason in reasons}) == COUNT
 
 
-# --- requests -------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 
 
 class Cluster:
@@ -171,7 +172,8 @@ def test_models_are_said_where_some_are_kept_out(published: list[Object]) -> Non
 
 
 def test_models_follow_from_what_lasts_only(published: list[Object]) -> None:
-    """A zone where only one model stands makes a request one for that model; a cordon or an unready node does not."""
+    """A zone where only one model stands makes a request one for that model; a cordon or an unready node does
+    not."""
     nodes = mixed.nodes(COUNT)
     for number, node in enumerate(nodes):
         node["spec"].pop("taints", None)

@@ -1,4 +1,5 @@
-"""The published policies are reproduced: against a plain FGD decision by decision, and against the published numbers."""
+"""The published policies are reproduced: against a plain FGD decision by decision, and against the published
+numbers."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ PUBLISHED = {"best-fit": "05-BestFit", "fgd": "06-FGD"}
 
 @pytest.mark.long
 def test_one_seed_of_the_default_list_is_near_the_published_means(shared_data: Path) -> None:
-    """One run may be three standard deviations off; all policies and ten seeds are in benchmarks/results/replay-openb.md."""
+    """One run may be three standard deviations off; all policies and ten seeds are in
+    benchmarks/results/replay-openb.md."""
     experiment = _experiment(shared_data, "default")
     published = json.loads((shared_data / "openb" / "fgd-published.json").read_text())["workloads"]["default"]
     for name, theirs in PUBLISHED.items():

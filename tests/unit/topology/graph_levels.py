@@ -1,4 +1,5 @@
-"""Levels and distances from the shape of the graph or from sysfs paths alone: what those of the machine's facts are compared with."""
+"""Levels and distances from the shape of the graph or from sysfs paths alone: what those of the machine's
+facts are compared with."""
 
 from __future__ import annotations
 

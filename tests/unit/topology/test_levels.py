@@ -31,7 +31,8 @@ OTHER_ROOT = (ROOT_B, "0000:20:01.0", "0000:21:00.0")
 
 
 def attributes(path: tuple[str, ...], *, numa: int | None = 0, socket: int | None = 0) -> dict[str, Any]:
-    """What a device with this path publishes: upstream ports are every second bridge from the root port on."""
+    """What a device with this path publishes: upstream ports are every second bridge from the root port
+    on."""
     switches = path[2:-1:2]
     published: dict[str, Any] = {
         "resource.kubernetes.io/pcieRoot": path[0],
@@ -119,7 +120,8 @@ def test_devices_together_in_a_scope_are_never_beyond_its_worst_level() -> None:
 
 
 def test_libraries_that_are_slow_to_import_are_imported_by_those_who_need_them() -> None:
-    """networkx by pictures; kubernetes by who opens a connection, which neither the hook nor a plan of manifests does."""
+    """networkx by pictures; kubernetes by who opens a connection, which neither the hook nor a plan of
+    manifests does."""
     modules = (
         "koordra.controller.run",
         "koordra.kubelet_plugin.driver",

@@ -1,4 +1,5 @@
-"""Shapes of machines: published attributes make the same as facts, nodes of one kind have one, and how near devices are in it."""
+"""Shapes of machines: published attributes make the same as facts, nodes of one kind have one, and how near
+devices are in it."""
 
 from __future__ import annotations
 

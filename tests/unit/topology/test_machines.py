@@ -144,7 +144,8 @@ def test_hops_tell_apart_what_levels_do_not() -> None:
 
 
 class TestGraceBoard:
-    """Two sockets, and a NUMA node without CPUs for every slice of every GPU's memory, as GB200 boards show them."""
+    """Two sockets, and a NUMA node without CPUs for every slice of every GPU's memory, as GB200 boards show
+    them."""
 
     BOARD = catalogue.machine("oci-bm-gpu-gb200-4")
     FOUND = replace(

@@ -30,7 +30,8 @@ FOLDERS = {
 """Name in the data -> folder of tests/machines."""
 
 MIXED, GPUS, ANY = {"mixed"}, {"gpus"}, {"mixed", "gpus", "nics"}
-# What each key of expected_levels is about: which pairs, in one switch group, on one NUMA node (None: either).
+# What each key of expected_levels is about: which pairs, in one switch group, on one NUMA node (None:
+# either).
 KEYS: dict[str, tuple[set[str], bool | None, bool | None]] = {
     "gpu_nic_same_group": (MIXED, True, None),
     "gpu_nic_paired": (MIXED, True, None),

@@ -26,7 +26,8 @@ NUMA_NODES = 4
 
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
-    """Up to three host bridges, on each devices that hang on the root bus, a root port or up to three nested switches."""
+    """Up to three host bridges, on each devices that hang on the root bus, a root port or up to three nested
+    switches."""
     gpus: list[dict[str, Any]] = []
     nics: list[dict[str, Any]] = []
     for root in range(draw(st.integers(1, 3))):

@@ -1,4 +1,5 @@
-"""Reviews over TLS as the API server sends them: answers, patches, a change of certificates, bad peers, and how long it takes."""
+"""Reviews over TLS as the API server sends them: answers, patches, a change of certificates, bad peers, and
+how long it takes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What admission plugins and the binding subresource of the real server check, as pure functions.
 
-NamespaceLifecycle, ServiceAccount, Priority, the admin-access check of resource.k8s.io, and assigning a pod to a node.
+NamespaceLifecycle, ServiceAccount, Priority, the admin-access check of resource.k8s.io, and assigning a pod
+to a node.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def no_service_account(pod: Object, namespace: str, account: str) -> Refusal:
 
 
 def priority_class(pod: Object, classes: Mapping[str, Object]) -> Object | None:
-    """The PriorityClass that a new pod names, or the default one. Raises Refusal 403 for one that is not there."""
+    """The PriorityClass that a new pod names, or the default one. Raises Refusal 403 for one that is not
+    there."""
     wanted = (pod.get("spec") or {}).get("priorityClassName")
     if not wanted:
         defaults = [one for one in classes.values() if one.get("globalDefault")]
@@ -96,7 +98,8 @@ def _not_allowed(pod: Object, why: str) -> Refusal:
 
 
 def bound(kind: Kind, key: Key, body: Object, old: Object, now: datetime) -> Object:
-    """The pod assigned to the node that a Binding names. Raises Refusal 409 where that is not possible any more."""
+    """The pod assigned to the node that a Binding names. Raises Refusal 409 where that is not possible any
+    more."""
     target, spec, metadata = body.get("target") or {}, old.get("spec") or {}, old["metadata"]
     node, asked = target.get("name", ""), (body.get("metadata") or {}).get("uid")
     if not node or target.get("kind", "Node") not in ("", "Node"):

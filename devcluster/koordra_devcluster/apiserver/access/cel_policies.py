@@ -1,8 +1,9 @@
-"""CEL as admission policies and match conditions use it: `object`, `oldObject`, `request`, `params`, `variables`, `authorizer`.
+"""CEL as admission policies and match conditions use it: `object`, `oldObject`, `request`, `params`,
+`variables`, `authorizer`.
 
-The library is the one that evaluates device selectors; here everything is dynamically typed JSON. What the library cannot
-evaluate as Kubernetes would (its extension libraries: URLs, IP addresses, formats, quantities) is an error, never an answer:
-the real server always has the last word on a policy.
+The library is the one that evaluates device selectors; here everything is dynamically typed JSON. What the
+library cannot evaluate as Kubernetes would (its extension libraries: URLs, IP addresses, formats, quantities)
+is an error, never an answer: the real server always has the last word on a policy.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Besides `resourceclaims/status` the writer needs, on resources that are no objects:
 
     allocation, reservedFor   the verb of the request on `resourceclaims/binding`
-    devices                   `associated-node:<verb>` (a token bound to the claim's node) or `arbitrary-node:<verb>` on
-                              `resourceclaims/driver`, by the name of each driver whose entries change
+    devices                   `associated-node:<verb>` (a token bound to the claim's node) or
+                              `arbitrary-node:<verb>` on `resourceclaims/driver`, by the name of each driver
+                              whose entries change
 """
 
 from __future__ import annotations

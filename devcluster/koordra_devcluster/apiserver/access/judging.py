@@ -3,9 +3,9 @@
     create           mutating webhooks ──> defaults, validation ──> policies ──> validating webhooks ──> stored
     update, delete                         defaults, validation ──> policies ──> validating webhooks ──> stored
 
-A policy or webhook is asked when its rules, selectors and match conditions fit. What cannot be asked or fails is refused or
-ignored as its failurePolicy says. Mutating webhooks are called for creations only (koordra has no others). Nobody is asked
-about policies and webhook configurations themselves, as in the real server.
+A policy or webhook is asked when its rules, selectors and match conditions fit. What cannot be asked or fails
+is refused or ignored as its failurePolicy says. Mutating webhooks are called for creations only (koordra has
+no others). Nobody is asked about policies and webhook configurations themselves, as in the real server.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class AdmissionChain:
     def mutate(self, attempt: Attempt) -> Object:
         """The object as the mutating webhooks leave it. Raises Refusal.
 
-        A webhook that changes the object has those before it asked once more that want it (reinvocationPolicy IfNeeded). One
-        that was not concerned the first time is not asked the second time either, as in Kubernetes.
+        A webhook that changes the object has those before it asked once more that want it (reinvocationPolicy
+        IfNeeded). One that was not concerned the first time is not asked the second time either, as in
+        Kubernetes.
         """
         obj, again = attempt.new or {}, set[str]()
         for is_second in (False, True):
@@ -118,7 +119,8 @@ class AdmissionChain:
                 warnings.extend(self._call(webhook, attempt).get("warnings") or ())
 
     def concerns(self, served: Served) -> bool:
-        """Whether anybody at all may have to be asked; a quick no for clusters without policies and webhooks."""
+        """Whether anybody at all may have to be asked; a quick no for clusters without policies and
+        webhooks."""
         kinds = (POLICY_BINDINGS, VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS)
         return served.kind.group != _UNASKED and any(self._store.list(str(kind))[0] for kind in kinds)
 
@@ -206,7 +208,8 @@ class AdmissionChain:
     # --- webhooks ---
 
     def _entries(self, kind: Kind) -> list[tuple[str, Object]]:
-        """Every webhook of every configuration, with an identity; the API server asks in the order of names."""
+        """Every webhook of every configuration, with an identity; the API server asks in the order of
+        names."""
         return [
             (f"{configuration['metadata']['name']}/{webhook['name']}", webhook)
             for configuration in sorted(self._all(kind), key=lambda one: str(one["metadata"]["name"]))

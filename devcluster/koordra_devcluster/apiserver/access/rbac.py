@@ -1,7 +1,8 @@
-"""RBAC: whether a user may do what is asked, from the Roles and bindings that are stored. Administrators may do everything.
+"""RBAC: whether a user may do what is asked, from the Roles and bindings that are stored. Administrators may
+do everything.
 
-As in the real server: rules only allow, a ClusterRoleBinding counts everywhere, a RoleBinding (to a Role or a ClusterRole) in
-its namespace. ServiceAccounts are subjects by kind or by the user name they have.
+As in the real server: rules only allow, a ClusterRoleBinding counts everywhere, a RoleBinding (to a Role or a
+ClusterRole) in its namespace. ServiceAccounts are subjects by kind or by the user name they have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calling an admission webhook: one POST over TLS, trusted by the webhook's caBundle.
 
-A webhook is named by `url`. The other way, a Service, needs a network of pods, which this cluster does not have; such a call
-fails, and the webhook's failurePolicy says what that means.
+A webhook is named by `url`. The other way, a Service, needs a network of pods, which this cluster does not
+have; such a call fails, and the webhook's failurePolicy says what that means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Field tables of what surrounds koordra in a cluster: workloads, configuration, RBAC, admission, CRDs (Kubernetes 1.37).
+"""Field tables of what surrounds koordra in a cluster: workloads, configuration, RBAC, admission, CRDs
+(Kubernetes 1.37).
 
 In the notation of `schema.py`. Parts that nothing here reads (a CRD's OpenAPI schema, IntOrString) are `any`.
 """

@@ -1,4 +1,5 @@
-"""Field tables of the core, coordination and events kinds that the development cluster serves (Kubernetes 1.37).
+"""Field tables of the core, coordination and events kinds that the development cluster serves (Kubernetes
+1.37).
 
 In the notation of `schema.py`. Volume sources are left open (`any`): nothing here reads them.
 """

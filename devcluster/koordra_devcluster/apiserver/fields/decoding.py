@@ -1,4 +1,5 @@
-"""From the body of a write to an object of the stored version: kind and version checked, unknown fields dealt with."""
+"""From the body of a write to an object of the stored version: kind and version checked, unknown fields dealt
+with."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class WriteOptions:
 
 
 def decode(served: Served, body: Any, options: WriteOptions, *, patched: bool = False) -> Object:
-    """Raises Refusal 400 for what is not an object of this kind, and, with fieldValidation=Strict, for unknown fields.
+    """Raises Refusal 400 for what is not an object of this kind, and, with fieldValidation=Strict, for
+    unknown fields.
 
     `patched`: the body is the result of a patch, where unknown fields are a 422.
     """

@@ -1,4 +1,5 @@
-"""Lengths of time as kubectl prints them: `3m12s`, `4d` (k8s.io/apimachinery duration.HumanDuration). Pure."""
+"""Lengths of time as kubectl prints them: `3m12s`, `4d` (k8s.io/apimachinery duration.HumanDuration).
+Pure."""
 
 from __future__ import annotations
 

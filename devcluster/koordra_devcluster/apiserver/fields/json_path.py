@@ -1,4 +1,5 @@
-"""The JSONPath of printer columns: `.metadata.name`, `.a[0].b`, `.status.conditions[?(@.type=="Ready")].status`."""
+"""The JSONPath of printer columns: `.metadata.name`, `.a[0].b`,
+`.status.conditions[?(@.type=="Ready")].status`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _STEP: Final = re.compile(
 
 
 def first(path: str, obj: Any) -> Any:
-    """The first value at the path; None where there is none, or where the path is of a kind not known here."""
+    """The first value at the path; None where there is none, or where the path is of a kind not known
+    here."""
     position, found = 0, [obj]
     while position < len(path):
         step = _STEP.match(path, position)

@@ -1,7 +1,7 @@
 """How the real server prints quantities back: canonical, in the family they were written in.
 
-`1024Mi` comes back as `1Gi`, `1000m` as `1`, `1000` as `1k`, `0.5` as `500m`, `1e3` stays in exponent form. What is finer than
-nano is rounded up. (k8s.io/apimachinery resource.Quantity, CanonicalizeBytes.)
+`1024Mi` comes back as `1Gi`, `1000m` as `1`, `1000` as `1k`, `0.5` as `500m`, `1e3` stays in exponent form.
+What is finer than nano is rounded up. (k8s.io/apimachinery resource.Quantity, CanonicalizeBytes.)
 """
 
 from __future__ import annotations

@@ -4,13 +4,15 @@
     string int float bool any               JSON scalars; `any` is kept verbatim
     quantity time microtime                 normalised on the way in, as the real server prints them
     Name  []Name  {}Name                    object, list, map with string keys
-    []Name<key>                             list merged by `key` in strategic merge patch and server-side apply
+    []Name<key>                             list merged by `key` in strategic merge patch and server-side
+                                            apply
     []string<>                              list of scalars merged as a set
     []Name(k1,k2)                           list with map keys for server-side apply only
 
 `decode` walks a value along its type. Unknown fields are collected, not raised: the caller refuses them
-(fieldValidation=Strict), warns, or drops them. Fields behind feature gates that are off by default in 1.37 are dropped
-without a word, as the real server does. Empty lists and maps and nulls vanish, as with Go's `omitempty`.
+(fieldValidation=Strict), warns, or drops them. Fields behind feature gates that are off by default in 1.37
+are dropped without a word, as the real server does. Empty lists and maps and nulls vanish, as with Go's
+`omitempty`.
 """
 
 from __future__ import annotations

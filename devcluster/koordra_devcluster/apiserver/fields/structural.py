@@ -1,11 +1,13 @@
-"""Structural OpenAPI schemas of custom resources: pruning, defaults, validation, as the real server does them.
+"""Structural OpenAPI schemas of custom resources: pruning, defaults, validation, as the real server does
+them.
 
-    prune      fields that the schema does not have are dropped and collected; `x-kubernetes-preserve-unknown-fields` keeps them
+    prune      fields that the schema does not have are dropped and collected;
+               `x-kubernetes-preserve-unknown-fields` keeps them
     default    absent fields get `default`, from the outside in
     validate   type, required, enum, pattern, lengths, numbers, items, with the real server's words
 
-`metadata`, `apiVersion` and `kind` at the top are the server's own. The parts of a schema that koordra's CRDs do not use
-(`oneOf`, `x-kubernetes-validations` ...) are not evaluated here; the real server judges them.
+`metadata`, `apiVersion` and `kind` at the top are the server's own. The parts of a schema that koordra's CRDs
+do not use (`oneOf`, `x-kubernetes-validations` ...) are not evaluated here; the real server judges them.
 """
 
 from __future__ import annotations

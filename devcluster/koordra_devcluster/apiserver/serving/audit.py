@@ -1,4 +1,5 @@
-"""Who asked for what, one JSON line a request: the verbs a component really uses, to compare with its RBAC."""
+"""Who asked for what, one JSON line a request: the verbs a component really uses, to compare with its
+RBAC."""
 
 from __future__ import annotations
 

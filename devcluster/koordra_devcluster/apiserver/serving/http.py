@@ -1,8 +1,8 @@
 """HTTP on loopback: connections, bearer token, chunked watch streams. One thread a connection.
 
-Everything but health and version needs `Authorization: Bearer <token>`, or the token as a Basic password: kubectl sends
-bearer tokens over TLS only, and basic credentials from the server's URL always. An error of the server itself is a 500 Status and
-one log line; the connection goes on.
+Everything but health and version needs `Authorization: Bearer <token>`, or the token as a Basic password:
+kubectl sends bearer tokens over TLS only, and basic credentials from the server's URL always. An error of the
+server itself is a 500 Status and one log line; the connection goes on.
 """
 
 from __future__ import annotations

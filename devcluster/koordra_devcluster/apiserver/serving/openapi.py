@@ -1,9 +1,11 @@
-"""OpenAPI v3, built from the field tables: enough for kubectl's validation, `kubectl explain` and strategic merge.
+"""OpenAPI v3, built from the field tables: enough for kubectl's validation, `kubectl explain` and strategic
+merge.
 
-One document a group version. Every PATCH, POST and PUT lists `fieldValidation` and `dryRun`: that is how kubectl finds out
-that the server validates, and stops doing it itself.
+One document a group version. Every PATCH, POST and PUT lists `fieldValidation` and `dryRun`: that is how
+kubectl finds out that the server validates, and stops doing it itself.
 
-OpenAPI v2 is an empty document: kubectl asks for it, as protobuf, when a manifest is a v1 List, and skips kinds it does not find.
+OpenAPI v2 is an empty document: kubectl asks for it, as protobuf, when a manifest is a v1 List, and skips
+kinds it does not find.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Bodies in Kubernetes' own protobuf encoding, as far as kubectl sends them: `create namespace`, `create serviceaccount`,
-`create token`, `drain` (Eviction, DeleteOptions).
+"""Bodies in Kubernetes' own protobuf encoding, as far as kubectl sends them: `create namespace`, `create
+serviceaccount`, `create token`, `drain` (Eviction, DeleteOptions).
 
     k8s\\0 | runtime.Unknown{1: TypeMeta{1: apiVersion, 2: kind}, 2: raw object}
 
-Of the object only metadata and deletion options are read; kinds whose other fields matter are refused, since everything else
-that kubectl does with objects of its own goes out as JSON. Field numbers: k8s.io/apimachinery pkg/apis/meta/v1/generated.proto.
+Of the object only metadata and deletion options are read; kinds whose other fields matter are refused, since
+everything else that kubectl does with objects of its own goes out as JSON. Field numbers: k8s.io/apimachinery
+pkg/apis/meta/v1/generated.proto.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Who asks: the administrator of the cluster, or a ServiceAccount with a token that the server made for it.
 
-Tokens of ServiceAccounts come from `serviceaccounts/token` (TokenRequest), may be bound to a Pod or a Node and are kept in
-memory: after a restart of the server they have to be asked for again, as after the end of their life.
+Tokens of ServiceAccounts come from `serviceaccounts/token` (TokenRequest), may be bound to a Pod or a Node
+and are kept in memory: after a restart of the server they have to be asked for again, as after the end of
+their life.
 """
 
 from __future__ import annotations

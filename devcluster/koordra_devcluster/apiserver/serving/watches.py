@@ -1,8 +1,8 @@
 """Watch streams: one JSON document a line, with bookmarks, selectors and an end.
 
-A change of an object that starts or stops matching the selector is seen as ADDED or DELETED. A bookmark tells a quiet watcher
-how far it has come, so that it can resume later without a new list. `sendInitialEvents` streams the list first and marks its
-end with an annotated bookmark.
+A change of an object that starts or stops matching the selector is seen as ADDED or DELETED. A bookmark tells
+a quiet watcher how far it has come, so that it can resume later without a new list. `sendInitialEvents`
+streams the list first and marks its end with an annotated bookmark.
 """
 
 from __future__ import annotations

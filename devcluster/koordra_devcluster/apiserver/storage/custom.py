@@ -1,7 +1,8 @@
 """What CustomResourceDefinitions add to what is served.
 
-A definition is served as soon as it is stored (the real server takes a moment: condition Established) and goes with all its
-objects when it is deleted. Only versions with `served: true`; objects are kept once, whatever version they came in.
+A definition is served as soon as it is stored (the real server takes a moment: condition Established) and
+goes with all its objects when it is deleted. Only versions with `served: true`; objects are kept once,
+whatever version they came in.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from koordra_devcluster.apiserver.storage.strategies import Strategy, strategy
 
 
 class CustomKinds:
-    """The kinds of a store: the built-in ones whose gates are on, and the custom ones, found anew when a definition changes."""
+    """The kinds of a store: the built-in ones whose gates are on, and the custom ones, found anew when a
+    definition changes."""
 
     def __init__(self, store: Store, gates: frozenset[str] = frozenset()) -> None:
         self._store = store

@@ -1,7 +1,7 @@
 """What a DELETE does to an object: gone at once, or marked and waiting. Pure.
 
-Pods on a node wait for their kubelet (gracePeriodSeconds), objects with finalizers for whoever put them there, a namespace for
-its contents. A later DELETE may shorten a grace period, never lengthen it.
+Pods on a node wait for their kubelet (gracePeriodSeconds), objects with finalizers for whoever put them
+there, a namespace for its contents. A later DELETE may shorten a grace period, never lengthen it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def check_preconditions(kind: Kind, options: Object, stored: Object) -> None:
 
 
 def waiting(kind: Kind, old: Object, options: Object, now: datetime) -> Object | None:
-    """The object marked for deletion (`old` itself when it already is), or None when nothing holds it back."""
+    """The object marked for deletion (`old` itself when it already is), or None when nothing holds it
+    back."""
     old = _held_for_dependents(kind, old, options)
     metadata = old["metadata"]
     grace = _grace_period(kind, old, options)
@@ -55,7 +56,8 @@ def waiting(kind: Kind, old: Object, options: Object, now: datetime) -> Object |
 
 
 def _held_for_dependents(kind: Kind, old: Object, options: Object) -> Object:
-    """propagationPolicy Foreground and Orphan: a finalizer that the garbage collector takes away when it is done."""
+    """propagationPolicy Foreground and Orphan: a finalizer that the garbage collector takes away when it is
+    done."""
     finalizer = {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(options.get("propagationPolicy", ""))
     held = old["metadata"].get("finalizers") or []
     if kind not in CASCADING or finalizer is None or finalizer in held:

@@ -1,4 +1,5 @@
-"""What of a write goes into the stored object: its place, its preconditions, and the part that the writer may touch. Pure."""
+"""What of a write goes into the stored object: its place, its preconditions, and the part that the writer may
+touch. Pure."""
 
 from __future__ import annotations
 

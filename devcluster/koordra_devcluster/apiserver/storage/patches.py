@@ -1,8 +1,10 @@
-"""The four kinds of patch: JSON patch, merge patch, strategic merge patch, and server-side apply in its simplest reading.
+"""The four kinds of patch: JSON patch, merge patch, strategic merge patch, and server-side apply in its
+simplest reading.
 
 Strategic merge uses the merge keys of `schema.py`; `$patch: delete|replace`, `$deleteFromPrimitiveList/x` and
-`$setElementOrder/x` (accepted, order is kept as found) are understood. Server-side apply merges what the manifest says into
-the object and remembers no field owners, so a field left out of a later apply stays: this double tracks no managedFields.
+`$setElementOrder/x` (accepted, order is kept as found) are understood. Server-side apply merges what the
+manifest says into the object and remembers no field owners, so a field left out of a later apply stays: this
+double tracks no managedFields.
 
 All functions are pure: they return a new document and raise Refusal for a patch that cannot be applied.
 """
@@ -150,7 +152,8 @@ def _remove(document: Any, path: Sequence[str]) -> Any:
 
 
 def strategic_merge(document: Any, patch: dict[str, Any], type_name: str, *, apply_keys: bool = False) -> Any:
-    """Strategic merge patch of an object of a known type; `apply_keys` merges lists by all their map keys (apply)."""
+    """Strategic merge patch of an object of a known type; `apply_keys` merges lists by all their map keys
+    (apply)."""
     if patch.get("$patch") == "replace":
         return {key: value for key, value in patch.items() if key != "$patch"}
     result = dict(document) if isinstance(document, dict) else {}

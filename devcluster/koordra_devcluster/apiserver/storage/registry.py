@@ -1,7 +1,8 @@
-"""The verbs over the store: create, update, patch, delete, with conflicts, status separation and graceful deletion.
+"""The verbs over the store: create, update, patch, delete, with conflicts, status separation and graceful
+deletion.
 
-Each write is a function from the current object to the new one, so that a check and the write it guards cannot be separated
-(`writing`).
+Each write is a function from the current object to the new one, so that a check and the write it guards
+cannot be separated (`writing`).
 """
 
 from __future__ import annotations
@@ -355,7 +356,8 @@ class Registry:
         return Rules(self._now(), self._compile_cel, self.kinds.gates)
 
     def _admit(self, served: Served, obj: Object, namespace: str) -> None:
-        """What admission plugins of the real server check: the namespace, the service account, admin access."""
+        """What admission plugins of the real server check: the namespace, the service account, admin
+        access."""
         if not served.kind.namespaced:
             return
         place = self.store.get("namespaces", ("", namespace))

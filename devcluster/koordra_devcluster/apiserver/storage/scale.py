@@ -1,4 +1,5 @@
-"""The subresource `scale`: the replicas of a workload as an autoscaling/v1 Scale, for `kubectl scale` and autoscalers. Pure."""
+"""The subresource `scale`: the replicas of a workload as an autoscaling/v1 Scale, for `kubectl scale` and
+autoscalers. Pure."""
 
 from __future__ import annotations
 

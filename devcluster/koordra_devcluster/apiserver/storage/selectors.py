@@ -1,7 +1,8 @@
 """Label and field selectors: text to predicate.
 
-Labels: `a=b, c!=d, e in (f,g), h notin (i), j, !k`. Fields: `path=value, path!=value` over the paths the real server indexes
-for the kind; any other path is refused, so that a controller cannot come to depend on one that a real cluster lacks.
+Labels: `a=b, c!=d, e in (f,g), h notin (i), j, !k`. Fields: `path=value, path!=value` over the paths the real
+server indexes for the kind; any other path is refused, so that a controller cannot come to depend on one that
+a real cluster lacks.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
     write:  lock ─> compute the new object from the current one ─> revision + 1 ─> sqlite commit (WAL) ─> memory ─> watchers
     read:   memory only
 
-The revision is every object's resourceVersion and survives restarts together with the objects, in one transaction: whoever
-got an answer will find what it says, also after `kill -9`. (A power cut may lose the last writes: WAL without fsync per
-commit. This is a development double.)
+The revision is every object's resourceVersion and survives restarts together with the objects, in one
+transaction: whoever got an answer will find what it says, also after `kill -9`. (A power cut may lose the
+last writes: WAL without fsync per commit. This is a development double.)
 
-The history that watches resume from is kept in memory only, a bounded number of changes per resource; older revisions get
-410 Gone, as does everything before a restart.
+The history that watches resume from is kept in memory only, a bounded number of changes per resource; older
+revisions get 410 Gone, as does everything before a restart.
 
 Objects are shared between threads and never changed in place: `mutate` callers build a new one.
 """
@@ -56,7 +56,8 @@ def encode(value: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write: `old` is None for a creation; `type` is ADDED, MODIFIED or DELETED (then `new` is the last state)."""
+    """One write: `old` is None for a creation; `type` is ADDED, MODIFIED or DELETED (then `new` is the last
+    state)."""
 
     revision: int
     type: str
@@ -117,8 +118,8 @@ class Store:
     def mutate(self, resource: str, key: Key, change: Callable[[Object | None], Object | None]) -> Entry:
         """Replace the object under `key` by what `change` makes of it, in one step with every other write.
 
-        `change` gets the current object (None when there is none) and returns a new one, the very same one (nothing is
-        written) or None (the object is removed). Whatever it raises leaves the store as it was.
+        `change` gets the current object (None when there is none) and returns a new one, the very same one
+        (nothing is written) or None (the object is removed). Whatever it raises leaves the store as it was.
         """
         with self._lock:
             place = self._resource(resource)

@@ -62,9 +62,11 @@ def _accept_update(_errors: FieldErrors, _new: Object, _old: Object, _rules: Rul
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """`default` runs on every write, `prepare` on creation only. `keeps_status`: a creation may bring a status.
+    """`default` runs on every write, `prepare` on creation only. `keeps_status`: a creation may bring a
+    status.
 
-    `has_generation`: metadata.generation counts changes of the spec (claims, nodes and leases have none in the real server).
+    `has_generation`: metadata.generation counts changes of the spec (claims, nodes and leases have none in
+    the real server).
     """
 
     default: Prepare = _nothing

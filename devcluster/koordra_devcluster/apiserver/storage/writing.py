@@ -1,8 +1,8 @@
 """How a change gets into the store: judged where policies and webhooks ask for it, and never half.
 
-A change is a function from the current object to the new one. Without judges it runs inside the store's one write lock. With them it
-is worked out, judged without the lock, and stored if nobody wrote in between; else it is worked out again. A dry run throws
-the result away.
+A change is a function from the current object to the new one. Without judges it runs inside the store's one
+write lock. With them it is worked out, judged without the lock, and stored if nobody wrote in between; else
+it is worked out again. A dry run throws the result away.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Writing:
         operation: str,
         subresource: str,
     ) -> Entry:
-        """The change is worked out, judged without holding the store, and stored if nobody wrote in between; else again."""
+        """The change is worked out, judged without holding the store, and stored if nobody wrote in between;
+        else again."""
         while True:
             current = self._store.get(served.stored, key)
             old = current.object if current else None

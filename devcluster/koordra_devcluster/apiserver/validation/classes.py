@@ -1,4 +1,5 @@
-"""DeviceClasses, DeviceTaintRules and the parts they share with claims: selectors, configuration, taints, tolerations."""
+"""DeviceClasses, DeviceTaintRules and the parts they share with claims: selectors, configuration, taints,
+tolerations."""
 
 from __future__ import annotations
 

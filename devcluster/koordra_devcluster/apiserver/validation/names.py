@@ -1,4 +1,5 @@
-"""Forms of names in the Kubernetes API: labels, subdomains, qualified names, drivers, pools, attributes, versions."""
+"""Forms of names in the Kubernetes API: labels, subdomains, qualified names, drivers, pools, attributes,
+versions."""
 
 from __future__ import annotations
 
@@ -117,7 +118,8 @@ def label_value(errors: FieldErrors, path: str, value: str) -> None:
 
 
 def attribute_name(errors: FieldErrors, path: str, value: str, *, domain_required: bool = False) -> None:
-    """An attribute or capacity name: optional domain of at most 63 characters and a C identifier of at most 32."""
+    """An attribute or capacity name: optional domain of at most 63 characters and a C identifier of at most
+    32."""
     if not value:
         errors.required(path, "name required")
         return

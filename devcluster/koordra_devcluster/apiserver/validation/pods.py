@@ -1,8 +1,8 @@
 """Pods: what a new one needs, and the little that may change later.
 
-Of a pod's spec only these change: container images, activeDeadlineSeconds, terminationGracePeriodSeconds (1 -> lower), added
-tolerations, and, while gated, scheduling gates (removed, never added) with node selectors narrowed. spec.nodeName is set by
-the binding subresource alone. spec.resourceClaims never changes.
+Of a pod's spec only these change: container images, activeDeadlineSeconds, terminationGracePeriodSeconds (1
+-> lower), added tolerations, and, while gated, scheduling gates (removed, never added) with node selectors
+narrowed. spec.nodeName is set by the binding subresource alone. spec.resourceClaims never changes.
 """
 
 from __future__ import annotations

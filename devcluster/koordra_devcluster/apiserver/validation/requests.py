@@ -1,7 +1,8 @@
 """ResourceClaim specs (also inside templates): requests, constraints, configuration.
 
-Limits: 32 requests, constraints and configurations; 8 alternatives in firstAvailable; 32 selectors and 16 tolerations a
-request. Request names are unique; constraints and configurations refer to requests by `name` or `name/alternative`.
+Limits: 32 requests, constraints and configurations; 8 alternatives in firstAvailable; 32 selectors and 16
+tolerations a request. Request names are unique; constraints and configurations refer to requests by `name` or
+`name/alternative`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ResourceSlices: who may use the devices, attributes, capacity with its request policy, counters, taints.
 
-One slice holds devices or shared counters, never both. 128 devices, 64 when any of them has taints or consumes counters.
-Attributes and capacities of a device together: 32. Counter sets: 8 a slice, 32 counters each; a device consumes from 2 sets.
+One slice holds devices or shared counters, never both. 128 devices, 64 when any of them has taints or
+consumes counters. Attributes and capacities of a device together: 32. Counter sets: 8 a slice, 32 counters
+each; a device consumes from 2 sets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ResourceClaim status: what an allocator, the controllers and a driver may write, and when.
 
   allocation      write-once: immutable while set; may go to null only while nothing is reserved
-  reservedFor     at most 256, unique uids, needs an allocation, and no new entry on a claim that is being deleted
+  reservedFor     at most 256, unique uids, needs an allocation, and no new entry on a claim that is being
+                  deleted
   devices         keys (driver, pool, device, shareID) must be in the allocation; data at most 10 KiB
 
 Not checked, as in the real server: that devices exist, match, are free or have the capacity.

@@ -1,7 +1,7 @@
 """Rules for Deployments, ReplicaSets, StatefulSets, Jobs, PriorityClasses and pod groups. Pure.
 
-A selector that does not match its own template, a template that could never be a pod, a change of what may not change: what a
-hand-written workload gets wrong most often, in the words of the real server.
+A selector that does not match its own template, a template that could never be a pod, a change of what may
+not change: what a hand-written workload gets wrong most often, in the words of the real server.
 """
 
 from __future__ import annotations

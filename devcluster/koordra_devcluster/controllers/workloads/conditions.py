@@ -27,7 +27,8 @@ def replaced(
     now: str,
     updated: str = "",
 ) -> list[Object]:
-    """The conditions with one of them set; status None removes it. `updated`: name of a second timestamp, for each change."""
+    """The conditions with one of them set; status None removes it. `updated`: name of a second timestamp, for
+    each change."""
     earlier = found(conditions, type_)
     others = [one for one in conditions if one.get("type") != type_]
     if status is None:

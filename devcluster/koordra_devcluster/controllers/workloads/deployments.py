@@ -152,7 +152,8 @@ class Deployments:
         return max(0, min(allowed.most - sum(map(rollout.wanted, sets.old)), allowed.replicas))
 
     def _count_collision(self, deployment: Object) -> None:
-        """The name is taken by a set of another template, or another owner: the next hash takes another way."""
+        """The name is taken by a set of another template, or another owner: the next hash takes another
+        way."""
         count = int(status_of(deployment).get("collisionCount", 0)) + 1
         self._own.write_status(DEPLOYMENTS, deployment, {**status_of(deployment), "collisionCount": count})
 

@@ -4,10 +4,10 @@ A pod carries the finalizer batch.kubernetes.io/job-tracking, so that it cannot 
 
     pod ended ─> its uid is noted in status.uncountedTerminatedPods ─> its finalizer goes ─> it is counted, the uid goes
 
-Indexed Jobs make one pod per index (annotation, label, JOB_COMPLETION_INDEX, host name `<job>-<index>`) until each index has
-succeeded once. Failed pods are made again after 10 s, 20 s, ...; more than backoffLimit of them end the Job. An ended Job
-deletes what still runs, and says Complete or Failed once nothing runs any more (before that: SuccessCriteriaMet,
-FailureTarget). A pod that is being deleted counts as failed.
+Indexed Jobs make one pod per index (annotation, label, JOB_COMPLETION_INDEX, host name `<job>-<index>`) until
+each index has succeeded once. Failed pods are made again after 10 s, 20 s, ...; more than backoffLimit of
+them end the Job. An ended Job deletes what still runs, and says Complete or Failed once nothing runs any more
+(before that: SuccessCriteriaMet, FailureTarget). A pod that is being deleted counts as failed.
 """
 
 from __future__ import annotations

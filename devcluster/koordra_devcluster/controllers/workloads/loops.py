@@ -27,7 +27,8 @@ Sync = Callable[[str], float | None]
 
 
 class WorkloadLoops:
-    """Deployments, ReplicaSets, StatefulSets and Jobs (kinds: WATCHED). `first_backoff`: of a Job's failed pods."""
+    """Deployments, ReplicaSets, StatefulSets and Jobs (kinds: WATCHED). `first_backoff`: of a Job's failed
+    pods."""
 
     def __init__(
         self, client: KubeClient, informers: Informers, *, first_backoff: float = FIRST_BACKOFF

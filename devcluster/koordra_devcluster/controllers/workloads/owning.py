@@ -1,7 +1,8 @@
-"""What a loop does to the objects of its kind's instances: find, adopt, release, create, delete. Every act leaves an Event.
+"""What a loop does to the objects of its kind's instances: find, adopt, release, create, delete. Every act
+leaves an Event.
 
-An object belongs to the controller in its owner references. One that no controller owns and that the selector matches is
-adopted; one that is owned but no longer matches is released.
+An object belongs to the controller in its owner references. One that no controller owns and that the selector
+matches is adopted; one that is owned but no longer matches is released.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Ownership:
             return None
 
     def owned(self, kind: Kind, owner: Object, *, adopt: bool = True) -> list[Object]:
-        """Objects of `kind` that `owner` controls; orphans that its selector matches are adopted on the way."""
+        """Objects of `kind` that `owner` controls; orphans that its selector matches are adopted on the
+        way."""
         selector = spec_of(owner).get("selector") or {}
         found: list[Object] = []
         for obj in self.client.list(kind, namespace=namespace(owner))[0]:

@@ -98,7 +98,8 @@ def pod_from(
     annotations: Mapping[str, str] | None = None,
     finalizers: Sequence[str] = (),
 ) -> Object:
-    """The pod that a template stands for, controlled by `owner`; named after it unless it has a name of its own."""
+    """The pod that a template stands for, controlled by `owner`; named after it unless it has a name of its
+    own."""
     wanted = metadata(template)
     head: Object = {
         "namespace": metadata(owner)["namespace"],

@@ -1,7 +1,7 @@
 """ReplicaSets: as many active pods as spec.replicas says.
 
-Too few: the missing ones are made at once. Too many: those that lose least go (pods.first_to_go). The status counts pods that
-are there, ready, available (ready for minReadySeconds) and going away.
+Too few: the missing ones are made at once. Too many: those that lose least go (pods.first_to_go). The status
+counts pods that are there, ready, available (ready for minReadySeconds) and going away.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from koordra_devcluster.controllers.workloads.owning import Ownership
 
 
 class ReplicaSets:
-    """`sync(key)` brings one ReplicaSet's pods to its spec; it returns the seconds after which to look again."""
+    """`sync(key)` brings one ReplicaSet's pods to its spec; it returns the seconds after which to look
+    again."""
 
     def __init__(self, client: KubeClient) -> None:
         self._own = Ownership(client, "replicaset-controller")

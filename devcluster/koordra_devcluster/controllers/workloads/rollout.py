@@ -77,7 +77,8 @@ def revision(obj: Object) -> int:
 
 
 def same_template(replica_set: Object, deployment: Object) -> bool:
-    """Whether a set was made for the Deployment's present template: the label with the hash does not count."""
+    """Whether a set was made for the Deployment's present template: the label with the hash does not
+    count."""
     theirs = dict(spec_of(replica_set)["template"])
     head = dict(metadata(theirs))
     labels = {key: value for key, value in (head.get("labels") or {}).items() if key != HASH_LABEL}
@@ -130,7 +131,8 @@ def _shrunk(allowed: Limits, new: Object, old: Sequence[Object], total: int) -> 
 
 
 def proportions(allowed: Limits, sets: Sequence[Object]) -> dict[str, int]:
-    """What each set gets when a Deployment is scaled in the middle of a rollout: its share, the rest to the largest."""
+    """What each set gets when a Deployment is scaled in the middle of a rollout: its share, the rest to the
+    largest."""
     total = sum(map(wanted, sets))
     goal = allowed.most if allowed.replicas > 0 else 0
     extra = goal - total

@@ -1,10 +1,13 @@
 """StatefulSets: pods with names that stay, made and removed in order.
 
-    pods         `<set>-<ordinal>`, label with its ordinal and revision, host name and subdomain; claims for volumes if asked
-    OrderedReady one at a time: the next pod comes when all before it are running and available; the last one goes first
+    pods         `<set>-<ordinal>`, label with its ordinal and revision, host name and subdomain; claims for
+                 volumes if asked
+    OrderedReady one at a time: the next pod comes when all before it are running and available; the last one
+    goes first
     Parallel     all at once
-    revisions    a ControllerRevision per template; from the last ordinal down to partition, a pod of an old revision is
-                 deleted (and made anew) when all others are available.  OnDelete: only made anew when somebody deletes it
+    revisions    a ControllerRevision per template; from the last ordinal down to partition, a pod of an old
+                 revision is deleted (and made anew) when all others are available.  OnDelete: only made anew
+                 when somebody deletes it
 
 A pod that ended is deleted and made again.
 """
@@ -111,7 +114,8 @@ class StatefulSets:
     # --- pods ---
 
     def _act(self, owner: Object, pods: dict[int, Object], *, current: Object, update: Object) -> None:
-        """One step where order matters, all steps where it does not; a change of a pod brings the next look."""
+        """One step where order matters, all steps where it does not; a change of a pod brings the next
+        look."""
         ordered = spec_of(owner).get("podManagementPolicy", "OrderedReady") == "OrderedReady"
         wanted = _ordinals(owner)
         for ordinal in wanted:

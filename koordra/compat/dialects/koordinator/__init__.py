@@ -3,13 +3,13 @@
     amounts (requests) ──> n            cards, what of each      ──┐
     annotations (hints) ──>            NICs, selectors, nearness ──┴──> requests `gpu` and `rdma`, every container a user
 
-With joint allocation the NICs follow the GPUs' PCIe roots. Koordinator takes as many as there are roots; how many that will be
-is known once the GPUs are chosen, so the request lists alternatives: one NIC, or two ..., the fewest that cover the roots.
-With SamePCIe the roots have to be covered, without it that is tried first. Where there are as many NICs as GPUs, each GPU
-has one of its own.
+With joint allocation the NICs follow the GPUs' PCIe roots. Koordinator takes as many as there are roots; how
+many that will be is known once the GPUs are chosen, so the request lists alternatives: one NIC, or two ...,
+the fewest that cover the roots. With SamePCIe the roots have to be covered, without it that is tried first.
+Where there are as many NICs as GPUs, each GPU has one of its own.
 
-exclusivePolicy is kept, which Koordinator itself does not do outside RequestsAsCount: the devices are nobody else's. PCIeLevel
-would keep the rest of the root free as well; that is a warning.
+exclusivePolicy is kept, which Koordinator itself does not do outside RequestsAsCount: the devices are nobody
+else's. PCIeLevel would keep the rest of the root free as well; that is a warning.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def parse(view: PodView) -> NormalizedRequest:
 
 
 def _totals(view: PodView) -> dict[str, int]:
-    """What the pod asks for under the tables' names, after the webhook; FPGAs are refused before, as another vendor's."""
+    """What the pod asks for under the tables' names, after the webhook; FPGAs are refused before, as another
+    vendor's."""
     names = (NVIDIA, GPU, CORE, MEMORY, RATIO, SHARED, RDMA)
     found: dict[Phase, list[tuple[int, arithmetic.Amounts]]] = {phase: [] for phase in Phase}
     for position, request in enumerate(view.requests(REQUESTS_FIRST)):
@@ -139,7 +140,8 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
 
 
 def _turned_down(request: dict[str, int], view: PodView) -> str:
-    """Names that do not stand together, as they are written: what the webhook adds would puzzle the reader."""
+    """Names that do not stand together, as they are written: what the webhook adds would puzzle the
+    reader."""
     asked = {view.settings.name(name) for name in (*request, GPU)}
     written = sorted({name for container in view.containers for name in container.resources} & asked)
     if len(written) > 1:

@@ -1,4 +1,5 @@
-"""An allocation in Koordinator's words: the annotation that its scheduler writes, the variable that its device plugin sets.
+"""An allocation in Koordinator's words: the annotation that its scheduler writes, the variable that its
+device plugin sets.
 
 Source of the annotation and the variable: koordinator, apis/extension and the GPU device plugin's adapter.
 """

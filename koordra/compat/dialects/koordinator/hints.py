@@ -1,6 +1,8 @@
-"""Koordinator's annotations that ask for something, read strictly: JSON whose every field is known; and its label selectors, as CEL.
+"""Koordinator's annotations that ask for something, read strictly: JSON whose every field is known; and its
+label selectors, as CEL.
 
-device-allocate-hint    {"rdma": {"selector", "vfSelector", "allocateStrategy", "requiredTopologyScope", "exclusivePolicy"}}
+device-allocate-hint    {"rdma": {"selector", "vfSelector", "allocateStrategy", "requiredTopologyScope",
+                        "exclusivePolicy"}}
 device-joint-allocate   {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
 gpu-partition-spec      {"allocatePolicy": "Restricted", "ringBusBandwidth": "200Gi"}
 
@@ -69,7 +71,8 @@ def hints_of(view: PodView) -> dict[str, Hint]:
 
 
 def joint(view: PodView) -> tuple[Set[str], bool]:
-    """Types of devices that are to be near each other, and whether they have to be on one PCIe root. Raises Refused."""
+    """Types of devices that are to be near each other, and whether they have to be on one PCIe root. Raises
+    Refused."""
     read = _json(view, JOINT)
     if not read.data:
         return set(), False
@@ -81,7 +84,8 @@ def joint(view: PodView) -> tuple[Set[str], bool]:
 
 
 def partition_bandwidth(view: PodView) -> str | None:
-    """The bandwidth that a pod asks of a partition of the NVLink fabric, "" for any; None where it asks for no partition."""
+    """The bandwidth that a pod asks of a partition of the NVLink fabric, "" for any; None where it asks for
+    no partition."""
     if view.annotations.get(PARTITION) is None:
         return None
     read = _json(view, PARTITION)

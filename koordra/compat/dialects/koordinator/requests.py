@@ -1,17 +1,18 @@
 """Koordinator's arithmetic: from what the containers ask for to devices and what is taken of each.
 
-    1. webhook   per container: `gpu: q` is core q and ratio q; without gpu.shared one is added: ratio/100, or core/100, where
-                 that is a whole number above 1, else 1
+    1. webhook   per container: `gpu: q` is core q and ratio q; without gpu.shared one is added: ratio/100, or
+                 core/100, where that is a whole number above 1, else 1
     2. pod       containers and sidecars summed, or the largest init container, name by name
-    3. validate  one of the combinations of names below; above 100 only multiples of 100; with gpu.shared n every
-                 percentage is a multiple of n and at most 100 n
+    3. validate  one of the combinations of names below; above 100 only multiples of 100; with gpu.shared n
+                 every percentage is a multiple of n and at most 100 n
     4. convert   whole cards of a vendor and `gpu` become core and ratio
-    5. split     n cards (gpu.shared, or ratio/100), every amount divided by n. Shared is what asks for bytes or for less
-                 than the whole ratio
-    6. NICs      above 100: q/100 devices at 100; else by strategy: every device at q, or q devices at 1 (at 100 where
-                 they are exclusive), or one device at q
+    5. split     n cards (gpu.shared, or ratio/100), every amount divided by n. Shared is what asks for bytes
+                 or for less than the whole ratio
+    6. NICs      above 100: q/100 devices at 100; else by strategy: every device at q, or q devices at 1 (at
+                 100 where they are exclusive), or one device at q
 
-Source of the rules: koordinator pkg/webhook/pod and pkg/scheduler/plugins/deviceshare; proven on upstream's own cases.
+Source of the rules: koordinator pkg/webhook/pod and pkg/scheduler/plugins/deviceshare; proven on upstream's
+own cases.
 """
 
 from __future__ import annotations

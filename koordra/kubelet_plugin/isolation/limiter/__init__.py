@@ -1,6 +1,7 @@
 """Backend `limiter`: the node's side of native/limiter.
 
-backend             what a container gets, what is made on the node for it (a small file system), and the end of both
+backend             what a container gets, what is made on the node for it (a small file system), and the end
+                    of both
 region              what the node and the processes of a claim share: its layout, and what the node writes
 usage               what the processes of a claim use, and who of them lives
 broker              the socket where processes say who they are

@@ -1,6 +1,8 @@
-"""Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the driver's.
+"""Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the
+driver's.
 
-    <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per version
+    <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per
+                                             version
     <state>/limiter/claims/<uid>/            a small file system of its own, where that can be
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
@@ -10,28 +12,33 @@
 
 In the container:
 
-    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (`override_driver_mounts`)
+    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be
+                                             (`override_driver_mounts`)
     /usr/lib/koordra/driver/                 the driver's own, which the limiter loads
     /run/koordra/limiter/<uid>/              the region: read-only but for `usage`
 
-So a container in which something of this is missing has no CUDA, rather than no limit. Preloading, the second way in, needs
-the library `libkoordra-cuda.so` and LD_PRELOAD, and is for use without mounts; native/README.md says what each way misses.
-A hostile program can get around both: the limit is for programs that are greedy, not for attackers. The node compares with what
-the driver says, counts what went past the limiter, and says so in the claim's status (reconcile.py).
+So a container in which something of this is missing has no CUDA, rather than no limit. Preloading, the second
+way in, needs the library `libkoordra-cuda.so` and LD_PRELOAD, and is for use without mounts; native/README.md
+says what each way misses. A hostile program can get around both: the limit is for programs that are greedy,
+not for attackers. The node compares with what the driver says, counts what went past the limiter, and says so
+in the claim's status (reconcile.py).
 
-The driver's files are mounted with the first GPU of each request, the limiter's with each GPU that it limits, and a container may
-have both in any order. So wherever a device brings a driver's library that the limiter stands in front of, under whatever of its
-names (libcuda.so.1, libcuda.so.<version>), the limiter's is mounted in its place, and the driver's own moves to DRIVER_FOLDER,
-where the limiter looks for it. A GPU of the same claim that is not limited is passed through by it.
+The driver's files are mounted with the first GPU of each request, the limiter's with each GPU that it limits,
+and a container may have both in any order. So wherever a device brings a driver's library that the limiter
+stands in front of, under whatever of its names (libcuda.so.1, libcuda.so.<version>), the limiter's is mounted
+in its place, and the driver's own moves to DRIVER_FOLDER, where the limiter looks for it. A GPU of the same
+claim that is not limited is passed through by it.
 
 **The region** of a claim is on a small file system of its own, where the node can mount one.
 
-A claim's processes write to `usage`. On a disk they could extend it and fill the file system of the plugin's state. So the folder
-is a tmpfs, no larger than the region needs; being in memory, it does not survive a boot, nor does any process.
+A claim's processes write to `usage`. On a disk they could extend it and fill the file system of the plugin's
+state. So the folder is a tmpfs, no larger than the region needs; being in memory, it does not survive a boot,
+nor does any process.
 
-The container runtime must see what is mounted here. It does where mounts are shared with the host: in a pod with
-`mountPropagation: Bidirectional`, and on a host whose mounts are shared, as systemd makes them. Elsewhere (private mounts, no
-right to mount) the folder stays on the disk, which is logged once; the node then truncates what grew (reconcile.py).
+The container runtime must see what is mounted here. It does where mounts are shared with the host: in a pod
+with `mountPropagation: Bidirectional`, and on a host whose mounts are shared, as systemd makes them.
+Elsewhere (private mounts, no right to mount) the folder stays on the disk, which is logged once; the node
+then truncates what grew (reconcile.py).
 """
 
 from __future__ import annotations
@@ -118,9 +125,10 @@ _READ_WRITE: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
 class LimiterIsolation:
-    """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has them counts.
-    `context_bytes` is what to reserve for a context on a GPU (by UUID; 0: measured in the process, which the first cannot be);
-    `strict`: entry points of the driver that the limiter does not know are not handed out."""
+    """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has
+    them counts. `context_bytes` is what to reserve for a context on a GPU (by UUID; 0: measured in the
+    process, which the first cannot be); `strict`: entry points of the driver that the limiter does not know
+    are not handed out."""
 
     name: Final = "limiter"
 
@@ -191,7 +199,8 @@ class LimiterIsolation:
 
     @cached_property
     def _built(self) -> dict[str, bytes]:
-        """Read once: what a claim's edits name and what is installed for it is the same, whatever is built meanwhile."""
+        """Read once: what a claim's edits name and what is installed for it is the same, whatever is built
+        meanwhile."""
         for folder in self._installed:
             for paths in (_BUILT, {name: name for name in LIBRARIES}):
                 found = {name: folder / path for name, path in paths.items()}
@@ -226,7 +235,8 @@ DRIVER_FOLDER: Final = "/usr/lib/koordra/driver"
 def override_driver_mounts(
     edits: Sequence[ContainerEdits], *, isolation: Sequence[ContainerEdits]
 ) -> list[ContainerEdits]:
-    """The edits of a claim's devices, with the mounts of the backends in place of the driver's of the same path."""
+    """The edits of a claim's devices, with the mounts of the backends in place of the driver's of the same
+    path."""
     fronts = {
         mount.container_path: mount
         for each in isolation

@@ -1,15 +1,17 @@
 """Learns which host process owns which slot of a claim's region.
 
-A process in a container knows only its pid in its own namespace. When it takes a slot it connects to the claim's socket and
-sends slot and generation; SO_PEERCRED gives this end the pid in the host's namespace. The process never waits, and its limit
-does not depend on the answer: the host pid serves people and the comparison with what NVML reports. A process that got no slot
-connects too, with a number that no slot has. Each connection triggers a reconciliation (reconcile.py).
+A process in a container knows only its pid in its own namespace. When it takes a slot it connects to the
+claim's socket and sends slot and generation; SO_PEERCRED gives this end the pid in the host's namespace. The
+process never waits, and its limit does not depend on the answer: the host pid serves people and the
+comparison with what NVML reports. A process that got no slot connects too, with a number that no slot has.
+Each connection triggers a reconciliation (reconcile.py).
 
     <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
 
-One thread serves all claims, those of an earlier plugin process included. Each claim has one open connection at a time: a
-process that connects and sends nothing delays its own claim's others for _PATIENCE seconds, and no other claim. The pid and
-start time of every process that connected are kept as long as the claim exists (processes.py).
+One thread serves all claims, those of an earlier plugin process included. Each claim has one open connection
+at a time: a process that connects and sends nothing delays its own claim's others for _PATIENCE seconds, and
+no other claim. The pid and start time of every process that connected are kept as long as the claim exists
+(processes.py).
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ _PATIENCE: Final = 0.2
 
 
 class Broker:
-    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `on_call` runs after each
-    connection."""
+    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `on_call`
+    runs after each connection."""
 
     def __init__(self, claims: Path) -> None:
         self._claims = claims
@@ -142,7 +144,8 @@ class Broker:
             self._answer(claim_uid, _CREDENTIALS.unpack(raw)[0], message)
 
     def _disconnect(self, claim_uid: str) -> None:
-        """Close the claim's connection and accept the next one, if the claim still exists. The lock is held."""
+        """Close the claim's connection and accept the next one, if the claim still exists. The lock is
+        held."""
         connection, _ = self._callers_connected.pop(claim_uid, (None, 0.0))
         if connection is None:
             return

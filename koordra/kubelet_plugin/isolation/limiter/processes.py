@@ -3,11 +3,13 @@
     NVML    pid ─> bytes, for computing (CUDA, MPS) and for graphics; a MIG instance has lists of its own
     /proc   pid ─> claim: the claim's region is mounted in the process's mount namespace
 
-A mount cannot be faked: it is identified by the file system and the folder on it, which only its own tenant can reach. A process
-without such a mount (preloading) is identified by its connection to the claim's socket, where the kernel reports its pid. A pid
-is looked up together with the start time of its process, so a reused number is another process.
+A mount cannot be faked: it is identified by the file system and the folder on it, which only its own tenant
+can reach. A process without such a mount (preloading) is identified by its connection to the claim's socket,
+where the kernel reports its pid. A pid is looked up together with the start time of its process, so a reused
+number is another process.
 
-The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets show no other processes.
+The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets show no other
+processes.
 """
 
 from __future__ import annotations
@@ -86,8 +88,9 @@ def _handle(nvml: Any, uuid: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of a claim. `claims`: those of its container, sorted; `inner_pid` and `namespace`: as it knows itself; `ending`:
-    it has no memory any more, so its slot is gone, while the driver may list it for as long as it takes to clean up."""
+    """A process of a claim. `claims`: those of its container, sorted; `inner_pid` and `namespace`: as it
+    knows itself; `ending`: it has no memory any more, so its slot is gone, while the driver may list it for
+    as long as it takes to clean up."""
 
     pid: int
     started: int
@@ -98,7 +101,8 @@ class Process:
 
 
 class HostProcesses:
-    """The host's processes. `claim_of` is the claim on whose socket a process (pid, start time) has called."""
+    """The host's processes. `claim_of` is the claim on whose socket a process (pid, start time) has
+    called."""
 
     def __init__(
         self,
@@ -188,7 +192,8 @@ def start_time(pid: int, *, proc: Path = Path("/proc")) -> int | None:
 
 
 def _with_memory(process: Path) -> Path | None:
-    """The process, or a thread of it where the first one has ended; None where nothing of it has memory any more."""
+    """The process, or a thread of it where the first one has ended; None where nothing of it has memory any
+    more."""
     if _stat(process, _MEMORY):
         return process
     try:
@@ -207,7 +212,8 @@ def _stat(folder: Path, field: int) -> int | None:
 
 
 class MountPoint(NamedTuple):
-    """A file system, a path on it, where that is mounted, and whether what is mounted below shows elsewhere too."""
+    """A file system, a path on it, where that is mounted, and whether what is mounted below shows elsewhere
+    too."""
 
     device: str
     root: str

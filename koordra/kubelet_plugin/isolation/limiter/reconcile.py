@@ -1,4 +1,5 @@
-"""Reconciles the limiters' ledgers with what the driver reports: ten times a second while something changes, else once.
+"""Reconciles the limiters' ledgers with what the driver reports: ten times a second while something changes,
+else once.
 
     regions ──> ledger ─┐
     NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (unaccounted_memory.py)
@@ -7,27 +8,30 @@
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 
-A source that does not answer changes nothing: without NVML contexts are what was reserved for them and modules stay uncounted;
-without the host's pid namespace a process without a slot is neither counted nor reported. That is logged once, and counted:
+A source that does not answer changes nothing: without NVML contexts are what was reserved for them and
+modules stay uncounted; without the host's pid namespace a process without a slot is neither counted nor
+reported. That is logged once, and counted:
 
     koordra_limiter_looks_total{result}              ok, failed (NVML did not answer)
-    koordra_limiter_foreign_bytes{gpu}               used on a limited claim's card by processes of no limited claim
+    koordra_limiter_foreign_bytes{gpu}               used on a limited claim's card by processes of no limited
+                                                     claim
     koordra_limiter_outside_processes                computing on a limited claim's card without a limit
     koordra_limiter_cut_back_total                   regions that a tenant had made longer
     koordra_limiter_look_seconds                     duration of one reconciliation
 
-Nothing announces that a process takes memory past the limiter: NVML has events for errors, power and MIG, none for memory or
-processes, and the device nodes that a container opens are not the host's. So the node polls, often while something happens and
-seldom while nothing does:
+Nothing announces that a process takes memory past the limiter: NVML has events for errors, power and MIG,
+none for memory or processes, and the device nodes that a container opens are not the host's. So the node
+polls, often while something happens and seldom while nothing does:
 
-    a process takes a slot, or is refused          a poll at once (it calls the broker), then every BRISK seconds
+    a process takes a slot, or is refused          a poll at once (it calls the broker), then every BRISK
+                                                   seconds
     unseen bytes, processes or a verdict changed   every BRISK seconds
     BRISK_FOR seconds without any of that          every QUIET seconds
 
-A poll never takes more than LOAD of one processor's time: after a slow one (many claims, a driver that is slow to answer) the
-pause is as much longer. So bytes that the limiter does not see are counted within BRISK and one poll where a process has just
-started or such bytes have just changed, and within QUIET and one poll in a program that was quiet; or within 1 / LOAD times what a
-poll takes, where that is longer.
+A poll never takes more than LOAD of one processor's time: after a slow one (many claims, a driver that is
+slow to answer) the pause is as much longer. So bytes that the limiter does not see are counted within BRISK
+and one poll where a process has just started or such bytes have just changed, and within QUIET and one poll
+in a program that was quiet; or within 1 / LOAD times what a poll takes, where that is longer.
 """
 
 from __future__ import annotations
@@ -63,15 +67,16 @@ def pause_after(*, took: float, quiet_for: float) -> Pause:
 log = get_logger(__name__)
 
 SURE_AFTER: Final = 1.0
-"""Seconds for which a process must appear in every reading before it is reported as computing without a limit, or before its memory
-counts as its whole context: a process that starts or ends is neither."""
+"""Seconds for which a process must appear in every reading before it is reported as computing without a
+limit, or before its memory counts as its whole context: a process that starts or ends is neither."""
 
 Suspect = tuple[str, int, int]
 """Claim or card, pid, and when it started."""
 
 
 class Reconciler(Wakeable):
-    """`claims` is the folder with one folder per claim. All state belongs to the thread of `run`, or to the caller of `once`."""
+    """`claims` is the folder with one folder per claim. All state belongs to the thread of `run`, or to the
+    caller of `once`."""
 
     def __init__(
         self,
@@ -183,7 +188,8 @@ class Reconciler(Wakeable):
             self._foreign.labels(uuid).set(used)
 
     def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
-        """One reading of the driver between two of the ledger. A pid counts if it was the same process throughout."""
+        """One reading of the driver between two of the ledger. A pid counts if it was the same process
+        throughout."""
         cards = self._lists(sorted({device.uuid for use in before.values() for device in use.devices}))
         processes = self._processes.find(sorted({pid for card in cards.values() for pid in card.used}))
         after = read_all(self._claims)

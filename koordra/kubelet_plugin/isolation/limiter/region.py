@@ -1,12 +1,14 @@
-"""The limiter's shared region of one claim: its layout, which is native/limiter/region.h in Python (a test compares the two, field
-by field), and what the node writes into it.
+"""The limiter's shared region of one claim: its layout, which is native/limiter/region.h in Python (a test
+compares the two, field by field), and what the node writes into it.
 
     <folder>/policy   what the claim may use: written here, read by the tenant, changeable while programs run
     <folder>/usage    what its processes use: written by the tenant's processes, read by usage.py
-    <folder>/alive.N, <folder>/refused   empty, and for the node alone to write; locks on them say who lives (usage.py)
+    <folder>/alive.N, <folder>/refused   empty, and for the node alone to write; locks on them say who lives
+                                         (usage.py)
 
-What is named here as the policy's or the usage's is the offset of a field in that file; DEVICE and SLOT begin an entry. Every field
-that the tenant reads while it runs is one aligned word of eight bytes, and is written as one.
+What is named here as the policy's or the usage's is the offset of a field in that file; DEVICE and SLOT begin
+an entry. Every field that the tenant reads while it runs is one aligned word of eight bytes, and is written
+as one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ POLICY_MAGIC: Final = int.from_bytes(b"KORPOLY1", "little")
 USAGE_MAGIC: Final = int.from_bytes(b"KORRUSG1", "little")
 UNLIMITED: Final = (1 << 64) - 1
 PLAUSIBLE: Final = 1 << 46
-"""No process has so much of one card. A larger figure is a lie of the tenant's; it counts as nothing, here and in the limiter."""
+"""No process has so much of one card. A larger figure is a lie of the tenant's; it counts as nothing, here
+and in the limiter."""
 DEVICES_MAX: Final = 16
 SLOTS_MAX: Final = 1024
 KINDS: Final = ("plain", "managed", "array", "vmm", "pool", "graph", "import", "context")
@@ -100,7 +103,8 @@ def allow(
     context_bytes: int = 0,
     flags: int = 0,
 ) -> None:
-    """Make the claim's region if it does not exist, and set what it may use of the GPU: at once, also for running programs.
+    """Make the claim's region if it does not exist, and set what it may use of the GPU: at once, also for
+    running programs.
 
     `limit` None: counted, not limited; `context_bytes` 0: measured when a context is made.
     Raises PrepareError for a claim of too many GPUs, and OSError.
@@ -141,7 +145,8 @@ def allow(
 
 
 def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
-    """Set what the node sees in use of the GPU beyond the ledger, and what to reserve for a context. Raises OSError, NodeError."""
+    """Set what the node sees in use of the GPU beyond the ledger, and what to reserve for a context. Raises
+    OSError, NodeError."""
     wanted = uuid_bytes(uuid)
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
         for index in range(struct.unpack_from("=I", policy, DEVICE_COUNT)[0]):

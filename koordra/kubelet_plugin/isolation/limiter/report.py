@@ -1,21 +1,26 @@
-"""What the limiters of this node's claims report, for metrics, for the claim's status and for the verification of containers.
+"""What the limiters of this node's claims report, for metrics, for the claim's status and for the
+verification of containers.
 
-The figures come from the claims' regions (usage.py). A tenant writes `usage`, so they are its own statement: good
-for charts and for finding a limiter that did not start, not as evidence. What the node writes into `policy` (bytes beyond the
-ledger, processes outside of it) is not the tenant's.
+The figures come from the claims' regions (usage.py). A tenant writes `usage`, so they are its own statement:
+good for charts and for finding a limiter that did not start, not as evidence. What the node writes into
+`policy` (bytes beyond the ledger, processes outside of it) is not the tenant's.
 
-    koordra_limiter_used_bytes, koordra_limiter_limit_bytes   by claim and GPU; a share without a limit has no limit
-    koordra_limiter_unseen_bytes                              what of it the node found beyond the claim's ledger
+    koordra_limiter_used_bytes, koordra_limiter_limit_bytes   by claim and GPU; a share without a limit has no
+                                                              limit
+    koordra_limiter_unseen_bytes                              what of it the node found beyond the claim's
+                                                              ledger
     koordra_limiter_context_bytes                             what is kept for a context
     koordra_limiter_denied_requests                           requests over the limit, by claim and GPU
     koordra_limiter_turned_away_processes                     processes that got no CUDA, ever, by claim
-    koordra_limiter_claims                                    how many wait, enforce, turned a process away, are bypassed or damaged
+    koordra_limiter_claims                                    how many wait, enforce, turned a process away,
+                                                              are bypassed or damaged
 
 The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
 
     Unknown  NoProcessYet     no process of the claim has used CUDA yet
     True     Enforcing        every process that did is limited
-    False    ProcessRefused   a process could not be limited, and got no CUDA; for as long as it lives, and a minute at least
+    False    ProcessRefused   a process could not be limited, and got no CUDA; for as long as it lives, and a
+                              minute at least
     False    OutsideLimiter   a process computes on the card without a limit
     False    RegionDamaged    the claim's processes have made their region unreadable
 """
@@ -103,7 +108,8 @@ def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, 
 
 
 def enforces(claims: Path, uid: str) -> bool | None:
-    """Whether the claim's limiter enforces; None where there is no limiter, or no process has used CUDA yet."""
+    """Whether the claim's limiter enforces; None where there is no limiter, or no process has used CUDA
+    yet."""
     found = verdict(claims, uid)
     return found.enforced if found else None
 

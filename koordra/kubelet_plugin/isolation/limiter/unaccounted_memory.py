@@ -1,36 +1,41 @@
-"""How many bytes of a card a claim uses beyond its ledger: contexts, modules, whatever did not go through the limiter; and
-what to reserve for a process's first context. Pure, but for the figures of contexts, which are kept in a file.
+"""How many bytes of a card a claim uses beyond its ledger: contexts, modules, whatever did not go through the
+limiter; and what to reserve for a process's first context. Pure, but for the figures of contexts, which are
+kept in a file.
 
-The driver knows how much each process holds, the ledger what the process was granted; the difference is `unseen`, and counts
-against the claim as soon as the node has written it. The two cannot be read at one instant, so the ledger is read before and
-after the driver:
+The driver knows how much each process holds, the ledger what the process was granted; the difference is
+`unseen`, and counts against the claim as soon as the node has written it. The two cannot be read at one
+instant, so the ledger is read before and after the driver:
 
     granted(before), bytes, granted(after)  ─>  between bytes - the larger and bytes - the smaller, never below 0
 
-A reading whose bounds include the known value changes nothing. Otherwise there are three readings, each clamps the known value
-to its bounds, and the median counts: one wrong reading (memory that came and went between two readings of the ledger) does no
-harm.
+A reading whose bounds include the known value changes nothing. Otherwise there are three readings, each
+clamps the known value to its bounds, and the median counts: one wrong reading (memory that came and went
+between two readings of the ledger) does no harm.
 
-Each process is compared on its own: what one was granted and has not taken (managed memory that is not on the card) does not hide
-what another has beyond. A process that computes on the claim's card without a slot in its region got around the limiter; all its
-bytes count. A value that the driver does not report leaves the known one unchanged.
+Each process is compared on its own: what one was granted and has not taken (managed memory that is not on the
+card) does not hide what another has beyond. A process that computes on the claim's card without a slot in its
+region got around the limiter; all its bytes count. A value that the driver does not report leaves the known
+one unchanged.
 
-No process is reported without need. A process that is ending has lost its slot and is still listed, for seconds if the driver has
-much to clean up; what its slot held counts as granted for as long as the limiter counts it. If the owner of a slot is not known,
-any process may be it. And if the plugin is not in the host's pid namespace (`sure` is false), the driver's pids may be of other
-processes: only those with a slot are considered.
+No process is reported without need. A process that is ending has lost its slot and is still listed, for
+seconds if the driver has much to clean up; what its slot held counts as granted for as long as the limiter
+counts it. If the owner of a slot is not known, any process may be it. And if the plugin is not in the host's
+pid namespace (`sure` is false), the driver's pids may be of other processes: only those with a slot are
+considered.
 
-**Contexts.** The first context takes hundreds of MiB that no call names, and it cannot be measured from inside: the free memory of a card can
-only be queried with a context. So the node decides what to reserve for one:
+**Contexts.** The first context takes hundreds of MiB that no call names, and it cannot be measured from
+inside: the free memory of a card can only be queried with a context. So the node decides what to reserve for
+one:
 
     --limiter-context 600Mi   that much, on every card
-    --limiter-context auto    what was measured on such a card with this driver; before that, what is usual for the card's
-                              architecture, rounded up
+    --limiter-context auto    what was measured on such a card with this driver; before that, what is usual
+                              for the card's architecture, rounded up
 
-Measured is what NVML reports for a process with one context beyond its ledger, in two readings in a row; the smallest value
-counts, since modules come on top. A process's own ledger is believed only between LEAST and MOST, so that a false one can shift
-others' reserve by no more; `unseen` corrects what the reserve gets wrong. The values survive a restart of the plugin in
-<state>/limiter/contexts.json, by card model, MIG or not, and driver.
+Measured is what NVML reports for a process with one context beyond its ledger, in two readings in a row; the
+smallest value counts, since modules come on top. A process's own ledger is believed only between LEAST and
+MOST, so that a false one can shift others' reserve by no more; `unseen` corrects what the reserve gets wrong.
+The values survive a restart of the plugin in <state>/limiter/contexts.json, by card model, MIG or not, and
+driver.
 """
 
 from __future__ import annotations
@@ -71,7 +76,8 @@ UNKNOWN: Final = 768 * MIB
 
 
 class Contexts:
-    """`machine` is the node's, asked for at each use; `declared` None learns, else it is the figure for every card."""
+    """`machine` is the node's, asked for at each use; `declared` None learns, else it is the figure for every
+    card."""
 
     def __init__(
         self,
@@ -97,7 +103,8 @@ class Contexts:
         return learned if learned is not None else USUAL.get(gpu.architecture or "" if gpu else "", UNKNOWN)
 
     def learn(self, uuid: str, seen: int) -> bool:
-        """A process with one context was seen to have this much for it and its modules; whether that is news."""
+        """A process with one context was seen to have this much for it and its modules; whether that is
+        news."""
         if self._declared is not None or not LEAST <= seen <= MOST:
             return False
         gpu, key = _card(self._machine(), uuid)
@@ -166,9 +173,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim, pid, start);
-    `overheads`: what processes with one context have beyond all that they were granted but it, as (card, pid, start, bytes);
-    `foreign`: bytes of processes of no claim, by card."""
+    """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim,
+    pid, start); `overheads`: what processes with one context have beyond all that they were granted but it,
+    as (card, pid, start, bytes); `foreign`: bytes of processes of no claim, by card."""
 
     unseen: Mapping[Share, Interval]
     outside: frozenset[tuple[str, int, int]]
@@ -206,7 +213,8 @@ def reading(
             if not earlier and not later:
                 if not sure:
                     continue
-                # A slot's owner is unknown if it could not read its namespace, and the broker was not running.
+                # A slot's owner is unknown if it could not read its namespace, and the broker was not
+                # running.
                 slots = [each for uid in claims for uses in (before, after) for each in uses[uid].processes]
                 nameless = any(not each.host_pid and not each.pid_namespace for each in slots)
                 if used is not None and pid in card.computing and not process.ending and not nameless:

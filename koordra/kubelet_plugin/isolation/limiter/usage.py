@@ -1,14 +1,17 @@
 """What a claim's processes use, as its limiter's region says (region.py).
 
-A tenant can write anything into `usage`, or cut it short; it is read as bytes, never mapped, and never believed for more than
-this claim's own figures. Only its head and the slots that are taken are read: reading a claim costs microseconds.
+A tenant can write anything into `usage`, or cut it short; it is read as bytes, never mapped, and never
+believed for more than this claim's own figures. Only its head and the slots that are taken are read: reading
+a claim costs microseconds.
 
 Which of a claim's processes live, the kernel's locks on files of its region say (native/limiter/slot_lock.c):
 
-    <folder>/alive.0 .. alive.31   the owner of slot n has a lock for reading on byte n of file n % 32, as long as it lives
+    <folder>/alive.0 .. alive.31   the owner of slot n has a lock for reading on byte n of file n % 32, as
+                                   long as it lives
     <folder>/refused               a process that could not be limited has one on byte 0, as long as it lives
 
-The files are empty and only the node may write them. A lock is queried, never taken, so no process has to wait for the node.
+The files are empty and only the node may write them. A lock is queried, never taken, so no process has to
+wait for the node.
 """
 
 from __future__ import annotations
@@ -77,7 +80,8 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept for a context."""
+    """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept
+    for a context."""
 
     uuid: str
     limit: int | None
@@ -89,10 +93,10 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """What a claim uses now. `started` counts the processes that ever took a slot, `turned_away` those that could not;
-    `outside`: processes that the node sees compute on the claim's cards without a slot; `ended`: those whose slot was not given
-    back yet, so that the limiter still counts what they held; `refused`: one that could not take a slot is there now, or
-    was a moment ago."""
+    """What a claim uses now. `started` counts the processes that ever took a slot, `turned_away` those that
+    could not; `outside`: processes that the node sees compute on the claim's cards without a slot; `ended`:
+    those whose slot was not given back yet, so that the limiter still counts what they held; `refused`: one
+    that could not take a slot is there now, or was a moment ago."""
 
     claim: str
     devices: tuple[DeviceUse, ...]
@@ -105,8 +109,8 @@ class ClaimUse:
 
     @property
     def handshake(self) -> str:
-        """`waiting`: no process used CUDA yet; `enforcing`: all that did are limited; `refused`: one was turned away
-        and is still there; `bypassed`: one computes without the limiter."""
+        """`waiting`: no process used CUDA yet; `enforcing`: all that did are limited; `refused`: one was
+        turned away and is still there; `bypassed`: one computes without the limiter."""
         if self.outside:
             return "bypassed"
         if self.refused:
@@ -226,7 +230,8 @@ def owned(folder: Path, slots: Iterable[int]) -> frozenset[int]:
 
 
 def _locked(file: int, byte: int) -> bool:
-    """Whether a process has a lock on the byte. Queried as a write lock, which conflicts with every other; it needs no right to write."""
+    """Whether a process has a lock on the byte. Queried as a write lock, which conflicts with every other; it
+    needs no right to write."""
     return bool(
         _LOCK.unpack(fcntl.fcntl(file, _OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)))[0]
         != fcntl.F_UNLCK

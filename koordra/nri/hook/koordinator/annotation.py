@@ -2,9 +2,11 @@
 `PodClaims`.
 
     scheduling.koordinator.sh/device-allocated:
-      {"gpu":  [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "11520Mi",
+      {"gpu":  [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory":
+               "11520Mi",
                  "koordinator.sh/gpu-memory-ratio": "50"}, "id": "GPU-<uuid>"}],
-       "rdma": [{"minor": 1, "resources": {...}, "id": "0000:1f:00.0", "extension": {"vfs": [{"minor": 0, "busID": "..."}]}}]}
+       "rdma": [{"minor": 1, "resources": {...}, "id": "0000:1f:00.0", "extension": {"vfs": [{"minor": 0,
+       "busID": "..."}]}}]}
 
 This replaces koordlet's `gpu` and `rdma` hooks and the runtime proxy. All containers of the pod hold the
 devices, as there. A GPU is identified by its UUID and must have the annotation's minor; a NIC by its bus id,
@@ -12,16 +14,18 @@ or by those of its virtual functions. A mismatch with this node is refused: the 
 
     koordlet                                       here
     NVIDIA_VISIBLE_DEVICES = minors                = UUIDs (minors change when a driver is loaded anew)
-    no device rule                                 device nodes and their rules; every other GPU and NIC stays closed
+    no device rule                                 device nodes and their rules; every other GPU and NIC stays
+                                                   closed
     /dev/infiniband/rdma_cm, uverbsN of NIC or VF  the same, and RLIMIT_MEMLOCK
     HAMi-core, with the pod's label                the same variables and mounts
     an error starts the container without devices  an error fails the container
 
 As with koordlet, the driver's libraries come from the pod's runtime class (NVIDIA's).
 
-A pod that holds devices by claims of koordra's holds nothing by annotation. A container without a marker may be the first of
-a pod whose next one holds a claim, and the runtime does not report claims. So the API is asked, once per pod, and only for
-pods with the annotation. If it does not answer, the container is refused and the kubelet retries.
+A pod that holds devices by claims of koordra's holds nothing by annotation. A container without a marker may
+be the first of a pod whose next one holds a claim, and the runtime does not report claims. So the API is
+asked, once per pod, and only for pods with the annotation. If it does not answer, the container is refused
+and the kubelet retries.
 """
 
 from __future__ import annotations
@@ -255,7 +259,8 @@ class PodClaims:
         self._known: dict[str, bool] = {}
 
     def of_koordra(self, *, namespace: str, pod: str, uid: str) -> bool:
-        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError if that is unknown."""
+        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError if that is
+        unknown."""
         if uid not in self._known:
             found = self._client.get(kinds.PODS, pod, namespace=namespace)
             if (found.get("metadata") or {}).get("uid") != uid:

@@ -1,9 +1,11 @@
 """How many members of each class go to which node.
 
-The tables of `packing` are the whole truth: of their counts those with the most members, and of these the cheapest.
+The tables of `packing` are the whole truth: of their counts those with the most members, and of these the
+cheapest.
 
-Where the tables would be too large (many classes with many members each), classes are placed one after the other, each at its best
-beside the earlier ones. Such an answer is valid and not proven best; if it finds too few, nothing is known.
+Where the tables would be too large (many classes with many members each), classes are placed one after the
+other, each at its best beside the earlier ones. Such an answer is valid and not proven best; if it finds too
+few, nothing is known.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
     all nodes ─▶ zone ─▶ core ─▶ spine ─▶ block ─▶ nvlink ─▶ nodes
 
-The nodes' labels name the domains they are in. Levels that no node knows are left out; so the numbers of levels here are those of
-what is left. Of a domain only what placement needs is kept: its level, its path, its parts (by name, as people count), how many fixed
-members are in it, and whether it is untouched (nobody holds a device in it).
+The nodes' labels name the domains they are in. Levels that no node knows are left out; so the numbers of
+levels here are those of what is left. Of a domain only what placement needs is kept: its level, its path, its
+parts (by name, as people count), how many fixed members are in it, and whether it is untouched (nobody holds
+a device in it).
 
-What the gang requires must be among the levels: what no label names cannot be promised. The node itself is a level too, but only
-for who demands one.
+What the gang requires must be among the levels: what no label names cannot be promised. The node itself is a
+level too, but only for who demands one.
 
-Members that stay (`fixed`) hold their domains: a required level is theirs, and where they are costs nothing more.
+Members that stay (`fixed`) hold their domains: a required level is theirs, and where they are costs nothing
+more.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class ScopeUnmet(Exception):
 
 @dataclass(slots=True, eq=False)
 class Domain:
-    """`level` numbers the levels that are left, -1 is the root; `parts` are domains, or nodes below the narrowest level."""
+    """`level` numbers the levels that are left, -1 is the root; `parts` are domains, or nodes below the
+    narrowest level."""
 
     level: int
     path: Path
@@ -46,7 +49,8 @@ class Domain:
 
 
 def tree_of(paths: Mapping[str, Path], *, fixed: Mapping[str, int], touched: Collection[str]) -> Domain:
-    """The tree of these nodes. `fixed` counts fixed members by node, `touched` are nodes whose devices somebody holds."""
+    """The tree of these nodes. `fixed` counts fixed members by node, `touched` are nodes whose devices
+    somebody holds."""
     root = Domain(-1, ())
     known: dict[Path, Domain] = {(): root}
     for node, path in paths.items():
@@ -66,8 +70,8 @@ def tree_of(paths: Mapping[str, Path], *, fixed: Mapping[str, int], touched: Col
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`levels` are those that are left, `paths` every node's domain at each, in order of the fabric. `required` is the number of a
-    level, and `required_name` its name."""
+    """`levels` are those that are left, `paths` every node's domain at each, in order of the fabric.
+    `required` is the number of a level, and `required_name` its name."""
 
     gang: Gang
     index: ClusterIndex

@@ -1,34 +1,42 @@
-"""How members are spread over the domains of the fabric: the score, and the proof that no spread is better. Pure numbers.
+"""How members are spread over the domains of the fabric: the score, and the proof that no spread is better.
+Pure numbers.
 
-Members of a class are alike and so are nodes of a kind, so a placement is: for each node, how many members of each class (a *count*,
-one number per class). Which counts a node of a kind takes is known (`node_fit`). Then every domain has a table
+Members of a class are alike and so are nodes of a kind, so a placement is: for each node, how many members of
+each class (a *count*, one number per class). Which counts a node of a kind takes is known (`node_fit`). Then
+every domain has a table
 
     cost of a domain for a count  =  least sum of its parts' costs over all ways to share the count among them
                                      + what the domain itself costs once it is used
 
-computed from the nodes upwards; the root's table has the answer. Sharing is a (min,+) convolution in numpy. Domains made of the same parts
-have one table, and a part that is there k times is convolved log k times, so that a fresh cluster costs next to nothing and one
-in which all nodes differ costs (nodes x members) additions. Nothing is sampled or cut: what the tables say is the optimum, and a
-count that the root's table does not have cannot be placed.
+computed from the nodes upwards; the root's table has the answer. Sharing is a (min,+) convolution in numpy.
+Domains made of the same parts have one table, and a part that is there k times is convolved log k times, so
+that a fresh cluster costs next to nothing and one in which all nodes differ costs (nodes x members)
+additions. Nothing is sampled or cut: what the tables say is the optimum, and a count that the root's table
+does not have cannot be placed.
 
 The score, most important first; each part is a whole number and less is better:
 
     placed    as many members as can be (an elastic gang)
-    apart     steps above PXB between a GPU and its NIC (PHB 1, NODE 2, SYS 3), since GPUDirect is off there and the slowest member
-              slows all; 64 for each step down in a firstAvailable list, 1024 for each level by which a Preferred scope is widened
-    domains   number of domains used, wide levels before narrow ones: fewest zones, in them fewest cores, spines, blocks, NVLink domains
-    opened    blocks and NVLink domains that nobody used and that the gang uses in part, so that whole ones stay whole for who
-              needs them; "in part": the members in it are fewer than its nodes take one by one
+    apart     steps above PXB between a GPU and its NIC (PHB 1, NODE 2, SYS 3), since GPUDirect is off there
+              and the slowest member slows all; 64 for each step down in a firstAvailable list, 1024 for each
+              level by which a Preferred scope is widened
+    domains   number of domains used, wide levels before narrow ones: fewest zones, in them fewest cores,
+              spines, blocks, NVLink domains
+    opened    blocks and NVLink domains that nobody used and that the gang uses in part, so that whole ones
+              stay whole for who needs them; "in part": the members in it are fewer than its nodes take one by
+              one
     nodes     number of nodes
-    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf switch (rail_minimization);
-              not minded where the whole gang is on one node
+    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf
+              switch (rail_minimization); not minded where the whole gang is on one node
     spare     GPUs left free on the nodes used (best fit)
 
-Every part but rails gets a digit of its own in one whole number, with a radix as large as this gang can make it, so that comparing
-numbers is comparing scores part by part. Mostly all digits fit into an int64; where they do not, Python's whole numbers are taken.
+Every part but rails gets a digit of its own in one whole number, with a radix as large as this gang can make
+it, so that comparing numbers is comparing scores part by part. Mostly all digits fit into an int64; where
+they do not, Python's whole numbers are taken.
 
-Domains and nodes that fixed members are in cost nothing more. A *required* level demands one domain of it (the one of the fixed
-members). Ties: of equal ways to share, the first part by name takes the most; so places follow the names of domains and nodes.
+Domains and nodes that fixed members are in cost nothing more. A *required* level demands one domain of it
+(the one of the fixed members). Ties: of equal ways to share, the first part by name takes the most; so places
+follow the names of domains and nodes.
 """
 
 from __future__ import annotations
@@ -67,7 +75,8 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeCounts:
-    """What one node of a kind takes: count -> (apart, spare). The empty count is left out. `fixed`: a fixed member is there.
+    """What one node of a kind takes: count -> (apart, spare). The empty count is left out. `fixed`: a fixed
+    member is there.
 
     `alone`: the most members that the node takes when nothing else is asked of it (no rails).
     """
@@ -79,7 +88,8 @@ class NodeCounts:
 
 @dataclass(slots=True, eq=False)
 class CostTable:
-    """`costs` by count. Made of two tables (`parts`) that share the count, of one with costs of its own on top, or of none: a node."""
+    """`costs` by count. Made of two tables (`parts`) that share the count, of one with costs of its own on
+    top, or of none: a node."""
 
     costs: Costs
     parts: tuple[CostTable, ...] = ()
@@ -94,8 +104,8 @@ class Packed(NamedTuple):
 
 @dataclass(slots=True)
 class Packing:
-    """One run over one tree. `kinds`: kind of every node; `takes`: what a kind takes; `want`: members of each class; `domains`: how
-    many there are of each level; `opened`: levels whose untouched domains count."""
+    """One run over one tree. `kinds`: kind of every node; `takes`: what a kind takes; `want`: members of each
+    class; `domains`: how many there are of each level; `opened`: levels whose untouched domains count."""
 
     root: Domain
     kinds: Mapping[str, Hashable]
@@ -134,8 +144,8 @@ class Packing:
             self._infeasible = _BEYOND
 
     def best(self) -> Packed | None:
-        """The counts with the most members, of those the cheapest, and of equal ones the one with most members of the first class.
-        None: no domain of the required level may take the gang."""
+        """The counts with the most members, of those the cheapest, and of equal ones the one with most
+        members of the first class. None: no domain of the required level may take the gang."""
         found = []
         for number, chain in enumerate(self._chains((self.root,))):
             table = self._table(chain[-1])
@@ -160,7 +170,8 @@ class Packing:
         return Packed(chosen, tuple(order))
 
     def _chains(self, chain: tuple[Domain, ...]) -> Iterator[tuple[Domain, ...]]:
-        """From the root to the domains that may take the whole gang: the root itself, or those of the required level."""
+        """From the root to the domains that may take the whole gang: the root itself, or those of the
+        required level."""
         domain = chain[-1]
         if self.required is None:
             yield chain
@@ -173,10 +184,11 @@ class Packing:
                 if isinstance(part, Domain):
                     yield from self._chains((*chain, part))
 
-    # --- tables -----------------------------------------------------------------------------------------------------
+    # --- tables ---------------------------------------------------------------------------------------------
 
     def _key(self, part: Domain | str) -> int:
-        """Equal for nodes of a kind, and for domains whose tables are equal: made of the same parts, with the same to pay."""
+        """Equal for nodes of a kind, and for domains whose tables are equal: made of the same parts, with the
+        same to pay."""
         known = self._keys.get(part)
         if known is None:
             content: Hashable
@@ -254,7 +266,8 @@ class Packing:
         return known
 
     def _convolved(self, left: Costs, right: Costs) -> Costs:
-        """The least of all shifts of one table by the counts of the other, many shifts at once, as far as they are feasible."""
+        """The least of all shifts of one table by the counts of the other, many shifts at once, as far as
+        they are feasible."""
         few, many = left, right
         counts, others = (np.argwhere(side < self._infeasible) for side in (left, right))
         if len(others) < len(counts):
@@ -278,7 +291,7 @@ class Packing:
             np.minimum(least, shifted.min(axis=0), out=least)
         return found
 
-    # --- back to nodes ----------------------------------------------------------------------------------------------
+    # --- back to nodes --------------------------------------------------------------------------------------
 
     def _give(self, domain: Domain, table: CostTable, count: Count, found: dict[str, Count]) -> None:
         """Share a count that the table has among the domain's nodes."""

@@ -1,13 +1,13 @@
 """As good in all that counts more, on fewer rails.
 
-The best counts are found without a word on rails. If the gang's NICs are then on more rails than they need to be, sets of rails are
-tried, small ones first: with the NICs of other rails taken away, is there a placement that is as good in all that counts more? The first
-that has one is taken.
+The best counts are found without a word on rails. If the gang's NICs are then on more rails than they need to
+be, sets of rails are tried, small ones first: with the NICs of other rails taken away, is there a placement
+that is as good in all that counts more? The first that has one is taken.
 
     fewest       no placement can be on fewer: the bound at which the search starts, and often ends
     known        rails that are free on most nodes come first, so good sets are met early
-    admitted     a set on which some class fits on no node at all, or all together have no room by counting (RailBound), is left out,
-                 and so is every smaller one inside it
+    admitted     a set on which some class fits on no node at all, or all together have no room by counting
+                 (RailBound), is left out, and so is every smaller one inside it
     questions    what may be asked for this; who runs out keeps what was found, not proven best
 """
 
@@ -120,7 +120,8 @@ class FewerRails:
         return self._takes[rails]
 
     def _fewest(self, found: Found, fixed: Rails, takes: Takes, nodes: int) -> int:
-        """No gang like this one can be on fewer rails: its members' NICs have to be on as many nodes, and one member's on one.
+        """No gang like this one can be on fewer rails: its members' NICs have to be on as many nodes, and one
+        member's on one.
 
         Where other members could have been left out, nothing is known.
         """
@@ -141,7 +142,8 @@ class FewerRails:
         return max(len(fixed), -(-max(most, -(-total // max(nodes, 1))) // shared))
 
     def _known_rails(self, takes: Takes, fixed: Rails) -> list[str]:
-        """Those with NICs that are not given out whole, and those of members that stay; rails that are free on most nodes first."""
+        """Those with NICs that are not given out whole, and those of members that stay; rails that are free
+        on most nodes first."""
         taken, nodes = self.fitting.engine.index.taken, Counter(self.fitting.kinds.of.values())
         free: Counter[str] = Counter()
         for kind, counts in takes.items():
@@ -167,7 +169,8 @@ def published(kind: NodeKind) -> Hashable:
 
 @dataclass(slots=True)
 class _Admitted:
-    """Sets of rails on which every class of members fits somewhere, so many `together`; a set is out when a larger one is.
+    """Sets of rails on which every class of members fits somewhere, so many `together`; a set is out when a
+    larger one is.
 
     `clean`: no member may be apart from its NICs.
     """
@@ -209,11 +212,13 @@ class _Admitted:
 
 @dataclass(slots=True)
 class RailBound:
-    """Whether a gang could have room on fewer rails, by counting alone; it only ever says no where there is none.
+    """Whether a gang could have room on fewer rails, by counting alone; it only ever says no where there is
+    none.
 
-    A placement that is as good as the one `found` uses as many nodes and as many domains of each level. So the nodes that hold most
-    on these rails, so many of them, must hold all members; and so must the domains that hold most, at every level. Asking this is a
-    few sums over the nodes, where the tables are a whole packing.
+    A placement that is as good as the one `found` uses as many nodes and as many domains of each level. So
+    the nodes that hold most on these rails, so many of them, must hold all members; and so must the domains
+    that hold most, at every level. Asking this is a few sums over the nodes, where the tables are a whole
+    packing.
     """
 
     fitting: NodeFit

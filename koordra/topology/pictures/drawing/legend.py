@@ -1,4 +1,5 @@
-"""The lower part of the page: how near every GPU is to every NIC, NUMA distances, and what the colours mean."""
+"""The lower part of the page: how near every GPU is to every NIC, NUMA distances, and what the colours
+mean."""
 
 from __future__ import annotations
 
@@ -120,8 +121,8 @@ class Legend:
         label: float,
         width: float,
     ) -> Iterator[tuple[int, int, float, float]]:
-        """Draws a table's title and the names of its rows and columns; row and column of each cell, and its upper left corner,
-        in drawing order. ``label`` is how wide the names of rows are."""
+        """Draws a table's title and the names of its rows and columns; row and column of each cell, and its
+        upper left corner, in drawing order. ``label`` is how wide the names of rows are."""
         x, pen = x + label, self._pen
         pen.text(x - label, y + 14, title, size=15, bold=True)
         for column, name in enumerate(columns):

@@ -1,4 +1,5 @@
-"""NVLink below the GPUs: one bar for a fabric that joins all alike, arcs for GPUs that are wired to each other."""
+"""NVLink below the GPUs: one bar for a fabric that joins all alike, arcs for GPUs that are wired to each
+other."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def _fabric(pen: Pen, tiles: Sequence[Tile], links: int, top: float, panels_end:
 
 
 def _mesh(pen: Pen, pairs: Sequence[tuple[Tile, Tile, int]], top: float, panels_end: float) -> None:
-    """Wide arcs first, so that the short ones lie on top of them. Feet are spread along the tile, nearest inside."""
+    """Wide arcs first, so that the short ones lie on top of them. Feet are spread along the tile, nearest
+    inside."""
     y = panels_end + 6
     feet = _feet(pairs)
     for a, b, links in sorted(pairs, key=lambda pair: -_depth(pair[0], pair[1])):
@@ -76,7 +78,8 @@ def _mesh(pen: Pen, pairs: Sequence[tuple[Tile, Tile, int]], top: float, panels_
 
 
 def _feet(pairs: Sequence[tuple[Tile, Tile, int]]) -> dict[tuple[Tile, Tile], float]:
-    """Where on a tile's edge the arc to another starts: arcs to the left on the left, longer ones further inside."""
+    """Where on a tile's edge the arc to another starts: arcs to the left on the left, longer ones further
+    inside."""
     joined: defaultdict[Tile, list[Tile]] = defaultdict(list)
     for one, other, _ in pairs:
         joined[one].append(other)

@@ -1,7 +1,8 @@
 """Elements of an SVG document, colours and text that is known to fit.
 
-Numbers are written with at most one decimal, so that a picture is the same bytes everywhere. Text is measured with the
-widths of Helvetica (which Arial and Liberation Sans share), because a file cannot ask the viewer's fonts.
+Numbers are written with at most one decimal, so that a picture is the same bytes everywhere. Text is measured
+with the widths of Helvetica (which Arial and Liberation Sans share), because a file cannot ask the viewer's
+fonts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ MONO: Final = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 _MONO_WIDTH: Final = 0.602
 _BOLD: Final = 1.07
-# Thousandths of the font size (Helvetica, Adobe core metrics), for characters that are far from the usual 556.
+# Thousandths of the font size (Helvetica, Adobe core metrics), for characters that are far from the usual
+# 556.
 _WIDTHS: Final = {
     character: width
     for width, characters in {
@@ -137,8 +139,8 @@ class Pen:
         anchor: str = "start",
         room: float | None = None,
     ) -> None:
-        """One line with its baseline at ``y``: the first text, or of several the one that fits into ``room``, see `fitting`.
-        ``anchor`` is start, middle or end."""
+        """One line with its baseline at ``y``: the first text, or of several the one that fits into ``room``,
+        see `fitting`. ``anchor`` is start, middle or end."""
         content = texts[0] if room is None else fitting(texts, room, size, bold=bold)
         if content:
             self.add(

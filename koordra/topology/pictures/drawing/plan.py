@@ -1,9 +1,9 @@
 """Where everything of a machine goes in the picture.
 
-Panels lie in each other as the machine does: sockets, NUMA nodes, host bridges. In a host bridge's panel every topmost
-switch is a bar, with its NICs standing on it and its GPUs hanging from it; devices without a switch share the bar of the
-host bridge itself. All bars of the machine lie on one line, and so do all GPUs and all NICs: what hangs on one bar is
-near, and NVLink has the free space below all GPUs.
+Panels lie in each other as the machine does: sockets, NUMA nodes, host bridges. In a host bridge's panel
+every topmost switch is a bar, with its NICs standing on it and its GPUs hanging from it; devices without a
+switch share the bar of the host bridge itself. All bars of the machine lie on one line, and so do all GPUs
+and all NICs: what hangs on one bar is near, and NVLink has the free space below all GPUs.
 
     +- socket -----------------+
     | +- NUMA --------------+  |
@@ -90,8 +90,8 @@ def _row_width(tiles: Sequence[Tile]) -> float:
 
 @dataclass(slots=True)
 class Panel:
-    """A box around others. ``kind`` is socket, numa or root; ``inner`` are the panels in it, of a host bridge the bars.
-    ``number`` is a socket's, None where it is not known."""
+    """A box around others. ``kind`` is socket, numa or root; ``inner`` are the panels in it, of a host bridge
+    the bars. ``number`` is a socket's, None where it is not known."""
 
     kind: str
     label: str
@@ -115,8 +115,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The placed panels; ``width`` is the page's. ``bar_row`` and ``gpu_row`` are the heights at which bars and GPUs lie, from the
-    top, and ``bottom`` is below all of them; a row without devices has no height."""
+    """The placed panels; ``width`` is the page's. ``bar_row`` and ``gpu_row`` are the heights at which bars
+    and GPUs lie, from the top, and ``bottom`` is below all of them; a row without devices has no height."""
 
     sockets: Sequence[Panel]
     width: float
@@ -148,8 +148,8 @@ def plan(machine: Machine, *, least_width: float) -> Plan:
 
 
 def _sockets(machine: Machine) -> list[Panel]:
-    """Sockets with all their NUMA nodes, also those without a device. All memory-only nodes are one panel; devices of no
-    known node come last."""
+    """Sockets with all their NUMA nodes, also those without a device. All memory-only nodes are one panel;
+    devices of no known node come last."""
     below: defaultdict[int | None, list[Device]] = defaultdict(list)
     devices: list[Device] = [*machine.gpus, *machine.nics]
     for device in sorted(devices, key=in_bus_order):

@@ -1,4 +1,5 @@
-"""The CDI loader's rules, each on a spec that breaks nothing else; and that koordra writes what they allow, and refuses the rest."""
+"""The CDI loader's rules, each on a spec that breaks nothing else; and that koordra writes what they allow,
+and refuses the rest."""
 
 from __future__ import annotations
 

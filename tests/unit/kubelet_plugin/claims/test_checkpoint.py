@@ -198,7 +198,8 @@ def test_a_file_with_a_right_checksum_is_read_strictly(node: PluginNode) -> None
 
 
 def test_what_is_remembered_never_stands_for_what_is_on_disk(node: PluginNode) -> None:
-    """Two instances overlap, each remembers what it wrote last; and the text is that of a program that remembers nothing."""
+    """Two instances overlap, each remembers what it wrote last; and the text is that of a program that
+    remembers nothing."""
     one, other = (CheckpointFile(node.paths.checkpoint, Disk()) for _ in range(2))
     prepare(node, claim(1, gpu("gpu", GPU_0)))
     (record,) = node.checkpoint().claims
@@ -290,7 +291,8 @@ def test_a_lost_checkpoint_is_put_together_from_the_records_for_the_hook(node: P
         plugin.prepare(ref_of(claim(3)))
     node.claims.put(claim(4, gpu("gpu", GPU_2)))
     assert plugin.prepare(ref_of(claim(4)))
-    # The kubelet asks again: the claim is an ordinary one once more, with its own nonce, and has only its share.
+    # The kubelet asks again: the claim is an ordinary one once more, with its own nonce, and has only its
+    # share.
     assert plugin.prepare(ref_of(claim(1))) == answer
     assert node.record(uid(1))["nonce"] == nonce
     assert plugin.prepare(ref_of(claim(3)))
@@ -370,7 +372,8 @@ def test_device_nodes_of_every_kind_that_cdi_has_are_read_again(node: PluginNode
 
 
 def test_a_wiped_state_directory_does_not_pass_for_a_clean_start(node: PluginNode) -> None:
-    """The CDI file on tmpfs proves that its claim was prepared in this boot: a container may hold the card."""
+    """The CDI file on tmpfs proves that its claim was prepared in this boot: a container may hold the
+    card."""
     node.claims.put(claim(1, gpu("gpu", GPU_0)))
     node.claims.put(claim(2, gpu("gpu", GPU_0)))
     node.plugin().prepare(ref_of(claim(1)))

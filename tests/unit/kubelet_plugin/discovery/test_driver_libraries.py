@@ -1,4 +1,5 @@
-"""The driver's user-space files: found through the ld cache or in the known folders, never outside the root."""
+"""The driver's user-space files: found through the ld cache or in the known folders, never outside the
+root."""
 
 from __future__ import annotations
 

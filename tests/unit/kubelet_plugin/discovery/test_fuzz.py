@@ -1,7 +1,7 @@
 """Trees with broken files: discovery never raises, and never offers a device that is not the one it says.
 
-The rule that is checked: whatever is broken, every device that is still offered has exactly the identity and the
-device node of the unbroken machine. A broken tree may hide devices, and must then say so.
+The rule that is checked: whatever is broken, every device that is still offered has exactly the identity and
+the device node of the unbroken machine. A broken tree may hide devices, and must then say so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Instances of the plugin as real processes: an update in which two overlap, a kill, and an API server that is away.
+"""Instances of the plugin as real processes: an update in which two overlap, a kill, and an API server that
+is away.
 
-The API server and the part of the kubelet that finds and calls drivers are the development cluster's, in this process.
+The API server and the part of the kubelet that finds and calls drivers are the development cluster's, in this
+process.
 """
 
 from __future__ import annotations

@@ -133,7 +133,8 @@ def test_what_the_kubelet_gave_up_is_not_prepared(node: PluginNode) -> None:
 
 
 def test_an_unprepare_that_overtakes_a_prepare_wins(node: PluginNode) -> None:
-    """The API answers after the kubelet has given the Prepare up and sent the Unprepare: nothing may stay behind."""
+    """The API answers after the kubelet has given the Prepare up and sent the Unprepare: nothing may stay
+    behind."""
     state = node.plugin()
 
     class Slow:

@@ -155,7 +155,8 @@ def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) ->
 def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
     roce: PluginNode, infiniband: PluginNode
 ) -> None:
-    """Verbs alone need none; with a user namespace the runtime looks from outside, where nobody's pod has it."""
+    """Verbs alone need none; with a user namespace the runtime looks from outside, where nobody's pod has
+    it."""
     planned(infiniband, claim(1, nic("nic", PF, "50")))
     assert interface_gates(infiniband) == []
     planned(roce, claim(1, vf(VF_0)), Consumers(pods=("pod-1",), own_users=True))
@@ -306,7 +307,8 @@ def test_misspelt_networks_are_refused_by_name(roce: PluginNode, network: Any, c
 
 
 def test_a_nic_in_its_pod_is_still_prepared_though_the_host_does_not_see_it(roce: PluginNode) -> None:
-    """RDMA in exclusive mode: after a restart of the kubelet Prepare is asked again while the device is in the pod."""
+    """RDMA in exclusive mode: after a restart of the kubelet Prepare is asked again while the device is in
+    the pod."""
     (plan,) = planned(roce, claim(1, vf(VF_0)))
     machine = roce.inventory.machine
     without = tuple(each for each in machine.vfs if each.name != VF_0)

@@ -1,4 +1,5 @@
-"""NICs in and out of pods: the order, the way back after every kind of end, and the real moves with a veth as stand-in."""
+"""NICs in and out of pods: the order, the way back after every kind of end, and the real moves with a veth as
+stand-in."""
 
 from __future__ import annotations
 
@@ -398,7 +399,8 @@ def ip(*arguments: str) -> str:
 
 @pytest.fixture
 def veth(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """A veth on the host, in a namespace of the test, and the path of a pod's namespace. Needs root and the ip program."""
+    """A veth on the host, in a namespace of the test, and the path of a pod's namespace. Needs root and the
+    ip program."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     name = f"kt{os.getpid() % 100000}"

@@ -1,6 +1,8 @@
-"""The plugin dies between any two steps, the disk fills up, goes read-only or fails: afterwards everything is as promised.
+"""The plugin dies between any two steps, the disk fills up, goes read-only or fails: afterwards everything is
+as promised.
 
-Each test first counts the steps of an undisturbed run, then repeats the run once per step and disturbs it there.
+Each test first counts the steps of an undisturbed run, then repeats the run once per step and disturbs it
+there.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def steps_of(operation: Operation, node: PluginNode) -> int:
 
 
 def check_promises(node: PluginNode) -> None:
-    """What must hold whenever the plugin runs: files exactly for completed claims, nothing half done, nothing twice."""
+    """What must hold whenever the plugin runs: files exactly for completed claims, nothing half done, nothing
+    twice."""
     records = node.checkpoint().of_boot(node.inventory.boot_id)
     assert all(record.state is State.COMPLETED for record in records)
     expected = {f"cdi/koordra.io-claim_{record.ref.uid}.json" for record in records}
@@ -115,7 +118,8 @@ def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inve
 def test_unprepare_holds_the_devices_until_the_last_file_is_gone(
     tmp_path: Path, inventory: Inventory
 ) -> None:
-    """Killed in between, a container that still has the claim's devices must not find them with somebody else."""
+    """Killed in between, a container that still has the claim's devices must not find them with somebody
+    else."""
     node = fresh(tmp_path / "counted", inventory)
     for at in range(steps_of(unprepare_first, node)):
         node = fresh(tmp_path / str(at), inventory)
@@ -159,7 +163,8 @@ def test_nothing_happens_while_another_instance_holds_the_state(
 def test_killed_and_asked_again_without_a_repair(
     operation: Operation, tmp_path: Path, inventory: Inventory
 ) -> None:
-    """The other instance of an update takes over: it has long started, and meets the half-done state in a call."""
+    """The other instance of an update takes over: it has long started, and meets the half-done state in a
+    call."""
     for at in range(steps_of(operation, fresh(tmp_path / "counted", inventory))):
         node = fresh(tmp_path / str(at), inventory)
         if operation is unprepare_first:
@@ -195,7 +200,8 @@ def test_any_one_step_fails(operation: Operation, error: int, tmp_path: Path, in
 
 
 def test_full_disk(tmp_path: Path, inventory: Inventory) -> None:
-    """Nothing can be written, so nothing more is prepared; what is prepared can be given back once there is space."""
+    """Nothing can be written, so nothing more is prepared; what is prepared can be given back once there is
+    space."""
     node = fresh(tmp_path, inventory)
     disk = FailingDisk(full=True)
     plugin = node.unrepaired(disk)
@@ -228,7 +234,8 @@ def test_read_only_cdi_directory(tmp_path: Path, inventory: Inventory) -> None:
 
 
 def test_roll_back_that_fails_too_keeps_the_devices(tmp_path: Path, inventory: Inventory) -> None:
-    """The checkpoint says started, and nothing more can be written: nobody else gets the card until that is undone."""
+    """The checkpoint says started, and nothing more can be written: nobody else gets the card until that is
+    undone."""
     node = fresh(tmp_path, inventory)
     disk = FailingDisk()
     plugin = node.unrepaired(disk)
@@ -279,7 +286,8 @@ node.unrepaired(DyingDisk(int(sys.argv[3]), kill_process)).prepare(ref_of(FIRST)
 def test_a_process_that_is_really_killed(
     at: int, tmp_path: Path, inventory: Inventory, machine_root: Path
 ) -> None:
-    """SIGKILL in the middle, holding the state lock: the kernel drops the lock, and the next process repairs."""
+    """SIGKILL in the middle, holding the state lock: the kernel drops the lock, and the next process
+    repairs."""
     node = fresh(tmp_path, inventory)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_PROCESS, str(tmp_path), str(machine_root), str(at)],

@@ -1,5 +1,6 @@
-"""What others do to our folders while the plugin runs: removed, replaced, obstructed, unreadable. What can be done is done for
-every other claim, nothing is given out that is not certain, and what was in the way says so."""
+"""What others do to our folders while the plugin runs: removed, replaced, obstructed, unreadable. What can be
+done is done for every other claim, nothing is given out that is not certain, and what was in the way says
+so."""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ def test_a_broken_spec_of_somebody_else_is_neither_read_nor_touched(prepared: Pl
 
 @pytest.mark.parametrize("what", ["checkpoint", "prepared", "cdi"])
 def test_a_disk_that_cannot_be_read_gives_nothing_out(prepared: PluginNode, what: str) -> None:
-    """EIO in the middle of life: refused in words, nothing forgotten, and over when the disk is well again."""
+    """EIO in the middle of life: refused in words, nothing forgotten, and over when the disk is well
+    again."""
     disk = FaultyDisk(getattr(prepared.paths, what), errno.EIO)
     plugin = prepared.unrepaired(disk)
     plugin.repair()  # a start gets through
@@ -149,7 +151,8 @@ def test_a_disk_that_cannot_be_read_gives_nothing_out(prepared: PluginNode, what
 
 
 def test_a_checkpoint_that_is_damaged_between_two_calls(prepared: PluginNode) -> None:
-    """One byte in the middle of both sections, under a running plugin: the records for the hook stand in, and the cards stay held."""
+    """One byte in the middle of both sections, under a running plugin: the records for the hook stand in, and
+    the cards stay held."""
     plugin = prepared.plugin()
     data = prepared.paths.checkpoint.read_bytes()
     prepared.paths.checkpoint.write_bytes(data.replace(b'"pool":"', b'"pool":"x'))

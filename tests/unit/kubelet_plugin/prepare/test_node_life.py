@@ -1,4 +1,5 @@
-"""The whole plugin over weeks of a node: cordons, forgotten claims, API servers that are away, clocks that jump, bad input."""
+"""The whole plugin over weeks of a node: cordons, forgotten claims, API servers that are away, clocks that
+jump, bad input."""
 
 from __future__ import annotations
 

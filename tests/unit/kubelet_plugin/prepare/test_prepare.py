@@ -276,7 +276,8 @@ def test_misspelt_parameters_are_refused_by_name(node: PluginNode) -> None:
 
 
 def test_precedence_of_parameters(node: PluginNode) -> None:
-    """Class before claim, all requests before the request's own: here the last word is the request's memlock."""
+    """Class before claim, all requests before the request's own: here the last word is the request's
+    memlock."""
     config = [
         parameters("RdmaConfig", memlock=False, requests=["nic"]),
         parameters("RdmaConfig", memlock=True),

@@ -1,4 +1,5 @@
-"""What a Prepare that fails half-way takes back, and what Unprepare releases: isolation, the pods' networks, files."""
+"""What a Prepare that fails half-way takes back, and what Unprepare releases: isolation, the pods' networks,
+files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Slices against a second opinion: the validation of the API server's double, and plan(), which reads their counters."""
+"""Slices against a second opinion: the validation of the API server's double, and plan(), which reads their
+counters."""
 
 from __future__ import annotations
 

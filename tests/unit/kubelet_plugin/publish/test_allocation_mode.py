@@ -24,7 +24,8 @@ NOBODY, CONTROLLER, SCHEDULER = {"none"}, {"controller"}, {"scheduler"}
 
 
 class Node:
-    """A publisher with its switch over a fake API; `mode` is what the node's label says, `now` what the clock does."""
+    """A publisher with its switch over a fake API; `mode` is what the node's label says, `now` what the clock
+    does."""
 
     def __init__(self, discovery: Discovery, state: Path) -> None:
         self.api = FakeSliceApi(NODE)
@@ -105,7 +106,8 @@ def test_a_controller_that_does_not_answer_keeps_the_node_in_quarantine(node: No
 
 
 def test_the_confirmation_of_an_earlier_change_does_not_count(node: Node) -> None:
-    """The pool's generation began anew, since the kubelet had deleted the slices; the annotation is still there."""
+    """The pool's generation began anew, since the kubelet had deleted the slices; the annotation is still
+    there."""
     node.sync()
     node.confirm(57)
     node.mode = "native"

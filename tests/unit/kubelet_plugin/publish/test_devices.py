@@ -1,4 +1,5 @@
-"""MIG instances and virtual functions in slices: who excludes whom, what the API allows, how large a node is."""
+"""MIG instances and virtual functions in slices: who excludes whom, what the API allows, how large a node
+is."""
 
 from __future__ import annotations
 
@@ -333,7 +334,8 @@ class TestContent:
         assert same_content(old, new)
 
     def test_when_the_api_server_saw_a_taint_first_is_no_change(self) -> None:
-        """It answers with the time of each taint. A plugin that starts again must not write all slices for that."""
+        """It answers with the time of each taint. A plugin that starts again must not write all slices for
+        that."""
         old, new = slices(node(gpus=2), generation=7), slices(node(gpus=2), generation=1)
         for device in old[0]["spec"]["devices"]:
             device["taints"] = [{**taint, "timeAdded": "2026-01-01T00:00:00Z"} for taint in device["taints"]]
@@ -362,7 +364,8 @@ class TestContent:
         assert not same_content(slices(machine, vfs=True, generation=4)[:1], new)
 
 
-# Bytes of JSON of a node's slices, upper bounds. A fleet of 10,000 plain nodes of 8 GPUs and 8 NICs is some 200 MB.
+# Bytes of JSON of a node's slices, upper bounds. A fleet of 10,000 plain nodes of 8 GPUs and 8 NICs is some
+# 200 MB.
 BUDGET = {
     "plain": 20_000,
     "mig": 85_000,
@@ -374,7 +377,8 @@ BUDGET = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_size_of_a_node(policy: str, record_property: Callable[[str, object], None]) -> None:
-    """8 GPUs and 8 NICs; in MIG mode with seven instances a card, or empty cards and every placement; 8 VFs a NIC."""
+    """8 GPUs and 8 NICs; in MIG mode with seven instances a card, or empty cards and every placement; 8 VFs a
+    NIC."""
     machine = node(mig=POLICIES[policy].get("mig", False), instances=SEVEN if policy == "mig" else [], vfs=8)
     if policy in CUT_EVERYWHERE:
         machine = with_every_placement(machine)

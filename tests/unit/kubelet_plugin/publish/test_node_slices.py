@@ -1,4 +1,5 @@
-"""Taints besides those of health: cordons, and devices that are still held for claims the API has forgotten."""
+"""Taints besides those of health: cordons, and devices that are still held for claims the API has
+forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ResourceSlices in the API: one generation, put back when taken away, written only when something changed."""
+"""ResourceSlices in the API: one generation, put back when taken away, written only when something
+changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ResourceSlices of every machine: golden, within the API's limits, and the same bytes for the same machine."""
+"""ResourceSlices of every machine: golden, within the API's limits, and the same bytes for the same
+machine."""
 
 from __future__ import annotations
 

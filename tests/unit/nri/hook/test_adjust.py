@@ -388,7 +388,8 @@ def test_what_isolation_has_there_for_the_own_claim_only(source: str, read_only:
     assert refused(container(mounts=mounts), facts()).rule == "NodeState"
 
 
-# ------------------------------------------------------------------------------------------- repeated variables
+# ------------------------------------------------------------------------------------------- repeated
+# variables
 
 
 def test_a_variable_that_cannot_be_pinned_is_refused() -> None:

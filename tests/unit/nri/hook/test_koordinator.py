@@ -315,7 +315,8 @@ def test_the_mode_does_not_start_without_it() -> None:
         admission_policy.require(Cluster(forbidden=True), scheduler=DEFAULT_SCHEDULER)  # type: ignore[arg-type]
 
 
-# --------------------------------------------------------------------------------------------- pods with claims
+# --------------------------------------------------------------------------------------------- pods with
+# claims
 
 
 class Api:

@@ -200,7 +200,8 @@ class Api:
         return self.claim
 
     def patch(self, kind: Any, name: str, body: Any, **place: Any) -> None:
-        """A merge patch that may change status.devices alone: the opaque parameters of an allocation are compared byte for byte."""
+        """A merge patch that may change status.devices alone: the opaque parameters of an allocation are
+        compared byte for byte."""
         assert (kind, name) == (kinds.RESOURCE_CLAIMS, "train")
         assert place == {"namespace": "team", "subresource": "status"}
         assert (body["metadata"], body["status"].keys()) == ({"resourceVersion": "7"}, {"devices"})

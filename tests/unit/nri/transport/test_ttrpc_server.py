@@ -1,7 +1,7 @@
 """Answering requests: concurrently, always, and before the caller stops waiting.
 
-The dispatcher reads a clock that only the tests move, so what happens before a deadline does not depend on how
-fast the machine is. The dispatcher still waits in real time and then reads its clock again: a time that
+The dispatcher reads a clock that only the tests move, so what happens before a deadline does not depend on
+how fast the machine is. The dispatcher still waits in real time and then reads its clock again: a time that
 has come on the clock is noticed within the seconds that the request allows.
 """
 

@@ -1,4 +1,5 @@
-"""A container whose network namespace lacks the interface of a NIC that it holds: seen, told, never a reason to evict."""
+"""A container whose network namespace lacks the interface of a NIC that it holds: seen, told, never a reason
+to evict."""
 
 from __future__ import annotations
 
@@ -219,7 +220,8 @@ def test_names_of_any_bytes_are_no_hindrance(machine: Machine) -> None:
 
 
 def test_the_condition_stays_false_while_the_reason_changes(machine: Machine) -> None:
-    """First it is in no pod, then in another one: one difference is gone, the other has come, and the interface is not there."""
+    """First it is in no pod, then in another one: one difference is gone, the other has come, and the
+    interface is not there."""
     machine.interfaces("\n\n    lo: 0\n")
     (machine.state / "network" / "attached" / f"{UID}.json").unlink()
     assert len(machine.missing()) == 1

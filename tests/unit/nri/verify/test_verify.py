@@ -1,4 +1,5 @@
-"""Running containers compared with what they should have: each kind of difference, and the loop that tells of them."""
+"""Running containers compared with what they should have: each kind of difference, and the loop that tells of
+them."""
 
 from __future__ import annotations
 
@@ -287,7 +288,8 @@ def test_a_ledger_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> No
     assert [ledger.get(name) for name in ("link", "torn", "other")] == [None, None, None]
 
 
-# ------------------------------------------------------------------------------- what must not be taken for a breach
+# ------------------------------------------------------------------------------- what must not be taken for a
+# breach
 
 
 def verification_of(
@@ -406,7 +408,8 @@ def test_ordinary_daemons_of_a_node_are_no_breach(
     assert kinds(daemon) == []
 
 
-# --------------------------------------------------------------------------------------------- isolation of a share
+# --------------------------------------------------------------------------------------------- isolation of a
+# share
 
 LIMITS = Mount("/var/lib/kubelet/plugins/koordra.io/limiter/claims/u/policy", "/run/koordra/p", True, True)
 
