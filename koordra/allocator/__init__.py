@@ -5,7 +5,7 @@ Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `ko
     placement          one group on one node after the other: the way through everything below
     request/           what a claim asks for
     devices/           what a node offers, and which device can serve which request
-    node_state         one node while a group is placed, in whole numbers
+    allocation_state   one node while a group is placed, in whole numbers
     search/            the devices of one node: branch and bound, symmetry, packing
     score              what makes one placement better than another: the only place where that is said;
                        selection_terms, device_table: its terms that read which devices are chosen

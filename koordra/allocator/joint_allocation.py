@@ -32,8 +32,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing, Scope
 from koordra.topology.levels import scope_key
@@ -164,7 +164,7 @@ def relaxation_levels(joint: JointAllocation) -> tuple[Scope | None, ...]:
 
 
 def rules_of(
-    claims: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: NodeState
+    claims: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: AllocationState
 ) -> list[list[Rule | None]]:
     """Every JointAllocation of the group as its rules at each relaxation level; None for the level at which
     nothing is asked any more.
@@ -197,7 +197,7 @@ def rules_of(
     return found
 
 
-def _kinds(claims: Sequence[ResolvedClaim], state: NodeState) -> dict[Member, set[str]]:
+def _kinds(claims: Sequence[ResolvedClaim], state: AllocationState) -> dict[Member, set[str]]:
     """What each request can get on this node: GPUs, NICs or both."""
     found = {
         (at, index): set[str]() for at, claim in enumerate(claims) for index in range(len(claim.requests))

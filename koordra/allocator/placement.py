@@ -18,12 +18,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Final
 
+from koordra.allocator.allocation_state import AllocationState, Verdicts
 from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.explain.diagnosis import reasons_on_node
 from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.features import Features
 from koordra.allocator.joint_allocation import Rule, rules_of
-from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, reason_of, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
@@ -77,7 +77,7 @@ class Placement:
     policy: PlacementPolicy | None
     features: Features
     budget: int = BUDGET
-    waste: Callable[[NodeState], ClusterCost] | None = None
+    waste: Callable[[AllocationState], ClusterCost] | None = None
 
     def __post_init__(self) -> None:
         self.policy = self.policy and effective_policy([claim.placement for claim in self.asked], self.policy)
@@ -107,7 +107,7 @@ class Placement:
         may be asked again with a higher ceiling; nothing may have been taken there in between.
         """
         state = partial(
-            NodeState,
+            AllocationState,
             pools,
             taken,
             self.features,
@@ -133,13 +133,13 @@ class Placement:
             self._tried_on[alike] = answer.tried
         return answer
 
-    def _reasons_on(self, name: str, state: NodeState, tried: tuple[Rule, ...]) -> list[ClaimReason]:
+    def _reasons_on(self, name: str, state: AllocationState, tried: tuple[Rule, ...]) -> list[ClaimReason]:
         """The reasons of a node that does not fit."""
         form = (tried, state.honors_partitions, self._new_search(state, tried).start_form())
         return reasons_on_node(name, self.asked, state, joint_rules=tried, known=self._together, form=form)
 
     def _search(
-        self, name: str, state: NodeState, ceiling: CostPair | None, begun: Search | None
+        self, name: str, state: AllocationState, ceiling: CostPair | None, begun: Search | None
     ) -> NodeAnswer:
         levels = rules_of(self.asked, self.siblings, state)
         relaxations = sorted(
@@ -228,7 +228,7 @@ class Placement:
         finally:
             again.unwind()
 
-    def _new_search(self, state: NodeState, joint_rules: tuple[Rule, ...]) -> Search:
+    def _new_search(self, state: AllocationState, joint_rules: tuple[Rule, ...]) -> Search:
         objective = None
         if self.policy is not None:
             objective = Cost(state, self.policy, self.waste and self.waste(state))

@@ -54,9 +54,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.partitionable_gpu import PartitionableGpus
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
 from koordra.allocator.search.solution import CostPair
@@ -126,7 +126,9 @@ class Cost:
     """The objective of one node under one policy, both halves of which are said: `cost(search)` of a complete
     choice, `bound` of a partial one."""
 
-    def __init__(self, state: NodeState, policy: PlacementPolicy, waste: ClusterCost | None = None) -> None:
+    def __init__(
+        self, state: AllocationState, policy: PlacementPolicy, waste: ClusterCost | None = None
+    ) -> None:
         self.state, self.waste = state, waste
         self._gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
         groups = [(weight, _grouped(state, self._gpus, attribute)) for attribute, weight in COMPACT]
@@ -294,7 +296,7 @@ class Cost:
         return _thousandths(used if self.node is NodePolicy.SPREAD else total - used, total)
 
 
-def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
+def _grouped(state: AllocationState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
     """GPUs by the value that they have."""
     found = defaultdict[object, set[int]](set)
     for device in gpus:

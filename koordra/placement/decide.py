@@ -2,7 +2,7 @@
 asks it.
 
     group ─ resolve ─▶ request class ─▶ candidates ─▶ least bound ─ search ─▶ least cost ─▶ Offer
-                                            ▲              │ result cache, by DeviceState
+                                            ▲              │ result cache, by NodeClassUsage
                           nodes that changed┘              └ ceiling: the best cost so far
 
 A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink,
@@ -13,8 +13,8 @@ Under FirstFit all costs are equal.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or
 `fits`; `explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of
-each DeviceState for several members with `search`; defragmentation (`defragment/`) asks `decide` for each pod
-that would have to move, on an overlay without them.
+each NodeClassUsage for several members with `search`; defragmentation (`defragment/`) asks `decide` for each
+pod that would have to move, on an overlay without them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     Change ─▶ apply ─▶ slices, rules    the allocator's inventory
                        claims           what is taken of each pool (`Usage`), and by whom
                        pods, nodes      what pods ask for of each node
-                     ─▶ nodes that changed ─▶ settle ─▶ NodeState of each ─▶ `changes`, which readers walk from where they were
+                     ─▶ nodes that changed ─▶ settle ─▶ EquivalentNodes of each ─▶ `changes`, which readers walk on
 
 `apply` costs what one object touches; nothing is derived before somebody asks (`settle`). An allocation that
 was decided and not yet seen in the API is `assume`d: it counts like any other until a version of the claim
@@ -36,7 +36,7 @@ from koordra.placement.holders import (
     NodePods,
     PlacedPod,
 )
-from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
+from koordra.placement.node_class import EquivalentNodes, NodeClasses, NodeClassUsage, node_predicate_inputs
 from koordra.placement.request.groups import claim_keys
 
 NODE: Final = "Node"
@@ -80,7 +80,7 @@ class NodeInfo:
     predicate_inputs: tuple[Any, ...] = ()
     pools: Sequence[Pool] = ()
     load: Load = field(default_factory=dict)
-    state: NodeState | None = None
+    state: EquivalentNodes | None = None
     trouble: str = ""
     generation: int = 0
 
@@ -96,7 +96,7 @@ class NodeInfo:
         return self.index.pods.on(self.name)
 
     @property
-    def devices(self) -> DeviceState:
+    def devices(self) -> NodeClassUsage:
         assert self.state is not None
         return self.state.devices
 
@@ -105,8 +105,8 @@ class Moved(NamedTuple):
     """A node that left one state and entered another."""
 
     name: str
-    before: NodeState | None
-    after: NodeState | None
+    before: EquivalentNodes | None
+    after: EquivalentNodes | None
 
 
 class ClusterIndex:
@@ -317,11 +317,11 @@ class ClusterIndex:
             self._view(info, pools)
         info.load = self.pods.load.get(info.name, {})
         info.trouble = self.allocations.unread([pool.id for pool in pools])
-        devices = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(info.labels))
+        devices = self.known.usage_of(pools, self.taken, honors_partitions=honors_partitions(info.labels))
         load = tuple(sorted([one for one in info.load.items() if one[1]]))
-        self._move(info, self.known.node_state(devices, (info.trouble, info.predicate_inputs, load)))
+        self._move(info, self.known.nodes_alike(devices, (info.trouble, info.predicate_inputs, load)))
 
-    def _move(self, info: NodeInfo, state: NodeState | None) -> None:
+    def _move(self, info: NodeInfo, state: EquivalentNodes | None) -> None:
         before = info.state
         if state is before:
             return

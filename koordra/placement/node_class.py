@@ -1,12 +1,12 @@
 """Which nodes are the same to a request: what is published, and what is taken of it, without the names of
 single devices.
 
-    NodeClass     the devices of a node as published; attributes that only identify a device count by who
-                  shares a value, names of devices as they are
-    DeviceState   a NodeClass and what is taken of each device: the key under which results of the search are
-                  kept
-    NodeState     a DeviceState, what the predicates read of a node, and what its pods ask for: nodes that no
-                  request can tell apart unless it reads labels, names or identities
+    NodeClass         the devices of a node as published; attributes that only identify a device count by who
+                      shares a value, names of devices as they are
+    NodeClassUsage    a NodeClass and what is taken of each device: the key under which results of the search
+                      are kept
+    EquivalentNodes   a NodeClassUsage, what the predicates read of a node, and what its pods ask for: nodes
+                      that no request can tell apart unless it reads labels, names or identities
 
 A constraint cannot see more of a serial number than which devices share it, so nodes that differ in nothing
 else are one. What a selector reads is another matter: `identities` are the names that a class does not keep
@@ -41,7 +41,7 @@ class NodeClass:
 
 
 @dataclass(slots=True, eq=False)
-class DeviceState:
+class NodeClassUsage:
     """`node_class` None: the devices of one node alone, which hold for no other and for no other moment."""
 
     node_class: NodeClass | None
@@ -49,11 +49,11 @@ class DeviceState:
 
 
 @dataclass(slots=True, eq=False)
-class NodeState:
+class EquivalentNodes:
     """Its nodes by name. `free`: the devices, and what is free of them, once somebody has read it
     (`learned_order`)."""
 
-    devices: DeviceState
+    devices: NodeClassUsage
     predicate_inputs: Hashable
     nodes: list[str] = field(default_factory=list)
     free: tuple[NodeDevices, State] | None = None
@@ -76,14 +76,14 @@ class NodeState:
 
 
 class NodeClasses:
-    """Interns classes and states. States without nodes are forgotten when there are many."""
+    """Interns all three. Those without nodes are forgotten when there are many."""
 
     def __init__(self) -> None:
         self.identities: set[str] = set()
         """Names, without their domain, of attributes that classes do not keep by value."""
         self._classes: dict[Hashable, NodeClass] = {}
-        self._devices: dict[Hashable, DeviceState] = {}
-        self._states: dict[Hashable, NodeState] = {}
+        self._usages: dict[Hashable, NodeClassUsage] = {}
+        self._alike: dict[Hashable, EquivalentNodes] = {}
         self._sorts = BoundedCache[tuple[str, Device], tuple[int, _Identifying]](1 << 14)
         self._contents: dict[Hashable, int] = {}
         self.class_of = kept_with_pools(self._class_of)
@@ -114,29 +114,27 @@ class NodeClasses:
         ]
         return number, offered.here, offered.taints, tuple(shared)
 
-    def device_state(self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool) -> DeviceState:
+    def usage_of(self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool) -> NodeClassUsage:
         of = self.class_of(pools)
         if of is None:
-            return DeviceState(None, honors_partitions)
+            return NodeClassUsage(None, honors_partitions)
         position = positions_in(pools)
         in_use = [entry for pool in pools for entry in taken.of_pool.get(pool.id, {}).items()]
         used = tuple(sorted([(position[one], use.amounts) for one, use in in_use if one in position]))
-        return self._devices.setdefault((of, honors_partitions, used), DeviceState(of, honors_partitions))
+        return self._usages.setdefault((of, honors_partitions, used), NodeClassUsage(of, honors_partitions))
 
-    def node_state(self, devices: DeviceState, predicate_inputs: Hashable) -> NodeState:
-        new = NodeState(devices, predicate_inputs)
-        return (
-            new if devices.node_class is None else self._states.setdefault((devices, predicate_inputs), new)
-        )
+    def nodes_alike(self, devices: NodeClassUsage, predicate_inputs: Hashable) -> EquivalentNodes:
+        new = EquivalentNodes(devices, predicate_inputs)
+        return new if devices.node_class is None else self._alike.setdefault((devices, predicate_inputs), new)
 
     def retain(self, nodes: int) -> None:
-        """Forget states that no node is in, where they are many more than nodes."""
-        if len(self._states) <= 4 * nodes + 4096:
+        """Forget sets that no node is in, where they are many more than nodes."""
+        if len(self._alike) <= 4 * nodes + 4096:
             return
-        self._states = {key: state for key, state in self._states.items() if state.nodes}
-        used = {id(state.devices) for state in self._states.values()}
-        self._devices = {key: state for key, state in self._devices.items() if id(state) in used}
-        classes = {id(state.node_class) for state in self._devices.values()}
+        self._alike = {key: alike for key, alike in self._alike.items() if alike.nodes}
+        used = {id(alike.devices) for alike in self._alike.values()}
+        self._usages = {key: state for key, state in self._usages.items() if id(state) in used}
+        classes = {id(state.node_class) for state in self._usages.values()}
         self._classes = {key: one for key, one in self._classes.items() if id(one) in classes}
 
 

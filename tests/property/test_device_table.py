@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.inventory import GPU, NIC
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.score import Cost, policy_of
 from koordra.api import names
 from koordra.placement import plan
@@ -31,7 +31,7 @@ CASES = 6
 MOST = 20_000
 
 
-def machine_of(state: NodeState, cost: Cost) -> MachineTerms:
+def machine_of(state: AllocationState, cost: Cost) -> MachineTerms:
     def cards(kind: str, sort: str) -> list[int]:
         return [
             at

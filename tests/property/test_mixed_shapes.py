@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU
 from koordra.allocator.features import DEFAULT_ON, LIST_ATTRIBUTES, Features
 from koordra.allocator.joint_allocation import Rule, rules_of
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.score import POLICIES, RELAXATION, Cost, effective_policy, policy_of
 from koordra.allocator.search.partial_choice import Clauses, PartialChoice
@@ -362,9 +362,9 @@ class Exhaustive:
         self.levels = rules_of(self.asked, self.siblings, self.state)
         self.partitions = self.state.demanded_of(self.asked)
 
-    def untouched(self) -> NodeState:
+    def untouched(self) -> AllocationState:
         honors = self.info.devices.honors_partitions
-        return NodeState(self.info.pools, self.taken, self.features, honors_partitions=honors)
+        return AllocationState(self.info.pools, self.taken, self.features, honors_partitions=honors)
 
     # --- what a request may have by itself ------------------------------------------------------------------
 

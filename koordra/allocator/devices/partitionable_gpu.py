@@ -23,9 +23,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.capacity import nano
 from koordra.allocator.devices.pools import GPU, Pool, kept_with_pools
-from koordra.allocator.node_state import NodeState
 from koordra.api import names
 from koordra.api.devices import Device
 
@@ -84,7 +84,7 @@ _CardID = tuple[int, str]
 class PartitionableGpus:
     """The cards of one node that have parts, as they were before anything was chosen."""
 
-    def __init__(self, state: NodeState) -> None:
+    def __init__(self, state: AllocationState) -> None:
         self._card_of: dict[int, _CardID] = {}
         self._cards: dict[_CardID, _Card] = {}
         self._known: dict[tuple[_CardID, tuple[int, ...]], int] = {}

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.explain.nearest_fit import ClaimReason, Together
 from koordra.allocator.explain.rejection import Rejection, device_reason
 from koordra.allocator.joint_allocation import Rule
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 
@@ -23,7 +23,7 @@ from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 def reasons_on_node(
     node: str,
     claims: Sequence[ResolvedClaim],
-    state: NodeState,
+    state: AllocationState,
     *,
     joint_rules: tuple[Rule, ...],
     known: dict[tuple[object, ...], list[ClaimReason]],
@@ -57,7 +57,7 @@ def reasons_on_node(
     return found
 
 
-def _of_request(node: str, wanted: RequestAlternative, state: NodeState) -> tuple[bool, list[Reason]]:
+def _of_request(node: str, wanted: RequestAlternative, state: AllocationState) -> tuple[bool, list[Reason]]:
     """Whether enough devices can serve the request, and why others cannot."""
     devices = range(len(state.devices))
     of_class = [device for device in devices if state.verdict(wanted, device).of_class]
@@ -80,7 +80,7 @@ def _of_request(node: str, wanted: RequestAlternative, state: NodeState) -> tupl
     return False, reasons
 
 
-def _nearest_miss(misses: Mapping[int, Rejection], state: NodeState) -> str:
+def _nearest_miss(misses: Mapping[int, Rejection], state: AllocationState) -> str:
     """The device that lacks least of what it is short of."""
 
     def part(device: int) -> tuple[Decimal, int]:

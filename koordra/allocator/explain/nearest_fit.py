@@ -19,11 +19,11 @@ from decimal import Decimal
 from typing import Final
 
 from koordra.allocator import constraints as rules
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_sizes
 from koordra.allocator.explain.rejection import usable_devices
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
@@ -51,7 +51,11 @@ ConstraintAt = tuple[int, int]
 
 class Together:
     def __init__(
-        self, node: str, claims: Sequence[ResolvedClaim], state: NodeState, joint_rules: tuple[Rule, ...]
+        self,
+        node: str,
+        claims: Sequence[ResolvedClaim],
+        state: AllocationState,
+        joint_rules: tuple[Rule, ...],
     ) -> None:
         self.node, self.claims, self.state, self.joints = node, claims, state, joint_rules
         self.demanded = state.demanded_of(claims)

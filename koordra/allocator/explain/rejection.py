@@ -10,8 +10,8 @@ from collections.abc import Collection
 from decimal import Decimal
 from typing import Final, NamedTuple
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.capacity import nano
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, figure
 from koordra.allocator.request.requests import RequestAlternative
 
@@ -29,7 +29,7 @@ class Rejection(NamedTuple):
     lacking: Decimal = Decimal(0)
 
 
-def device_reason(wanted: RequestAlternative, device: int, state: NodeState) -> Rejection | None:
+def device_reason(wanted: RequestAlternative, device: int, state: AllocationState) -> Rejection | None:
     """Why the device cannot serve the request as things stand; None when it can."""
     offered = state.devices[device]
     verdict = state.verdict(wanted, device)
@@ -58,12 +58,12 @@ def device_reason(wanted: RequestAlternative, device: int, state: NodeState) -> 
     return None
 
 
-def usable_devices(wanted: RequestAlternative, state: NodeState) -> list[int]:
+def usable_devices(wanted: RequestAlternative, state: AllocationState) -> list[int]:
     """Devices that can serve the request as things stand, each by itself."""
     return [device for device in range(len(state.devices)) if device_reason(wanted, device, state) is None]
 
 
-def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Rejection:
+def _no_room(state: AllocationState, device: int, name: str, amount: Decimal) -> Rejection:
     offered = state.devices[device]
     total = offered.device.capacity[name].value
     free = max(state.free(device, name), Decimal(0))

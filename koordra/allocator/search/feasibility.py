@@ -24,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.constraints import Values
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.api.claims import MAX_RESULTS, Constraint
@@ -36,7 +36,7 @@ from koordra.api.opaque.parameters import Pairing
 Candidates = dict[RequestAlternative, list[int]]
 
 
-def candidates_of(claims: Sequence[ResolvedClaim], state: NodeState) -> Candidates | None:
+def candidates_of(claims: Sequence[ResolvedClaim], state: AllocationState) -> Candidates | None:
     """Devices that can serve each fixed request as things stand, in search order; None if a selector fails on
     one."""
     found: Candidates = {}
@@ -124,7 +124,7 @@ def settled(search: PartialChoice, left: Candidates, rooms: Mapping[int, int]) -
     )
 
 
-def rooms_of(state: NodeState, left: Candidates) -> dict[int, int]:
+def rooms_of(state: AllocationState, left: Candidates) -> dict[int, int]:
     """How many places each device can fill at most."""
     wanting: dict[int, list[RequestAlternative]] = {}
     for wanted, devices in left.items():
@@ -136,7 +136,7 @@ def rooms_of(state: NodeState, left: Candidates) -> dict[int, int]:
 def _keep_common_values(
     claim: ResolvedClaim,
     constraint: Constraint,
-    state: NodeState,
+    state: AllocationState,
     left: Candidates,
     *,
     rooms: Mapping[int, int],
@@ -182,7 +182,7 @@ def _sufficient(values: Mapping[int, Values], rooms: Mapping[int, int], places: 
     return {value for value, room in supply.items() if room >= places}
 
 
-def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int]) -> None:
+def _keep_affordable(state: AllocationState, left: Candidates, rooms: Mapping[int, int]) -> None:
     """Leave out devices that take so much of a counter that too little is left for all other places, however
     cheap."""
     candidates = {device for devices in left.values() for device in devices}
@@ -209,7 +209,7 @@ def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int
         left.update({wanted: lists[id(devices)] for wanted, devices in left.items()})
 
 
-def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:
+def _keep_scopes(rule: Rule, state: AllocationState, left: Candidates) -> bool:
     """Leave out GPUs without a NIC candidate in scope."""
     tally = ScopeTracker(rule)
     members = [wanted for wanted in left if (wanted.claim, wanted.request) in rule.members]
@@ -234,7 +234,7 @@ def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:
     return changed
 
 
-def _places_on(state: NodeState, device: int, wanting: Sequence[RequestAlternative]) -> int:
+def _places_on(state: AllocationState, device: int, wanting: Sequence[RequestAlternative]) -> int:
     """How many of the requests the device can serve at most, each taking no more than the least anyone
     asks."""
     if not state.shared[device]:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from koordra.allocator import constraints as rules
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import ClaimRefused
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim, ResolvedRequest
 from koordra.allocator.search.solution import Placed
@@ -46,7 +46,7 @@ class PartialChoice:
     def __init__(
         self,
         claims: Sequence[ResolvedClaim],
-        state: NodeState,
+        state: AllocationState,
         clauses: Clauses,
         *,
         scored: bool,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import sub
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.search.packing import SubsetSums
 from koordra.allocator.search.partial_choice import PartialChoice
@@ -68,7 +68,7 @@ def cards_taken(search: PartialChoice, wanted: RequestAlternative, count: int) -
     return max(0, count - others), min(count, whole)
 
 
-def _most_of(wanted: RequestAlternative, devices: Iterable[int], state: NodeState) -> int:
+def _most_of(wanted: RequestAlternative, devices: Iterable[int], state: AllocationState) -> int:
     """How many of these devices the alternative takes at most."""
     if all(state.verdict(wanted, device).demand is None for device in devices):
         return 0
@@ -82,7 +82,7 @@ class DeviceTypeDemand:
     `most`: devices given to them at most, each share counted. `unshared`: the least number of those that
     nobody else can have. `distinct`: the most that one request surely gets, all different. `devices`: what
     can serve them, and which of it is `shared`. `thousandths`, `parts`: what they take of devices at most,
-    the latter in the units of `NodeState.parts`. `sums`: by capacity, what they take of shared devices.
+    the latter in the units of `AllocationState.parts`. `sums`: by capacity, what they take of shared devices.
     """
 
     most: int = 0
@@ -109,7 +109,7 @@ class DeviceTypeDemand:
 
     def least_cover(
         self,
-        state: NodeState,
+        state: AllocationState,
         chosen: Sequence[int],
         free: Sequence[tuple[int, int]],
         *,

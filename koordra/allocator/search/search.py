@@ -43,7 +43,7 @@ from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.node_state import NodeState
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.reasons import Cause, refusal
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.score import Cost
@@ -106,7 +106,7 @@ class Search(DeviceSteps):
     def __init__(
         self,
         claims: Sequence[ResolvedClaim],
-        state: NodeState,
+        state: AllocationState,
         clauses: Clauses,
         *,
         objective: Cost | None = None,

@@ -29,9 +29,9 @@ from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.search.solution import NOTHING, CostPair, Placed
 from koordra.api.tables import BoundedCache
 from koordra.placement.index import ClusterIndex, Moved, NodeInfo
-from koordra.placement.node_class import DeviceState, NodeState
+from koordra.placement.node_class import EquivalentNodes, NodeClassUsage
 
-Unit = NodeState | NodeInfo
+Unit = EquivalentNodes | NodeInfo
 
 
 class Value(NamedTuple):
@@ -61,7 +61,7 @@ FirstLook = Callable[[Unit, NodeInfo], Candidate | None]
 
 def first_of(unit: Unit) -> str | None:
     """The name that the unit stands under; None for a state without nodes and a node that is gone."""
-    if isinstance(unit, NodeState):
+    if isinstance(unit, EquivalentNodes):
         return unit.first
     return None if unit.state is None else unit.name
 
@@ -165,7 +165,7 @@ class CandidateList:
             unit, wanted = candidate.unit, first_of(candidate.unit)
             detour = wanted in excluded if excluded else False
             if detour:
-                wanted = unit.without(excluded) if isinstance(unit, NodeState) else None
+                wanted = unit.without(excluded) if isinstance(unit, EquivalentNodes) else None
             if name == wanted:
                 return entry
             heapq.heappop(heap)
@@ -177,7 +177,7 @@ class CandidateList:
         return None
 
 
-Where = DeviceState | tuple[NodeInfo, int]
+Where = NodeClassUsage | tuple[NodeInfo, int]
 """Whose results hold for a node: its state, or the node alone in the generation that was asked."""
 
 

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.device_table import DeviceTable, MachineTerms, Masks
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import (
@@ -40,7 +41,6 @@ from koordra.allocator.joint_allocation import (
     relaxation_levels,
     rules_of,
 )
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import ALTERNATIVE, Cost
 from koordra.api import names
@@ -80,7 +80,7 @@ class MemberDeviceSets:
     `members`    the masks of `sets`
     """
 
-    state: NodeState
+    state: AllocationState
     devices: tuple[int, ...]
     gpus: int
     own: dict[int, Way]
@@ -114,7 +114,7 @@ class MemberDeviceSets:
 def table_of(
     asked: Sequence[ResolvedClaim],
     siblings: Sequence[frozenset[int]],
-    state: NodeState,
+    state: AllocationState,
     *,
     policy: PlacementPolicy,
 ) -> MemberDeviceSets | None:
@@ -168,7 +168,7 @@ def table_of(
     )
 
 
-def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, str | None] | None:
+def _taken_whole(asked: Sequence[ResolvedClaim], state: AllocationState) -> dict[int, str | None] | None:
     """The devices that a member may take, with the capacity that it takes all of; None where it may take less
     of one."""
     if any(pool.trouble or pool.others for pool in state.pools):
@@ -202,7 +202,7 @@ def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, 
     return found
 
 
-def _whole(state: NodeState, device: int, amounts: Mapping[str, Decimal]) -> str | None:
+def _whole(state: AllocationState, device: int, amounts: Mapping[str, Decimal]) -> str | None:
     """A capacity of the shared device of which the demand leaves nothing; the number of sharers measures
     nothing."""
     capacity = state.devices[device].device.capacity
@@ -219,7 +219,7 @@ def _whole(state: NodeState, device: int, amounts: Mapping[str, Decimal]) -> str
 
 
 def _ways(
-    asked: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: NodeState
+    asked: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: AllocationState
 ) -> Iterator[Way]:
     """All ways to give one member its devices, in the search's order."""
     requests: list[tuple[Member, RequestAlternative, list[int]]] = []
@@ -262,7 +262,7 @@ def _ways(
     yield from given(())
 
 
-def _blocks(state: NodeState, candidates: Sequence[int]) -> dict[int, set[int]] | None:
+def _blocks(state: AllocationState, candidates: Sequence[int]) -> dict[int, set[int]] | None:
     """Whom a device keeps from being taken while it is in use; None where that is no matter of yes and no."""
     found: dict[int, set[int]] = {device: {device} for device in candidates}
     for candidate in candidates:

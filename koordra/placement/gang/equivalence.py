@@ -5,14 +5,14 @@ A class is everything that a node's answer depends on: the engine's request clas
 pods, the claims that the pods have already, and the nodes that are excluded. Inside a class members are
 ordered by their index, else by name. A kind is
 
-    where     the DeviceState: what the node publishes and what of it is taken (the node itself where
+    where     the NodeClassUsage: what the node publishes and what of it is taken (the node itself where
               selectors read identities)
     room      CPU, memory, pods and the like: how many members they leave room for
     suits     which classes the engine's predicates admit
 
 The fewer kinds, the fewer questions. So what makes no difference to this gang makes no kind: room beyond what
 all its members could use, resources that none of them asks for, devices where the node is refused anyhow.
-Nodes of one NodeState are judged once, as far as pods read no labels or names.
+EquivalentNodes are judged once, as far as pods read no labels or names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from koordra.errors import InvalidQuantity
 from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
 from koordra.placement.index import NodeInfo
-from koordra.placement.node_class import DeviceState
+from koordra.placement.node_class import NodeClassUsage
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, refusals
 from koordra.quantity import parse
 
@@ -111,7 +111,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-Where = tuple[DeviceState | NodeInfo, int]
+Where = tuple[NodeClassUsage | NodeInfo, int]
 """Whose devices, and the node's generation where the node is asked for itself."""
 
 Refusals = tuple[tuple[Reason, ...], ...]

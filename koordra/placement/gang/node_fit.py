@@ -12,7 +12,7 @@ impossible.
                                                                                          └▶ assignments, for the counts that are chosen
 
 A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts.
-Tables are kept with the request class, and so are the answers of a DeviceState: a node that did not change
+Tables are kept with the request class, and so are the answers of a NodeClassUsage: a node that did not change
 costs nothing.
 """
 
@@ -22,9 +22,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.devices.inventory import NIC, Usage
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
@@ -181,7 +181,7 @@ class NodeFit:
                 effective_policy([claim.placement for claim in member.asked], engine.policy),
                 devices.honors_partitions,
             )
-            state = NodeState(info.pools, Usage(), engine.features, honors_partitions=honors)
+            state = AllocationState(info.pools, Usage(), engine.features, honors_partitions=honors)
             tables[key] = table_of(member.asked, member.siblings, state, policy=policy)
         found: MemberDeviceSets | None = tables[key]
         return found

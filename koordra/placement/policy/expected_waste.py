@@ -42,7 +42,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Final, NamedTuple
 
-from koordra.allocator.node_state import NodeState
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools
 from koordra.placement.free_amounts.state import WHOLE, Request, State
@@ -103,7 +103,7 @@ class ExpectedWaste:
         self.least_of_share = cache(self._least_of_share)
         self.least_of_place = cache(self._least_of_place)
 
-    def on_node(self, state: NodeState) -> WasteOnNode:
+    def on_node(self, state: AllocationState) -> WasteOnNode:
         return WasteOnNode(self, state)
 
     def values(self, devices: NodeDevices, free: State) -> list[GroupValue]:
@@ -244,7 +244,7 @@ class WasteOnNode:
     """What the devices of one node are worth to the cluster, and how a choice changes that
     (`score.ClusterCost`)."""
 
-    def __init__(self, waste: ExpectedWaste, state: NodeState) -> None:
+    def __init__(self, waste: ExpectedWaste, state: AllocationState) -> None:
         self._waste, self._state = waste, state
         self._devices = devices_of_pools(state.pools)
         self._before = self._devices.state(0, state.taken, {})

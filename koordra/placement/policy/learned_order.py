@@ -7,8 +7,8 @@ the cluster decides: how much free GPU it makes useless to the claims that are t
     claims that arrive ──▶ counts by class ──▶ table, made anew whenever the count grew by a quarter: a new `epoch`
     table ──▶ `waste`: the cluster's part of a cost, in the search; `least`, `value`: of nodes, before and after their search
 
-A state of the index is turned into free amounts once (`NodeState.free`), by the devices of the first node of
-its class.
+A state of the index is turned into free amounts once (`EquivalentNodes.free`), by the devices of the first
+node of its class.
 
 Before 32 claims were counted there is no table: then the rest of the written cost decides. So it does for
 claims that ask for Binpack or Spread, and for those that counting devices does not describe. A claim is

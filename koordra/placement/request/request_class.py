@@ -1,8 +1,8 @@
 """What a group of claims asks, without names and uids: claims of one template are one request class.
 
 A class holds everything that a node's answer depends on: what the claims say, which of them pods use
-together, and what the predicates read of the pods. Answers are kept by class (`results`, by DeviceState) and
-so is the order of nodes (`candidates`).
+together, and what the predicates read of the pods. Answers are kept by class (`results`, by NodeClassUsage)
+and so is the order of nodes (`candidates`).
 
 What keeps a group off a node whatever its devices (`refusals`) is what its pods say of nodes and ask for, and
 where their other claims are.
@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.allocator.node_state import Verdicts
+from koordra.allocator.allocation_state import Verdicts
 from koordra.allocator.predicates import (
     chooses_nodes,
     node_constraints_text,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.features import Features
-from koordra.allocator.node_state import NodeState
 from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.placement.manifests import read_inventory
@@ -286,7 +286,7 @@ def devices_of(allocation: Mapping[str, Any]) -> list[str]:
     return [entry["device"] for entry in allocation["devices"]["results"]]
 
 
-def state_of(published: Sequence[Dict]) -> NodeState:
+def state_of(published: Sequence[Dict]) -> AllocationState:
     """The node that comes first, with what the claims among the objects hold of it."""
     taken = Usage()
     for one in published:
@@ -294,4 +294,4 @@ def state_of(published: Sequence[Dict]) -> NodeState:
         if allocation is not None:
             taken.add(allocation.results, holder=objects.key(one))
     pools = read_inventory(published).pools(published[0])
-    return NodeState(pools, taken, Features.of(None))
+    return AllocationState(pools, taken, Features.of(None))

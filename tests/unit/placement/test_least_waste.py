@@ -11,7 +11,7 @@ from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan
 from koordra.placement.candidates.candidate_list import Result, ResultCache
-from koordra.placement.node_class import DeviceState
+from koordra.placement.node_class import NodeClassUsage
 from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import LearnedTable
@@ -75,7 +75,7 @@ def test_what_is_known_of_requests_is_forgotten_when_nodes_publish_anew() -> Non
 
 
 def test_costs_and_bounds_of_an_older_table_are_not_used() -> None:
-    known, state = ResultCache(), DeviceState(None, False)
+    known, state = ResultCache(), NodeClassUsage(None, False)
     for result in (
         Result(cost=CostPair(1, (5, 0, 0, 0, 2)), epoch=1),
         Result(bound=CostPair(1, (5,)), epoch=1),

@@ -26,7 +26,7 @@ Verdicts = dict[tuple[object, int], Verdict]
 """By kind of request and position of the device."""
 
 
-class NodeState:
+class AllocationState:
     """The devices of one node in search order, and what is taken of them by earlier allocations.
 
     `honors_partitions`: the node's whole cards are given out as partitions of its NVLink fabric only.
