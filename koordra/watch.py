@@ -1,7 +1,8 @@
 """A live copy of one kind of object: list once, then follow the watch.
 
-    list ──> replace the copy, report what changed ──> watch from the list's resourceVersion ──> apply event by event
-      ^                                                       │ stream ended by the server: watch again from the last version
+    list ──> replace the copy, report what changed ──> watch from its resourceVersion ──> apply event by event
+      ^                                                       │ stream ended by the server: watch again from
+      │                                                       │ the last version
       └──────── 410 Gone, or any error: jittered backoff ─────┘
 
 Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the

@@ -33,9 +33,11 @@ undercuts. What they read says who else may call them: what reads the selection 
     alternatives             selection                   `_alternatives`            the same
     nearness                 selection                   `SelectionTerms.nearness`  `least_nearness`
     NVLink, compactness      selection                   `SelectionTerms.together`  `least_together`
-    broken groups            selection, who is whole     `_broken`                  less what the rest may still take
+    broken groups            selection, who is whole     `_broken`                  less what the rest may
+                                                                                    still take
     destroyed places         selection, counters         `_destroyed`               the same
-    leftover                 amounts                     `_cards`, `_left_of_node`  `_least_cards`, with all that may be taken
+    leftover                 amounts                     `_cards`, `_left_of_node`  `_least_cards`, with all
+                                                                                    that may be taken
 
 Where the workload is known, what a choice is expected to waste (`ClusterCost`,
 `placement.policy.expected_waste`) comes before the last three lines of the first table, which then break

@@ -1,9 +1,10 @@
 """Expressions for the library: what Kubernetes' CEL has and the library has not, written with what it has.
 
-    X.transformMap(k, v, F, E)    X.transformList(k, v, F, {k: E}).koordraMerged()               F may be left out
+    X.transformMap(k, v, F, E)    X.transformList(k, v, F, {k: E}).koordraMerged()
+                                                                     F may be left out
     X.transformMapEntry(k, v, E)  X.transformList(k, v, E).koordraMerged()
-    X.optMap(x, E)                cel.bind(r, X, r.optMap(x, E))    also optFlatMap: their expansion writes X
-                                                                    twice
+    X.optMap(x, E)                cel.bind(r, X, r.optMap(x, E))     also optFlatMap: their expansion writes
+                                                                     X twice
     X.validate(S)                 X.validate(S)[?0]                  functions here cannot give optionals, but
                                                                      lists
     format.named(S)               format.named(S)[?0]

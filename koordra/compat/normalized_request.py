@@ -1,6 +1,7 @@
 """The normal form: what a legacy pod asks for, in a form that every dialect can be put into.
 
-    dialect module ──> NormalizedRequest: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
+    dialect module ──> NormalizedRequest: shares per container, NICs, one scope, selectors, policies
+                   ──> claims.py ──> claim spec
 
 A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of
 whatever card is chosen, or (neither) all of the card. Compute is in percent, reserved and counted (nothing

@@ -1,7 +1,8 @@
 """A legacy pod becomes one that refers to a claim: what `koordra convert` and the webhook share. Pure.
 
-    pod ──> detection: which dialect ──> its normalized request ──> claim spec ──> ResourceClaimTemplate, named after its content
-                                                              └──> pod: resourceClaims, containers' claims; legacy names out
+    pod ──> detection: which dialect ──> its normalized request
+                                         ├──> claim spec ──> ResourceClaimTemplate, named after its content
+                                         └──> pod: resourceClaims, containers' claims; legacy names out
 
 In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get
 `resources.claims`, `spec.resourceClaims` gets one entry; annotations that only a scheduler may write are

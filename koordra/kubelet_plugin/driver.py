@@ -7,7 +7,7 @@ their status (claim_status.py).
 
 When a reading differs from the last one (a link, an Xid, a card that came or went):
 
-    guarded.json  ──>  the inventory, by which Prepare decides  ──>  health streams  ──>  the publisher: slices, taints
+    guarded.json ─> the inventory, by which Prepare decides ─> health streams ─> the publisher: slices, taints
 
 in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a
 second. Missing sockets and files are restored every few seconds. A thread that ends by itself ends the

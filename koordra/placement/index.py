@@ -3,7 +3,8 @@
     Change ─▶ apply ─▶ slices, rules    the allocator's inventory
                        claims           what is taken of each pool (`Usage`), and by whom
                        pods, nodes      what pods ask for of each node
-                     ─▶ nodes that changed ─▶ settle ─▶ EquivalentNodes of each ─▶ `changes`, which readers walk on
+                     ─▶ nodes that changed ─▶ settle ─▶ EquivalentNodes of each ─▶ `changes`, which readers
+                                                                                   walk on
 
 `apply` costs what one object touches; nothing is derived before somebody asks (`settle`). An allocation that
 was decided and not yet seen in the API is `assume`d: it counts like any other until a version of the claim

@@ -1,7 +1,8 @@
 """The nodes of a trace as columns of numbers, for policies that are compared by replaying it: thousands of
 placements per second.
 
-    request ─▶ row of keys over nodes, those that changed since it was asked for last made anew ─▶ least key ─▶ GPUs of that node
+    request ─▶ row of keys over nodes, those that changed since the last time made anew ─▶ least key
+            ─▶ GPUs of that node
 
 A key is a whole number that the policy computes; smaller is better, INFEASIBLE means no. Ties: the node that
 is first in the fixed order of nodes. Which GPU of the node is the policy's rule (`choose`).

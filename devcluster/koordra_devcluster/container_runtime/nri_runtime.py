@@ -1,7 +1,7 @@
 """The runtime side of NRI: accepts plugins on a unix socket, tells them of pods and containers, collects what
 they ask for.
 
-    accept (one at a time) ─> RegisterPlugin ─> Configure ─> Synchronize ─> events, in the order of the plugins' indices
+    accept (one at a time) ─> RegisterPlugin ─> Configure ─> Synchronize ─> events, by the plugins' indices
 
 Failing is as in real runtimes: a plugin that does not answer within the request timeout, or whose connection
 breaks, is dropped and the operation goes on **without** it; a plugin that answers with an error fails the

@@ -7,7 +7,8 @@ CDI and NRI.
 
 Records survive the runtime's death, as containers survive containerd's:
 
-    <dir>/sandboxes/<id>.json    {"id","pod":{"namespace","name","uid","labels","annotations"},"state":"ready"|"notready"}
+    <dir>/sandboxes/<id>.json    {"id","pod":{"namespace","name","uid","labels","annotations"},
+                                  "state":"ready"|"notready"}
     <dir>/containers/<id>.json   {"pod":{"namespace","name","uid"}, "container": its name, "node",
                                   "cdiDevices":["vendor/class=name"], "env":{},
                                   "state":"created"|"running"|"exited",

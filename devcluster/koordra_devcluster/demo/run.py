@@ -1,6 +1,7 @@
 """One run of the demo: bring the cluster up, apply, wait until nothing more can happen.
 
-    made-up machines on disk ─> control plane ─> kubelets, koordra's processes ─> DeviceClasses, manifests ─> settled?
+    made-up machines on disk ─> control plane ─> kubelets, koordra's processes ─> DeviceClasses, manifests
+                             ─> settled?
 
 The run is settled when everything that is expected to run does, or when every node publishes its devices and
 `plan()` goes on saying, for a few seconds, that what is left cannot be placed. All the while processes that

@@ -1,7 +1,8 @@
 """The scheduling loop: queue with backoff, one cycle at a time, PreBind, binding.
 
-    pod without node ──> gated? ──> claims there? ──> filters ──> no node: PostFilter, condition, event, wait for a change
-                                                            └──> node: reserve claims (PreBind) ──> bind
+    pod without node ──> gated? ──> claims there? ──> filters ─┬─> no node: PostFilter, condition, event, wait
+                                                               │   for a change
+                                                               └─> node: reserve claims (PreBind) ──> bind
 
 An unschedulable pod is tried again when something that could help it changes (its claims, a node, a pod that
 leaves), but not before its backoff (1 s, doubling to 10 s) is over. A cycle that ends in an error is retried

@@ -18,9 +18,11 @@ choice. In v1 a device has typed attributes and capacities under a domain, so th
 a domain:
 
     attributes.string["model"]               device.attributes["<driver>"].model
-    attributes.quantity["memory"]            device.capacity["<driver>"].memory         amounts are capacities now
-    attributes.version["driver.example.com"] device.attributes["example.com"].driver    the rest of the name is the domain
-    attributes.stringslice["modes"]          device.attributes["<driver>"].modes        list attributes: a gate that is off
+    attributes.quantity["memory"]            device.capacity["<driver>"].memory       amounts are capacities
+    attributes.version["driver.example.com"] device.attributes["example.com"].driver  the rest of the name is
+                                                                                      the domain
+    attributes.stringslice["modes"]          device.attributes["<driver>"].modes      list attributes: a gate
+                                                                                      that is off
 
 What cannot be named in v1 (a hyphen in the identifier, longer than 32) is refused. Text inside string
 literals stays.

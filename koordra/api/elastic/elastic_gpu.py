@@ -1,8 +1,8 @@
 """Elastic GPU's objects (group elasticgpu.io), read: what a class and a claim ask for, in koordra's words.
 Pure.
 
-    ElasticGPUClass   provisioner, reclaimPolicy, egpuBindingMode, parameters  ──> a DeviceClass of the same name
-    ElasticGPUClaim   class, resources                                         ──> a ResourceClaim of the same name
+    ElasticGPUClass   provisioner, reclaimPolicy, egpuBindingMode, parameters  ──> a DeviceClass of its name
+    ElasticGPUClaim   class, resources                                         ──> a ResourceClaim of its name
     ElasticGPU        what a claim has: written by koordra, phase Bound or Released
     GPU               a card of a node: written by koordra, from what the node publishes
 

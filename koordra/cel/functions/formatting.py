@@ -1,7 +1,10 @@
 """`string.format` and `string()` in CEL as cel-go writes values.
 
-    %s  any value: nested strings quoted, maps in order of their keys       %d  whole numbers     %b %o %x %X  whole numbers
-    %f  with thousands separated, six decimals or as many as it says        %e  1.500000×10⁰³     %x also strings and bytes
+    %s           any value: nested strings quoted, maps in order of their keys
+    %d           whole numbers
+    %b %o %x %X  whole numbers, %x also strings and bytes
+    %f           with thousands separated, six decimals or as many as it says
+    %e           1.500000×10⁰³
 
 Source: cel-go's strings extension (formatting of version 2, which Kubernetes has).
 """

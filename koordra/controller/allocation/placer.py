@@ -1,7 +1,8 @@
 """The placement engine as the controller uses it: kept by the changes of the cache, asked group by group.
 
-    cache ── listeners ──▶ index ──▶ decide ──▶ allocations to be written
-    claims that wait ────▶ learned order         └▶ explain ──▶ reasons, once for every state of a node, MOST_EXPLAINED at most
+    cache ── listeners ──▶ index ──▶ decide ─┬▶ allocations to be written
+    claims that wait ────▶ learned order     └▶ explain ──▶ reasons, once for every state of a node,
+                                                            MOST_EXPLAINED at most
 
 The engine is `koordra.placement`'s: what is planned offline is what happens. Here groups of plain objects
 become claims that are read once, and offers become plain allocations. What keeps a pod off nodes (refused by

@@ -5,7 +5,7 @@ Groups are planned by pod priority (higher first), then age (older first), then 
 total. A group counts as its most urgent pod. Age is the pod's creationTimestamp: the moment from which its
 owner waits; a claim that was made long before its pod gives no right of way.
 
-    members that changed ──▶ their groups, and those they meet through a claim, are taken apart ──▶ joined again
+    members that changed ──▶ their groups, and those met through a claim, are taken apart ──▶ joined again
 
 Immediate claims that no pod waits for are groups of their own.
 """

@@ -2,16 +2,19 @@
 
 The first of these that a pod carries counts:
 
-    source        the pod says                                                    how many are needed
-    ------------  --------------------------------------------------------------  ---------------------------------------
-    koordra       annotation (or label) koordra.io/gang                           annotation koordra.io/gang-min
-    kubernetes    spec.schedulingGroup.podGroupName (1.36)                        PodGroup, schedulingPolicy.gang.minCount
-                  spec.workloadRef (1.35)                                         Workload, podGroups[].policy.gang.minCount
-    koordinator   annotation gang.scheduling.koordinator.sh/name                  annotation .../min-available
-    coscheduling  label scheduling.x-k8s.io/pod-group                             PodGroup, minMember
-                  label pod-group.scheduling.sigs.k8s.io, or .../name             PodGroup, or label .../min-available
-    volcano       annotation scheduling.k8s.io/group-name                         PodGroup, minMember
-    kueue         label kueue.x-k8s.io/pod-group-name                             annotation .../pod-group-total-count
+    source        the pod says                                           how many are needed
+    ------------  -----------------------------------------------------  -----------------------------------
+    koordra       annotation (or label) koordra.io/gang                  annotation koordra.io/gang-min
+    kubernetes    spec.schedulingGroup.podGroupName (1.36)               PodGroup, schedulingPolicy.gang.
+                                                                         minCount
+                  spec.workloadRef (1.35)                                Workload, podGroups[].policy.gang.
+                                                                         minCount
+    koordinator   annotation gang.scheduling.koordinator.sh/name         annotation .../min-available
+    coscheduling  label scheduling.x-k8s.io/pod-group                    PodGroup, minMember
+                  label pod-group.scheduling.sigs.k8s.io, or .../name    PodGroup, or label
+                                                                         .../min-available
+    volcano       annotation scheduling.k8s.io/group-name                PodGroup, minMember
+    kueue         label kueue.x-k8s.io/pod-group-name                    annotation .../pod-group-total-count
 
 koordra's further annotations (koordra.io/gang-max, -timeout, -policy, -shrink, -topology) count with every
 source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is

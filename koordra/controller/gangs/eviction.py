@@ -3,8 +3,9 @@ waits.
 
 Restart, of started gangs that lack members for too long:
 
-    fewer than the least run ─▶ the timeout runs ─▶ Keep: told      Restart: evicted, again and again while some may not end yet
-                                                                             └▶ after a while places are looked for once more
+    fewer than the least run ─▶ the timeout runs ─▶ Keep: told
+                                                 └▶ Restart: evicted, again and again while some may not end
+                                                    yet ─▶ after a while places are looked for once more
 
 Shrink: only gangs that say `koordra.io/gang-shrink: ForOthers` give up members, only those above their least,
 and only to a gang whose priority is not lower. If the one that waits would fit without any of these, they are

@@ -3,22 +3,27 @@ from here.
 
 Not committed (no gate of the gang is lifted):
 
-    phase               what is there                                               what is done
-    ------------------  ----------------------------------------------------------  -------------------------------------------
-    Refused             invalid terms, or a member that is not gated                told; nothing is allocated
-    Unconfirmed         a gate may have been lifted, no answer came, and not        the pod is written anew, so that the write can
-                        enough members are placed any more                          not come late; then it is one of the others
-    Gathering           fewer members than the least are there and plannable        told; what is allocated is given back
-    Ready               enough members have all their devices, on nodes that exist  the gates are lifted
-    PartiallyAllocated  some claims have devices, too few members all of them       given back: a write was cut off
-    Waiting             nothing is allocated                                        planned, all or none of the least
+    phase                what is there                               what is done
+    -------------------  ------------------------------------------  -----------------------------------------
+    Refused              invalid terms, or a member that is not      told; nothing is allocated
+                         gated
+    Unconfirmed          a gate may have been lifted, no answer      the pod is written anew, so that the
+                         came, and not enough members are placed     write cannot come late; then it is one of
+                         any more                                    the others
+    Gathering            fewer members than the least are there and  told; what is allocated is given back
+                         plannable
+    Ready                enough members have all their devices, on   the gates are lifted
+                         nodes that exist
+    PartiallyAllocated   some claims have devices, too few members   given back: a write was cut off
+                         all of them
+    Waiting              nothing is allocated                        planned, all or none of the least
 
 Committed (a gate was lifted, or a member has its node):
 
-    BelowMinMember      fewer members than the least have devices, and some wait    those are planned together; after the
-                                                                                    timeout the policy decides
-    Growing             the least are there, others wait                            planned one by one, after everybody else
-    Whole               nobody waits                                                nothing
+    BelowMinMember       fewer members than the least have devices,  those are planned together; after the
+                         and some wait                               timeout the policy decides
+    Growing              the least are there, others wait            planned one by one, after everybody else
+    Whole                nobody waits                                nothing
 
 A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two
 gangs that do not fit together one is whole and the other has nothing. What is left is a gang that lost

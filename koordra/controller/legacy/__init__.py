@@ -1,14 +1,16 @@
 """Legacy pods in the cluster: rewritten as they are created, their templates kept and collected.
 
-    pod ──> /mutate/legacy ──> rewrite (koordra.compat) ──> quota ──> template made ──> gate ──> stored, with koordra.io/asked
-                                                                          │
+    pod ─> /mutate/legacy ─> rewrite (koordra.compat) ─> quota ─> template made ─> gate ─> stored, with
+                                                                      │                    koordra.io/asked
     controller:     template gone before the claim was made ──> made again from what the pod carries
                     template that no pod refers to, for some time ──> deleted
 
     admission    one review, from the pod to the answer; what a replica of the webhook follows for it
-    translation  the pod as it is stored; native form                templates   made sure of, made again, deleted
+    translation  the pod as it is stored; native form
+    templates    made sure of, made again, deleted
     quota        ResourceQuotas, and which pods beyond them get no devices
-    usage        what a namespace's legacy pods add up to            settings    what an operator may say
+    usage        what a namespace's legacy pods add up to
+    settings     what an operator may say
     controller   a leader's loop
     annotations  what the stacks' schedulers wrote on pods, for programs that read it
 

@@ -1,6 +1,7 @@
 """Annotations that other programs read from pods, in the words of the stack that a pod was written for.
 
-    pod, its claims, the published devices ──> what each container has ──> the dialect's annotations (koordra.compat) ──> the pod
+    pod, its claims, the published devices ──> what each container has
+                                           ──> the dialect's annotations (koordra.compat) ──> the pod
 
 What a pod has is read from the status of its claims and the published devices; nothing that stands in
 annotations is read back. Nothing that a user may write counts, but for the unit in which the pod's dialect

@@ -15,10 +15,11 @@ Pods beyond a quota get no devices, which makes the bound exact although the web
 
     two replicas admit the last card to a pod each, because neither's watch shows the other's pod yet
         ──> both pods are stored, held by their gate
-        ──> the leader, which alone gives out devices, counts the namespace's pods: those that have devices first, then by age;
-            whoever no longer fits gets none, with the reason (QuotaExceeded, on claim and pod)
-        ──> members of a gang are counted next to each other, and where too few of them fit none takes anything: two gangs that
-            have half of the bound each would wait for each other for ever
+        ──> the leader, which alone gives out devices, counts the namespace's pods: those that have devices
+            first, then by age; whoever no longer fits gets none, with the reason (QuotaExceeded, on claim and
+            pod)
+        ──> members of a gang are counted next to each other, and where too few of them fit none takes
+            anything: two gangs that have half of the bound each would wait for each other for ever
         ──> a pod ends or the bound is raised: the next one gets its devices
 
 Kubernetes' own ResourceQuota writes the quota at each admission, on condition that nobody else has, and so

@@ -1,7 +1,8 @@
 """A legacy pod's rewriting as it is stored in a cluster, and remembered: pods of one workload are translated
 once. Pure.
 
-    pod ──> bare: what the rewriting may read, and nothing that differs from pod to pod of a workload ──> its text is the key
+    pod ──> bare: what the rewriting may read, and nothing that differs from pod to pod of a workload
+              │   ──> its text is the key
               │
               ├── known ──────> what was made of it then  ─┐
               └── not known ──> the bare pod is rewritten ─┴─> put onto this pod

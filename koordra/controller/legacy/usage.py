@@ -1,9 +1,10 @@
 """What the legacy pods of each namespace add up to, followed through watches, what is being admitted just
 now, and the ResourceQuotas.
 
-    pod in the watch, not finished ──> entries of spec.resourceClaims that name a template of ours ──> amounts by the name
-    pod admitted, not in the watch yet ──> a reservation under the review's uid, which the pod carries; gone when the pod is seen,
-                                           or after a minute (it was not stored)
+    pod in the watch, not finished     ──> entries of spec.resourceClaims that name a template of ours
+                                       ──> amounts by the name
+    pod admitted, not in the watch yet ──> a reservation under the review's uid, which the pod carries; gone
+                                           when the pod is seen, or after a minute (it was not stored)
 
 A template's name is a digest of its content, so what it amounts to is worked out once and holds in every
 namespace. `spec` and `resourceClaims` of a pod cannot be changed, so nobody edits his way out of a quota. Nor

@@ -2,7 +2,7 @@
 anything.
 
     groups that wait, in the order of planning ─> nodes each is kept off ─> best place, or why there is none
-                                                  └ refusals, predicates between pods, nodes kept free for others
+                                                  └ refusals, predicates between pods, nodes kept for others
     a group that gets a place takes it, and those after it see what is left
 
 It is the controller's own code (placer, predicates, reservations, best_placement) over a copy of the cluster.

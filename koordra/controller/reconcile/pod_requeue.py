@@ -6,8 +6,9 @@ over in a second: the API server's node authorizer has not heard yet that the po
 the first read of the claim; the plugin is being updated; the card's last holder is being torn down. A change
 of a pod's annotations makes the kubelet look at once, so the leader writes one:
 
-    bound, claims of koordra's, kubelet has seen it (PodReadyToStartContainers False)   for 3 s ──> koordra.io/look-again: "1"
-                                                          each pause 1.5 times the last, up to 60 s ──> "2", "3", ... up to "10"
+    bound, claims of koordra's, kubelet has seen it (PodReadyToStartContainers False) for 3 s
+        ──> koordra.io/look-again: "1"
+        ──> each pause 1.5 times the last, up to 60 s ──> "2", "3", ... up to "10"
     sandbox made, finished, deleting, gone ──> forgotten
 
 Nobody reads the annotation. After the last one the kubelet is left to its own resync. Pods are followed

@@ -14,7 +14,9 @@ and joint is the default.
     keys           X.509, and which certificates there should be now: bootstrap, renewal, the change of
                    authorities. Pure
     review         AdmissionReview in and out
-    claims         validation, isolation held against the classes;  native  translation;  handlers  gates, and the paths together. Pure
+    claims         validation, isolation held against the classes. Pure
+    native         translation. Pure
+    handlers       gates, and the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
     server         HTTPS, with connections
     cert_rotation  the keys in their Secret, shared by the replicas, or in files that cert-manager keeps;

@@ -1,6 +1,7 @@
 """Runs the CNI plugins of a NetworkAttachmentDefinition (CNI SPEC 1.0.0, section 3).
 
-    chain of plugins ──ADD──> each gets the configuration, the previous result and the environment, answers with a result
+    chain of plugins ──ADD──> each gets the configuration, the previous result and the environment, answers
+                              with a result
                      <─DEL──  in reverse order, also when something is gone already
 
 `deviceID`, the NIC's PCI address, is added to the configuration, where SR-IOV and host-device plugins expect

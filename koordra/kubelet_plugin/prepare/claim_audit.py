@@ -5,8 +5,8 @@ A pod that is deleted by force leaves the API at once and its claim is freed, so
 But the container may still run (a process stuck in the driver cannot be killed); the kubelet unprepares the
 claim only when it has ended. Until then the device is held:
 
-    the claim object exists with this uid, and its allocation names the device    in order
-    the object is gone, is another one of the name, or is allocated elsewhere     HELD: device taint koordra.io/held
+    the claim object exists with this uid, its allocation names the device      in order
+    the object is gone, is another one of the name, or is allocated elsewhere   HELD: taint koordra.io/held
 
 Prepare refuses a held device anyway; the taint keeps the allocator from running into that refusal again and
 again.

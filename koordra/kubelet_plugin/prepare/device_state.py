@@ -2,8 +2,8 @@
 
 Prepare of one claim, under the state lock (two instances may overlap during an update):
 
-    read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted ─> isolation, files (claim_files.py)
-        ─> checkpoint: PrepareCompleted ─> answer
+    read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted
+        ─> isolation, files (claim_files.py) ─> checkpoint: PrepareCompleted ─> answer
 
 - Killed before the first checkpoint: nothing happened. Killed between the two: no container can have the
   devices, since the kubelet was not answered; the next Prepare, or the next start, rolls back and starts

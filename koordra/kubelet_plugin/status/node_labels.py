@@ -1,7 +1,7 @@
 """Node labels that removed GPU stacks used to publish, so that nodeSelectors of unchanged pods keep matching.
 
     machine ──> labels_of: the labels of GPU feature discovery and of the dialects (koordra.compat) (pure)
-    node    ──> change: what of them is to be written (pure)         ──> one patch, conditional on the Node's version
+    node    ──> change: what of them is to be written (pure) ──> one patch, conditional on the Node's version
 
 Only cards that koordra offers count. A value that differs between the cards of a node is left out, except the
 number of cards. Labels that start or configure programs of those stacks (`gpu=on`, `gpushare=true`,

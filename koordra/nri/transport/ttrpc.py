@@ -1,6 +1,6 @@
 """ttrpc: frames on a byte stream, and the calling side.
 
-    frame  = u32 length of data | u32 stream id | u8 type | u8 flags | data      (big endian, 10 bytes of header)
+    frame  = u32 length of data | u32 stream id | u8 type | u8 flags | data   (big endian, header of 10 bytes)
 
 A unary call, which is all that NRI needs, is one Request frame and one Response frame with the same stream id
 and no flags. The caller numbers its streams 1, 3, 5...; the peer demands that they rise on the wire, so

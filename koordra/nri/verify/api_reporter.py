@@ -1,10 +1,10 @@
 """Reports drift to the Kubernetes API: a breach of a container's grants, or a missing interface of its NIC.
 
-                a breach                                                             a lack (InterfaceMissing)
-    Event       on the pod, reason IsolationDrift, one per kind of difference        the same, reason NetworkDrift
-    condition   `Isolated: False` in status.devices of every device that the         `InterfacePresent: False`
+                a breach                                                          a lack (InterfaceMissing)
+    Event       on the pod, reason IsolationDrift, one per kind of difference     the same, NetworkDrift
+    condition   `Isolated: False` in status.devices of every device that the      `InterfacePresent: False`
                 container holds; True again when it is gone
-    eviction    of the pod, where the operator chose `--on-drift evict`              never
+    eviction    of the pod, where the operator chose `--on-drift evict`           never
                 (through the Eviction API: budgets hold)
 
 Not evicted: pods older than koordra's first hook on the node, which could not be adjusted (the node's own

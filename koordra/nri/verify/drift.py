@@ -3,19 +3,20 @@
 A runtime that gets no answer in time, or has no hook registered, creates the container all the same. So the
 hook's decisions are verified afterwards. The kinds of drift, and their severity:
 
-    HookMissed      a marker shows a nonce: its devices were granted, but no hook adjusted it                 breach
-    ForgedMarker    a marker that no hook and no CDI edit of this node set                                    breach
-    EnvChanged      a variable that the hook pinned has another value                                         breach
-    ForeignDevice   it can open a GPU or NIC that it does not hold                                            breach
-    ForeignMount    a mount that the hook refuses                                                             breach
-    DeviceMissing   it cannot open a device that it holds
-    InterfaceMissing   its network namespace lacks the interface of a NIC that it holds                       lack
-    MountChanged    the library or the limits of its isolation are not mounted as they were                   breach
-    NotLimited      the limiter of its claim says that it does not enforce
-    LimitMissing    locked memory is still limited, though its RDMA device needs it
-    NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
-    Unverified      it is not in the ledger, and the record of its claim cannot be read: its grants are
-                    unknown
+    HookMissed        breach  a marker shows a nonce: its devices were granted, but no hook adjusted it
+    ForgedMarker      breach  a marker that no hook and no CDI edit of this node set
+    EnvChanged        breach  a variable that the hook pinned has another value
+    ForeignDevice     breach  it can open a GPU or NIC that it does not hold
+    ForeignMount      breach  a mount that the hook refuses
+    DeviceMissing             it cannot open a device that it holds
+    InterfaceMissing  lack    its network namespace lacks the interface of a NIC that it holds
+    MountChanged      breach  the library or the limits of its isolation are not mounted as they were
+    NotLimited                the limiter of its claim says that it does not enforce
+    LimitMissing              locked memory is still limited, though its RDMA device needs it
+    NotAdjusted               NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was
+                              registered
+    Unverified                it is not in the ledger, and the record of its claim cannot be read: its grants
+                              are unknown
 
 A breach is reported to the API and may lead to eviction. A lack is reported too and never leads to eviction:
 the container has nothing that is not its own, and its successor may lack the same. The rest is counted and

@@ -1,8 +1,9 @@
 """`koordra plan --defragment` over the cluster's own objects: who is where, and what to move.
 
-    index ─▶ states, units ─▶ the fewest moves by free amounts (`moves`) ─▶ overlay without the evicted, the freed devices in use
-                  ▲                                                                  │ `decide` for each, the largest first
-                  └───── a unit for which the engine finds no place stays ◀──────────┴─▶ where it goes
+    index ─▶ states, units ─▶ the fewest moves by free amounts (`moves`)
+                  ▲           ─▶ overlay without the evicted, the freed devices in use
+                  │                                                     │ `decide` for each, the largest first
+                  └─ a unit for which the engine finds no place stays ◀─┴─▶ where it goes
 
 Claims of one pod move together; claims that pods share move with all of them; a claim that no pod uses moves
 for itself. A unit that has an adminAccess result, or devices on several nodes, stays where it is. Free

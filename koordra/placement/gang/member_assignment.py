@@ -1,7 +1,8 @@
 """The form of a node's answer: an assignment for every member, which says what it is given and how well that
 lies together.
 
-    offers of the search ─▶ assignments by what members ask ─▶ assignments by class ─▶ allocations of one member on one node
+    offers of the search ─▶ assignments by what members ask ─▶ assignments by class
+                         ─▶ allocations of one member on one node
 
 An assignment is of no member and of no node in particular: members that ask the same may swap theirs, and an
 assignment on one node is as good on each node of the kind, so devices are identified by position. Names are

@@ -8,8 +8,9 @@
 What does not fit is not asked for with more on top, for taking a member away never makes a placement
 impossible.
 
-    node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ sets of devices for every count
-                                                                                         └▶ assignments, for the counts that are chosen
+    node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits
+                                                               ├▶ sets of devices for every count
+                                                               └▶ assignments, for the counts that are chosen
 
 A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts.
 Tables are kept with the request class, and so are the answers of a NodeClassUsage: a node that did not change

@@ -14,7 +14,8 @@ Preferred scopes of several members:
 
     all in their narrowest scopes ─▶ fits: taken
                                   └▶ does not: do they fit at all? ─▶ no: refused
-                                                                   └▶ yes: the fewest levels wider in sum, then the next fewest, …
+                                                                   └▶ yes: the fewest levels wider in sum,
+                                                                      then the next fewest, …
 
 The combinations are not tried in every order (that is exponential): members of a class are alike, so it is
 asked how many of them are how many levels wider. A few ways are tried; if none of them fits, what fitted

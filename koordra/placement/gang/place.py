@@ -1,8 +1,8 @@
 """From a gang to its answer.
 
     members ─▶ classes ┐
-    nodes ───▶ kinds ──┼─▶ what each kind takes ─▶ tables over the tree of domains ─▶ counts per node ─▶ assignments, ranks
-    labels ──▶ tree ───┘
+    nodes ───▶ kinds ──┼─▶ what each kind takes ─▶ tables over the tree of domains ─▶ counts per node
+    labels ──▶ tree ───┘   ─▶ assignments, ranks
 
     scope          where the gang may stand; what it requires and cannot be had ends here
     node_fit       what each kind of node takes, by the engine's word

@@ -4,8 +4,9 @@ A cost has two parts. What a placement is worth to its claim comes first; where 
 the cluster decides: how much free GPU it makes useless to the claims that are to come
 (`policy.expected_waste`). The table for that was given, or is learned from the claims that arrive:
 
-    claims that arrive ──▶ counts by class ──▶ table, made anew whenever the count grew by a quarter: a new `epoch`
-    table ──▶ `waste`: the cluster's part of a cost, in the search; `least`, `value`: of nodes, before and after their search
+    claims that arrive ──▶ counts by class ──▶ table, made anew when the count grew by a quarter: new `epoch`
+    table ──▶ `waste`: the cluster's part of a cost, in the search
+          └─▶ `least`, `value`: of nodes, before and after their search
 
 A state of the index is turned into free amounts once (`EquivalentNodes.free`), by the devices of the first
 node of its class.

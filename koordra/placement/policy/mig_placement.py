@@ -6,7 +6,8 @@ and counts size_m. It is the mean of two numbers.
 
     alone      what one card would be filled with, if it met the requests in proportion to their counts, for
                thirty rounds, and each took the place that leaves most:
-               alone(s) <- sum_m p_m [m fits ? size_m + max over places (alone(s after the place)) : alone(s)],   from 0
+               alone(s) <- sum_m p_m [m fits ? size_m + max over places (alone(s after it)) : alone(s)],
+               from 0
     stacked    what could be had of it for one profile, if nothing else came any more:
                stacked(s) = sum_m p_m * size_m * (how often m fits into s)
 

@@ -1,7 +1,7 @@
 """Admission by policies and webhooks: what administrators have said about objects before they are stored.
 
-    create           mutating webhooks ──> defaults, validation ──> policies ──> validating webhooks ──> stored
-    update, delete                         defaults, validation ──> policies ──> validating webhooks ──> stored
+    create          mutating webhooks ──> defaults, validation ──> policies ──> validating webhooks ──> stored
+    update, delete                        defaults, validation ──> policies ──> validating webhooks ──> stored
 
 A policy or webhook is asked when its rules, selectors and match conditions fit. What cannot be asked or fails
 is refused or ignored as its failurePolicy says. Mutating webhooks are called for creations only (koordra has

@@ -1,7 +1,7 @@
 """From a request (method, path, query, body) to an answer: the API server without HTTP.
 
-/api /apis /version /openapi/v3 /healthz /readyz /livez     discovery and health
-/api/v1/..., /apis/<group>/<version>/...                    [namespaces/<ns>/]<plural>[/<name>[/<subresource>]]
+/api /apis /version /openapi/v3 /healthz /readyz /livez    discovery and health
+/api/v1/..., /apis/<group>/<version>/...                   [namespaces/<ns>/]<plural>[/<name>[/<subresource>]]
 """
 
 from __future__ import annotations

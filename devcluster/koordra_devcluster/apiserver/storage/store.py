@@ -1,6 +1,7 @@
 """Objects with one monotonic revision, on disk before the writer hears of it.
 
-    write:  lock ─> compute the new object from the current one ─> revision + 1 ─> sqlite commit (WAL) ─> memory ─> watchers
+    write:  lock ─> compute the new object from the current one ─> revision + 1 ─> sqlite commit (WAL)
+            ─> memory ─> watchers
     read:   memory only
 
 The revision is every object's resourceVersion and survives restarts together with the objects, in one

@@ -1,10 +1,12 @@
 """Deployments: a ReplicaSet for each template, rolled over as the strategy says.
 
-    no set for the template      ─> one is made, with the next revision;  an old one that fits again is taken (rollback)
+    no set for the template      ─> one is made, with the next revision; an old one that fits again is taken
+                                    (rollback)
     replicas changed             ─> scaled at once, in the middle of a rollout in proportion
     RollingUpdate / Recreate     ─> rollout.py says what each set may have
     done                         ─> sets without pods beyond revisionHistoryLimit are removed
-    status                       ─> counts, Available, Progressing (also after progressDeadlineSeconds without progress)
+    status                       ─> counts, Available, Progressing (also after progressDeadlineSeconds
+                                    without progress)
 
 A paused Deployment is scaled, but does not roll.
 """

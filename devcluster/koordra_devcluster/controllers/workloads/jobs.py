@@ -2,7 +2,8 @@
 
 A pod carries the finalizer batch.kubernetes.io/job-tracking, so that it cannot vanish uncounted:
 
-    pod ended ─> its uid is noted in status.uncountedTerminatedPods ─> its finalizer goes ─> it is counted, the uid goes
+    pod ended ─> its uid is noted in status.uncountedTerminatedPods ─> its finalizer goes ─> it is counted,
+                 the uid goes
 
 Indexed Jobs make one pod per index (annotation, label, JOB_COMPLETION_INDEX, host name `<job>-<index>`) until
 each index has succeeded once. Failed pods are made again after 10 s, 20 s, ...; more than backoffLimit of

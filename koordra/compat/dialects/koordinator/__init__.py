@@ -1,7 +1,7 @@
 """Koordinator: the pod's containers ask together, and all of them see the same devices.
 
-    amounts (requests) ──> n            cards, what of each      ──┐
-    annotations (hints) ──>            NICs, selectors, nearness ──┴──> requests `gpu` and `rdma`, every container a user
+    amounts (requests)  ──> n cards, what of each     ──┐
+    annotations (hints) ──> NICs, selectors, nearness ──┴──> requests `gpu` and `rdma`, every container a user
 
 With joint allocation the NICs follow the GPUs' PCIe roots. Koordinator takes as many as there are roots; how
 many that will be is known once the GPUs are chosen, so the request lists alternatives: one NIC, or two ...,

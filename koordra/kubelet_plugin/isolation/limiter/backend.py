@@ -6,8 +6,8 @@ driver's.
     <state>/limiter/claims/<uid>/            a small file system of its own, where that can be
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
-    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (usage.py)
-    <state>/limiter/contexts.json            what a context takes on such cards                  (unaccounted_memory.py)
+    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA (usage.py)
+    <state>/limiter/contexts.json            what a context takes on such cards (unaccounted_memory.py)
     <state>/limiter/claims/<uid>/broker.sock where its processes identify themselves (broker.py)
 
 In the container:

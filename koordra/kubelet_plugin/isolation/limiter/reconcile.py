@@ -2,9 +2,9 @@
 else once.
 
     regions ──> ledger ─┐
-    NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (unaccounted_memory.py)
+    NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count now  (unaccounted_memory.py)
     /proc ──> claims   ─┘    computing without a slot, twice in a row ──> policy: `bypassed`
-                             what a context takes ──> kept for the next one                       (unaccounted_memory.py)
+                             what a context takes ──> kept for the next one         (unaccounted_memory.py)
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 

@@ -6,7 +6,7 @@ The driver knows how much each process holds, the ledger what the process was gr
 `unseen`, and counts against the claim as soon as the node has written it. The two cannot be read at one
 instant, so the ledger is read before and after the driver:
 
-    granted(before), bytes, granted(after)  ─>  between bytes - the larger and bytes - the smaller, never below 0
+    granted(before), bytes, granted(after) ─> from bytes - the larger to bytes - the smaller, never below 0
 
 A reading whose bounds include the known value changes nothing. Otherwise there are three readings, each
 clamps the known value to its bounds, and the median counts: one wrong reading (memory that came and went
