@@ -50,9 +50,9 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, read_inventory
 from koordra.placement.gang import Gang, GangPlaced, Member, place_gang
-from koordra.placement.index import CLAIM, Change
+from koordra.placement.index import CLAIM, ClusterChange
 from koordra.placement.manifests import Manifests
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.topology import Level, level_between, presets
 
 Object = dict[str, Any]
@@ -317,7 +317,7 @@ class Koordra:
         now = holder if held else None
         if self.held.get(node) != now:
             self.held[node] = now
-            self.engine.index.apply(Change(CLAIM, f"d/held-{name}", now))
+            self.engine.index.apply(ClusterChange(CLAIM, f"d/held-{name}", now))
 
     def _node(self, machine: Machine, node: int) -> list[Object]:
         name = _name(node)
@@ -354,7 +354,7 @@ def _member(name: str, index: int, gpus: int, nics: bool) -> Member:
         "metadata": {"name": name, "namespace": "d", "uid": f"pod-{name}"},
         "spec": {"containers": [], "resourceClaims": [{"name": "x", "resourceClaimName": name}]},
     }
-    return Member(f"d/{name}", Group((ResourceClaim.from_dict(claim),), (pod,)), index=index)
+    return Member(f"d/{name}", ClaimGroup((ResourceClaim.from_dict(claim),), (pod,)), index=index)
 
 
 def _machine() -> Machine:

@@ -28,7 +28,7 @@ from koordra.placement import engine_for
 from koordra.placement.decide import Engine
 from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
 from koordra.placement.manifests import Manifests
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.topology import presets
 
 Object = dict[str, Any]
@@ -161,7 +161,7 @@ def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) ->
                 "resourceClaims": [{"name": "x", "resourceClaimName": name}] if asks else [],
             },
         }
-        group = Group(tuple(map(ResourceClaim.from_dict, claims)), (pod,))
+        group = ClaimGroup(tuple(map(ResourceClaim.from_dict, claims)), (pod,))
         found.append(Member(f"d/{name}", group, index=index))
     return Gang(f"job-{number}", found, members)
 

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks._results import table, write
 from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import defragment
-from koordra.placement.free_amounts.state import Kind, Request, State
+from koordra.placement.free_amounts.state import FreeAmounts, MachineType, Request
 from koordra.topology.levels import Level
 from tests.fakes.defragmented import carried_out, empty, filled
 from tests.fakes.machine_shapes import shape_of_machine
@@ -48,7 +48,9 @@ def main() -> None:
     print(text)
 
 
-def cluster_at_90(machine: str, count: int, seed: int) -> tuple[tuple[Kind, ...], list[State], list[Pod]]:
+def cluster_at_90(
+    machine: str, count: int, seed: int
+) -> tuple[tuple[MachineType, ...], list[FreeAmounts], list[Pod]]:
     """Kinds, nodes and pods of a cluster from which pods have left."""
     shape = shape_of_machine(catalogue.machine(machine))
     generator = np.random.default_rng(seed)
@@ -67,7 +69,11 @@ def cluster_at_90(machine: str, count: int, seed: int) -> tuple[tuple[Kind, ...]
         leaving = pods.pop(int(generator.integers(len(pods))))
         given -= leaving.request.share
         nodes[leaving.node] = without(nodes[leaving.node], leaving)
-    return (Kind("", shape.gpus, shape),), nodes, [pod for number, pod in enumerate(pods) if number % 20]
+    return (
+        (MachineType("", shape.gpus, shape),),
+        nodes,
+        [pod for number, pod in enumerate(pods) if number % 20],
+    )
 
 
 def _measured(machine: str, count: int) -> dict[str, Any]:

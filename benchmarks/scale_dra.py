@@ -32,7 +32,7 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
-from koordra.placement.index import NODE, SLICE, Change
+from koordra.placement.index import NODE, SLICE, ClusterChange
 from koordra.placement.policy.learned_order import Learned
 from koordra.topology import presets
 
@@ -107,11 +107,11 @@ def _started(count: int) -> dict[str, Any]:
     engine = Engine(policy_of("koordra"), Features.of(None), learned=Learned())
     began = time.thread_time()
     for entry in slices:
-        engine.index.apply(Change(SLICE, entry["metadata"]["name"], entry))
+        engine.index.apply(ClusterChange(SLICE, entry["metadata"]["name"], entry))
     read = time.thread_time() - began
     began = time.thread_time()
     for entry in nodes:
-        engine.index.apply(Change(NODE, entry["metadata"]["name"], entry))
+        engine.index.apply(ClusterChange(NODE, entry["metadata"]["name"], entry))
     engine.settle()
     gathered = time.thread_time() - began
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -34,7 +34,7 @@ from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.manifests import Manifests
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.request_models import RequestModels
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 
 Object = dict[str, Any]
 COUNT, CLAIMS, SLOW_CLAIMS = 2000, 400, 20
@@ -263,7 +263,7 @@ def _filled(
     try:
         for claim, pod, share in arrivals:
             engine.settle()
-            question = engine.resolve(Group((ResourceClaim.from_dict(claim),), (pod,)))
+            question = engine.resolve(ClaimGroup((ResourceClaim.from_dict(claim),), (pod,)))
             engine.order.observe(question, frozenset({claim["metadata"]["uid"]}))
             found = engine.decide(question)
             if isinstance(found, Offer):

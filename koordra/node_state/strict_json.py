@@ -1,6 +1,6 @@
-"""Frozen dataclasses as JSON documents, read strictly: exactly the known fields, each of its kind.
+"""Frozen dataclasses as JSON documents, read strictly: exactly the known fields, each of its type.
 
-A `Kind` reads and writes one sort of value. `record` makes the kind of a dataclass from a table of its
+A `Codec` reads and writes one type of value. `record` makes that of a dataclass from a table of its
 fields, by their names in the document; a field is the attribute of that name (`shareID` is `share_id`),
 unless the table names another. Reading raises ValueError naming the field: `devices[0].uuid: expected str,
 found int`.
@@ -24,15 +24,15 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Codec(Generic[T]):
     """`read` gets the JSON value and where it stands in the document."""
 
     read: Callable[[Any, str], T]
     write: Callable[[T], Any] = lambda value: value
 
 
-Table = Mapping[str, Kind[Any] | tuple[str, Kind[Any]]]
-"""Name in the document -> the field's kind, with the attribute where that has another name."""
+Table = Mapping[str, Codec[Any] | tuple[str, Codec[Any]]]
+"""Name in the document -> the field's codec, with the attribute where that has another name."""
 
 
 def typed(item: Any, kind: type[T], where: str) -> T:
@@ -41,7 +41,7 @@ def typed(item: Any, kind: type[T], where: str) -> T:
     return item
 
 
-def plain(kind: type[T], valid: Callable[[T], bool] = lambda _: True, otherwise: str = "") -> Kind[T]:
+def plain(kind: type[T], valid: Callable[[T], bool] = lambda _: True, otherwise: str = "") -> Codec[T]:
     """JSON's own type; a value that is not valid is refused with the text `otherwise`."""
 
     def read(item: Any, where: str) -> T:
@@ -49,7 +49,7 @@ def plain(kind: type[T], valid: Callable[[T], bool] = lambda _: True, otherwise:
             raise ValueError(f"{where}: {otherwise.format(item)}")
         return item  # type: ignore[no-any-return]
 
-    return Kind(read)
+    return Codec(read)
 
 
 STRING: Final = plain(str)
@@ -58,28 +58,28 @@ BOOLEAN: Final = plain(bool)
 INTEGER: Final = plain(int)
 
 
-def one_of(words: frozenset[str]) -> Kind[str]:
+def one_of(words: frozenset[str]) -> Codec[str]:
     return plain(str, words.__contains__, f"{{!r}} is none of {', '.join(sorted(words))}")
 
 
-def word(kind: type[Word]) -> Kind[Word]:
+def word(kind: type[Word]) -> Codec[Word]:
     words = one_of(frozenset(kind))
-    return Kind(lambda item, where: kind(words.read(item, where)), lambda value: value.value)
+    return Codec(lambda item, where: kind(words.read(item, where)), lambda value: value.value)
 
 
-def optional(kind: Kind[T]) -> Kind[T | None]:
-    return Kind(
-        lambda item, where: None if item is None else kind.read(item, where),
-        lambda value: None if value is None else kind.write(value),
+def optional(codec: Codec[T]) -> Codec[T | None]:
+    return Codec(
+        lambda item, where: None if item is None else codec.read(item, where),
+        lambda value: None if value is None else codec.write(value),
     )
 
 
-def listed(kind: Kind[T]) -> Kind[tuple[T, ...]]:
-    return Kind(
+def listed(codec: Codec[T]) -> Codec[tuple[T, ...]]:
+    return Codec(
         lambda item, where: tuple(
-            kind.read(each, f"{where}[{index}]") for index, each in enumerate(typed(item, list, where))
+            codec.read(each, f"{where}[{index}]") for index, each in enumerate(typed(item, list, where))
         ),
-        lambda values: [kind.write(value) for value in values],
+        lambda values: [codec.write(value) for value in values],
     )
 
 
@@ -88,23 +88,24 @@ def _pair(item: Any, where: str) -> tuple[str, str]:
     return first, second
 
 
-PAIR: Final = Kind(_pair, list)
+PAIR: Final = Codec(_pair, list)
 
 
-def mapping(kind: Kind[T]) -> Kind[tuple[tuple[str, T], ...]]:
+def mapping(codec: Codec[T]) -> Codec[tuple[tuple[str, T], ...]]:
     """An object of any names; a tuple of pairs in Python."""
-    return Kind(
+    return Codec(
         lambda item, where: tuple(
-            (name, kind.read(value, f"{where}[{name}]")) for name, value in typed(item, dict, where).items()
+            (name, codec.read(value, f"{where}[{name}]")) for name, value in typed(item, dict, where).items()
         ),
-        lambda pairs: {name: kind.write(value) for name, value in pairs},
+        lambda pairs: {name: codec.write(value) for name, value in pairs},
     )
 
 
-def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -> Kind[T]:
-    """The kind of a dataclass. A document's own record has its schema as the first field."""
+def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -> Codec[T]:
+    """The codec of a dataclass. A document's own record has its schema as the first field."""
     fields = {
-        name: kind if isinstance(kind, tuple) else (snake_case(name), kind) for name, kind in table.items()
+        name: codec if isinstance(codec, tuple) else (snake_case(name), codec)
+        for name, codec in table.items()
     }
     head = {} if schema is None else {"schema": schema}
 
@@ -117,13 +118,17 @@ def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -
             raise ValueError(f"schema: {found['schema']!r}, expected {schema!r}")
         place = f"{where}." if where else ""
         return made(
-            **{attribute: kind.read(found[name], place + name) for name, (attribute, kind) in fields.items()}
+            **{
+                attribute: codec.read(found[name], place + name)
+                for name, (attribute, codec) in fields.items()
+            }
         )
 
-    return Kind(
+    return Codec(
         read,
         lambda value: (
-            head | {name: kind.write(getattr(value, attribute)) for name, (attribute, kind) in fields.items()}
+            head
+            | {name: codec.write(getattr(value, attribute)) for name, (attribute, codec) in fields.items()}
         ),
     )
 
@@ -132,8 +137,8 @@ def document(
     made: Callable[..., T], schema: str, table: Table
 ) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
     """The encoder and the decoder of a file that holds one record."""
-    kind = record(made, table, schema=schema)
-    return lambda value: encode(kind.write(value)), lambda data: kind.read(load(data), "")
+    codec = record(made, table, schema=schema)
+    return lambda value: encode(codec.write(value)), lambda data: codec.read(load(data), "")
 
 
 def encode(item: Mapping[str, Any]) -> bytes:

@@ -49,7 +49,7 @@ from koordra.placement.candidates.candidate_list import (
 )
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import (
     RequestClass,
     ResolvedGroup,
@@ -106,7 +106,7 @@ class Engine:
         self._claims = BoundedCache[Hashable, ResolvedClaim](1024)
         """By position and spec: claims of one template are resolved once."""
 
-    def decide(self, group: Group | ResolvedGroup, *, excluded: Excluded = NOTHING) -> Decision:
+    def decide(self, group: ClaimGroup | ResolvedGroup, *, excluded: Excluded = NOTHING) -> Decision:
         """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere
         by anybody, and PlanError where a taint rule cannot be read."""
         resolved = self.resolve(group)
@@ -115,7 +115,7 @@ class Engine:
             return self._beside(resolved, excluded)
         return self._choose(resolved, excluded)
 
-    def fits(self, group: Group | ResolvedGroup, node: str, *, without: frozenset[str] = _FREE) -> bool:
+    def fits(self, group: ClaimGroup | ResolvedGroup, node: str, *, without: frozenset[str] = _FREE) -> bool:
         """Whether the group fits on the node, as if these claims and pods (by uid) were gone."""
         resolved = self.resolve(group)
         self.settle()
@@ -127,7 +127,7 @@ class Engine:
         taken = self.index.taken_without(info, without)
         return self.search(resolved, info, taken).offer is not None
 
-    def resolve(self, group: Group | ResolvedGroup) -> ResolvedGroup:
+    def resolve(self, group: ClaimGroup | ResolvedGroup) -> ResolvedGroup:
         """The group with its claims resolved; they are resolved again only if a DeviceClass has changed
         since. Raises ClaimRefused."""
         index = self.index
@@ -220,7 +220,7 @@ class Engine:
             return self._offer(resolved, self.index.nodes[min(placed)[1]])
         return _unplaced(results.values())
 
-    def pinned(self, group: Group) -> list[str]:
+    def pinned(self, group: ClaimGroup) -> list[str]:
         """The nodes that the group's claims are on already, by name; all where they do not say."""
         allocations = [self.index.allocation(key) for key in group.allocated]
         pinned = {node for one in allocations if one is not None and (node := one.node)}

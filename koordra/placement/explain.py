@@ -11,7 +11,7 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import names
 from koordra.placement.decide import NOTHING, Engine, Excluded
 from koordra.placement.index import NodeInfo
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import refusals
 
 
@@ -25,7 +25,7 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    engine: Engine, group: Group, *, excluded: Excluded = NOTHING, nodes: Sequence[str] | None = None
+    engine: Engine, group: ClaimGroup, *, excluded: Excluded = NOTHING, nodes: Sequence[str] | None = None
 ) -> Explanation:
     """Why the group is on none of these nodes (all)."""
     resolved, index = engine.resolve(group), engine.index
@@ -46,7 +46,7 @@ def explain(
     return Explanation(tuple(found), undecided, error)
 
 
-def unlike_nodes(engine: Engine, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
+def unlike_nodes(engine: Engine, group: ClaimGroup, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
     """Nodes of which no two have the same reasons, by name: one of every state, `most` of them, and all that
     are excluded."""
     resolved, nodes = engine.resolve(group), engine.index.nodes

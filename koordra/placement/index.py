@@ -1,10 +1,9 @@
 """The cluster as the engine sees it, kept by the changes of its objects.
 
-    Change ─▶ apply ─▶ slices, rules    the allocator's inventory
-                       claims           what is taken of each pool (`Usage`), and by whom
-                       pods, nodes      what pods ask for of each node
-                     ─▶ nodes that changed ─▶ settle ─▶ EquivalentNodes of each ─▶ `changes`, which readers
-                                                                                   walk on
+    ClusterChange ─▶ apply ─▶ slices, rules    the allocator's inventory
+                              claims           what is taken of each pool (`Usage`), and by whom
+                              pods, nodes      what pods ask for of each node
+                            ─▶ nodes that changed ─▶ settle ─▶ EquivalentNodes of each ─▶ `changes`
 
 `apply` costs what one object touches; nothing is derived before somebody asks (`settle`). An allocation that
 was decided and not yet seen in the API is `assume`d: it counts like any other until a version of the claim
@@ -38,7 +37,7 @@ from koordra.placement.holders import (
     PlacedPod,
 )
 from koordra.placement.node_class import EquivalentNodes, NodeClasses, NodeClassUsage, node_predicate_inputs
-from koordra.placement.request.groups import claim_keys
+from koordra.placement.request.claim_groups import claim_keys
 
 NODE: Final = "Node"
 SLICE: Final = "ResourceSlice"
@@ -52,7 +51,7 @@ KINDS: Final = (CLASS, RULE, SLICE, NODE, CLAIM, POD)
 _MOST_CHANGES: Final = 1 << 20
 
 
-class Change(NamedTuple):
+class ClusterChange(NamedTuple):
     """One object is new, another version, or gone (`new` is None). `key`: `namespace/name`, or the name where
     there is no namespace.
 
@@ -142,7 +141,7 @@ class ClusterIndex:
         held = self.allocated.get(key)
         return None if held is None else held.allocation
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: ClusterChange) -> None:
         """Raises PlanError for an allocation or a taint rule that cannot be read."""
         kind, key, new, allocation = change
         seen = self._seen[kind]
@@ -172,9 +171,9 @@ class ClusterIndex:
         for kind in [kind for kind in KINDS if kind in objects_of]:
             given, seen = objects_of[kind], self._seen[kind]
             for key in seen.keys() - given.keys():
-                self.apply(Change(kind, key, None))
+                self.apply(ClusterChange(kind, key, None))
             for key in [key for key, new in given.items() if seen.get(key) is not new]:
-                self.apply(Change(kind, key, given[key]))
+                self.apply(ClusterChange(kind, key, given[key]))
 
     def assume(
         self, claim: Fields, allocation: Allocation, *, key: str, node: str, pods: Iterable[Fields] = ()

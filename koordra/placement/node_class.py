@@ -27,7 +27,7 @@ from koordra.api.devices import Device, DeviceID
 from koordra.api.objects import Fields
 from koordra.api.tables import BoundedCache
 from koordra.placement.free_amounts.node_devices import NodeDevices
-from koordra.placement.free_amounts.state import State
+from koordra.placement.free_amounts.state import FreeAmounts
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
@@ -56,7 +56,7 @@ class EquivalentNodes:
     devices: NodeClassUsage
     predicate_inputs: Hashable
     nodes: list[str] = field(default_factory=list)
-    free: tuple[NodeDevices, State] | None = None
+    free: tuple[NodeDevices, FreeAmounts] | None = None
 
     @property
     def first(self) -> str | None:

@@ -31,9 +31,9 @@ from koordra.placement.decide import Engine, Undecided
 from koordra.placement.explain import explain
 from koordra.placement.manifests import Manifests
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.request.groups import (
+from koordra.placement.request.claim_groups import (
     MAX_CONSUMERS,
-    Group,
+    ClaimGroup,
     claim_keys,
     group_of,
     groups_of,
@@ -149,7 +149,7 @@ class _Planning:
 
     # --- groups ---------------------------------------------------------------------------------------------
 
-    def _place(self, group: Group) -> ClaimRefused | None:
+    def _place(self, group: ClaimGroup) -> ClaimRefused | None:
         """Plan one group and record the answer. Returns the error that upstream would have ended with, if
         any."""
         if group.missing:
@@ -181,13 +181,13 @@ class _Planning:
         if self.report_errors and not group.pods and len(group.claims) > 1:
             # Claims that fit nowhere even by themselves should not stop the others.
             placeable = tuple(
-                claim for claim in group.claims if isinstance(self.engine.decide(Group((claim,))), Offer)
+                claim for claim in group.claims if isinstance(self.engine.decide(ClaimGroup((claim,))), Offer)
             )
             if 0 < len(placeable) < len(group.claims):
                 for claim in group.claims:
                     if claim not in placeable:
-                        self._place(Group((claim,)))
-                return self._place(Group(placeable))
+                        self._place(ClaimGroup((claim,)))
+                return self._place(ClaimGroup(placeable))
         exhausted = why.undecided or isinstance(decision, Undecided)
         failed = None if exhausted else self._upstreams_error(group)
         if failed is not None:
@@ -204,7 +204,7 @@ class _Planning:
             )
         return None
 
-    def _excluded(self, group: Group) -> dict[str, Reason]:
+    def _excluded(self, group: ClaimGroup) -> dict[str, Reason]:
         found: dict[str, Reason] = {}
         for pod in group.pods:
             for node, why in self.exclude.get(objects.key(pod), {}).items():
@@ -212,7 +212,7 @@ class _Planning:
                 found.setdefault(node, reason_of(Cause.NODE_UNSUITABLE, text, node))
         return found
 
-    def _upstreams_error(self, group: Group) -> ClaimRefused | None:
+    def _upstreams_error(self, group: ClaimGroup) -> ClaimRefused | None:
         """For a group that fits nowhere: the error with which upstream's walk ends, where it is short enough
         to be told.
 
@@ -238,7 +238,7 @@ class _Planning:
                     return answer.error
         return None
 
-    def _place_without(self, group: Group, late: Mapping[str, str]) -> ClaimRefused | None:
+    def _place_without(self, group: ClaimGroup, late: Mapping[str, str]) -> ClaimRefused | None:
         """Pods for which a claim of theirs has no room stay out; claims that only they use wait for that."""
         claims = {claim.key: claim for claim in group.claims}
         rest = [pod for pod in group.pods if objects.key(pod) not in late]
@@ -252,10 +252,10 @@ class _Planning:
             detail = f"pod {objects.key(pod)}: ResourceClaim {full} has {MAX_CONSUMERS} consumers, which is the most that it can have"
             reason = reason_of(Cause.RESERVED_FOR_FULL, detail)
             own = [claims[key] for key in claim_keys(pod) if key in claims and key not in served]
-            self._unsatisfiable(Group(tuple(own)), [reason])
+            self._unsatisfiable(ClaimGroup(tuple(own)), [reason])
         return refused
 
-    def _place_pod_by_pod(self, group: Group) -> ClaimRefused | None:
+    def _place_pod_by_pod(self, group: ClaimGroup) -> ClaimRefused | None:
         """Not all consumers of a shared claim fit on one node: the first that fits pins it, the others follow
         if they can."""
         claims = {claim.key: claim for claim in group.claims}
@@ -268,13 +268,13 @@ class _Planning:
         return refused
 
     def _refuse(
-        self, group: Group, error: ClaimRefused, reasons: Sequence[tuple[int, Reason]] = ()
+        self, group: ClaimGroup, error: ClaimRefused, reasons: Sequence[tuple[int, Reason]] = ()
     ) -> ClaimRefused | None:
         """The claim that is wrong gets its reason. Claims that no pod ties to it are planned without it."""
         if not group.pods and self.report_errors and len(group.claims) > 1:
             self.result.unsatisfiable[error.claim] = (error.reason,)
             rest = tuple(claim for claim in group.claims if claim.key != error.claim)
-            return self._place(Group(rest))
+            return self._place(ClaimGroup(rest))
         for position, claim in enumerate(group.claims):
             own = [
                 reason
@@ -288,11 +288,11 @@ class _Planning:
             self.result.unsatisfiable[claim.key] = ordered_reasons(own)
         return error
 
-    def _unsatisfiable(self, group: Group, reasons: Sequence[Reason]) -> None:
+    def _unsatisfiable(self, group: ClaimGroup, reasons: Sequence[Reason]) -> None:
         for claim in group.claims:
             self.result.unsatisfiable[claim.key] = ordered_reasons(reasons)
 
-    def _commit(self, group: Group, offer: Offer) -> None:
+    def _commit(self, group: ClaimGroup, offer: Offer) -> None:
         allocations = offer.allocations(pin_to_node=self.engine.policy is not None)
         for position, (asked, allocation) in enumerate(zip(offer.claims, allocations, strict=True)):
             key = asked.claim.key

@@ -45,7 +45,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.free_amounts.state import WHOLE, Kind, Request
+from koordra.placement.free_amounts.state import WHOLE, MachineType, Request
 from koordra.placement.policy.workload import WorkloadShare
 from koordra.simulation.fleet import INFEASIBLE, SHARE, Bools, Fleet, Ints, Placement, tag
 
@@ -155,7 +155,7 @@ _Floats = npt.NDArray[np.float64]
 class Target:
     """The target workload as arrays over its classes that want GPUs; all free GPU is lost to the others."""
 
-    def __init__(self, target: Sequence[WorkloadShare], kinds: Sequence[Kind]) -> None:
+    def __init__(self, target: Sequence[WorkloadShare], kinds: Sequence[MachineType]) -> None:
         with_gpus = [one for one in target if one.request.gpus]
         requests = [one.request for one in with_gpus]
         self.part = np.array([one.part for one in with_gpus])

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.free_amounts.state import WHOLE, Choice, Kind, Request, State, after
+from koordra.placement.free_amounts.state import WHOLE, Choice, FreeAmounts, MachineType, Request, after
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -61,7 +61,7 @@ class Placement(NamedTuple):
 class Fleet:
     """Nodes by number, in the order that breaks ties. `gpus` is padded with -1."""
 
-    def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State], policy: Policy) -> None:
+    def __init__(self, kinds: Sequence[MachineType], nodes: Sequence[FreeAmounts], policy: Policy) -> None:
         self.kinds, self.policy, self.nodes = tuple(kinds), policy, list(nodes)
         self.cpu = np.array([state.cpu for state in nodes], dtype=np.int64)
         self.memory = np.array([state.memory for state in nodes], dtype=np.int64)

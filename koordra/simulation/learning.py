@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
+from koordra.placement.free_amounts.state import WHOLE, FreeAmounts, MachineType, Request
 from koordra.placement.policy import expected_waste as terms
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import MILLION, STEP, STEPS, LearnedTable
@@ -30,7 +30,7 @@ _VOTES = 5
 _Votes = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-def capacity_of(kinds: Sequence[Kind], nodes: Sequence[State]) -> dict[str, int]:
+def capacity_of(kinds: Sequence[MachineType], nodes: Sequence[FreeAmounts]) -> dict[str, int]:
     """GPUs by model."""
     found = Counter[str]()
     for state in nodes:
@@ -40,8 +40,8 @@ def capacity_of(kinds: Sequence[Kind], nodes: Sequence[State]) -> dict[str, int]
 
 def replayed(
     workload: Workload,
-    kinds: Sequence[Kind],
-    nodes: Sequence[State],
+    kinds: Sequence[MachineType],
+    nodes: Sequence[FreeAmounts],
     *,
     rounds: int = 12,
     streams: int = 4,
@@ -66,7 +66,9 @@ def replayed(
     return replace(table, holes=tuple(int(value) for value in np.mean(late, axis=0)))
 
 
-def _stream(workload: Workload, nodes: Sequence[State], generator: np.random.Generator) -> list[Request]:
+def _stream(
+    workload: Workload, nodes: Sequence[FreeAmounts], generator: np.random.Generator
+) -> list[Request]:
     """Requests drawn by their counts until they ask for the fleet's capacity."""
     counted = workload.ordered()
     parts = np.array([count for _, count in counted], dtype=np.float64)
@@ -110,7 +112,7 @@ _MICRO: Final = 1000
 class FleetExpectedWaste:
     """See the module; before anything was learned the cost is U/100, which is best fit."""
 
-    def __init__(self, kinds: Sequence[Kind], table: LearnedTable | None = None) -> None:
+    def __init__(self, kinds: Sequence[MachineType], table: LearnedTable | None = None) -> None:
         self._kinds = kinds
         self.learn(table or LearnedTable())
 

@@ -15,9 +15,9 @@ from koordra.api.claims import ResourceClaim
 from koordra.api.objects import Fields
 from koordra.placement.decide import Engine
 from koordra.placement.free_amounts.state import FULL, WHOLE, Request
-from koordra.placement.index import CLASS, NODE, POD, SLICE, Change
+from koordra.placement.index import CLASS, NODE, POD, SLICE, ClusterChange
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.topology.machine_shape import pair_level
 
 
@@ -55,7 +55,7 @@ class MachineCluster:
         """Levels of GPU and NIC, by position."""
         apply = self.engine.index.apply
         for one in shipped_classes():
-            apply(Change(CLASS, objects.name(one), one))
+            apply(ClusterChange(CLASS, objects.name(one), one))
         devices = [device for one in slices for device in one["spec"].get("devices", ())]
         gpus = sum(one["attributes"].get(names.ATTR_TYPE) == {"string": names.TYPE_GPU} for one in devices)
         size = {"cpu": str(cores * gpus), "memory": f"{gibibytes * gpus}Gi", "pods": "10000"}
@@ -65,8 +65,8 @@ class MachineCluster:
                 pool = {**published["spec"]["pool"], "name": name}
                 spec = {**published["spec"], "nodeName": name, "pool": pool}
                 key = f"{name}-{at}"
-                apply(Change(SLICE, key, {**published, "metadata": {"name": key}, "spec": spec}))
-            apply(Change(NODE, name, {"metadata": {"name": name}, "status": {"allocatable": size}}))
+                apply(ClusterChange(SLICE, key, {**published, "metadata": {"name": key}, "spec": spec}))
+            apply(ClusterChange(NODE, name, {"metadata": {"name": name}, "status": {"allocatable": size}}))
         self.capacity = WHOLE * gpus * count
 
     def place(self, request: Request) -> Placement | None:
@@ -77,7 +77,7 @@ class MachineCluster:
     def take(self, manifest: Fields, request: Request) -> Placement | None:
         """The same of a claim, for a pod that asks for the request's cores and memory."""
         engine, key = self.engine, objects.key(manifest)
-        group = Group((ResourceClaim.from_dict(manifest),), (pod_of(request, objects.name(manifest)),))
+        group = ClaimGroup((ResourceClaim.from_dict(manifest),), (pod_of(request, objects.name(manifest)),))
         resolved = engine.resolve(group)
         if self._learns:
             engine.settle()
@@ -93,8 +93,8 @@ class MachineCluster:
     def release(self, placement: Placement) -> None:
         """The request is there no more."""
         self.engine.index.forget(placement.key)
-        self.engine.index.apply(Change(POD, placement.key, {}))
-        self.engine.index.apply(Change(POD, placement.key, None))
+        self.engine.index.apply(ClusterChange(POD, placement.key, {}))
+        self.engine.index.apply(ClusterChange(POD, placement.key, None))
 
     def _levels(self, offer: Offer, request: Request) -> tuple[int | None, int | None]:
         found = self.engine.order.free(self.engine.index.nodes[offer.node])

@@ -20,7 +20,7 @@ import numpy as np
 
 from koordra.allocator.score import DEFAULT_POLICY
 from koordra.errors import PlanError
-from koordra.placement.free_amounts.state import WHOLE, Kind, Request, State
+from koordra.placement.free_amounts.state import WHOLE, FreeAmounts, MachineType, Request
 from koordra.placement.policy.workload import Online, Workload
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.simulation.baseline_policies import (
@@ -47,8 +47,8 @@ Progress = Callable[[int, int], None]
 class Cluster:
     """The nodes of a trace as the fleet sees them."""
 
-    kinds: tuple[Kind, ...]
-    nodes: tuple[State, ...]
+    kinds: tuple[MachineType, ...]
+    nodes: tuple[FreeAmounts, ...]
 
     @property
     def capacity(self) -> int:
@@ -58,15 +58,15 @@ class Cluster:
 
 def cluster_of(nodes: Sequence[TraceNode], *, scale: int = 1) -> Cluster:
     """`scale` copies of the list, one after the other."""
-    kinds: dict[Kind, int] = {}
+    kinds: dict[MachineType, int] = {}
     states = []
     for node in nodes:
-        kind = kinds.setdefault(Kind(node.model, node.gpus), len(kinds))
-        states.append(State(kind, node.cpu, node.memory, (WHOLE,) * node.gpus))
+        kind = kinds.setdefault(MachineType(node.model, node.gpus), len(kinds))
+        states.append(FreeAmounts(kind, node.cpu, node.memory, (WHOLE,) * node.gpus))
     return Cluster(tuple(kinds), tuple(states) * scale)
 
 
-def shuffled(nodes: Sequence[State], generator: np.random.Generator) -> list[State]:
+def shuffled(nodes: Sequence[FreeAmounts], generator: np.random.Generator) -> list[FreeAmounts]:
     """The order in which ties are broken: fixed for a run, and no property of the list."""
     return [nodes[int(at)] for at in generator.permutation(len(nodes))]
 
@@ -187,7 +187,7 @@ def decision_us(decisions: Sequence[int]) -> dict[str, float | None]:
 
 
 def policy_named(
-    name: str, kinds: Sequence[Kind], workload: Workload, table: LearnedTable | None = None
+    name: str, kinds: Sequence[MachineType], workload: Workload, table: LearnedTable | None = None
 ) -> Policy:
     """A fresh policy; `table` is what `koordra` knows. Raises PlanError for an unknown name."""
     if name in SCORES:

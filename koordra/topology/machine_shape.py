@@ -37,7 +37,7 @@ _HOPPER_PARTITIONS: Final = (
 _HOPPER: Final = "Hopper"
 
 
-class Group(NamedTuple):
+class DeviceGroup(NamedTuple):
     """A class of devices: bit i of ``gpus`` is the i-th GPU of the shape, bit i of ``nics`` the i-th NIC."""
 
     gpus: int
@@ -54,7 +54,7 @@ class MachineShape:
 
     gpus: int
     nics: int
-    classes: tuple[tuple[Group, ...], ...]
+    classes: tuple[tuple[DeviceGroup, ...], ...]
     nvlinks: tuple[tuple[int, ...], ...]
     partitions: tuple[int, ...] = ()
 
@@ -83,7 +83,7 @@ def positions(mask: int) -> tuple[int, ...]:
     return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
 
 
-def _unpaired(group: Group, gpus: int, nics: int) -> int:
+def _unpaired(group: DeviceGroup, gpus: int, nics: int) -> int:
     """Devices of the more numerous kind in this class that its partners cannot serve.
 
     Partners are exchangeable within a class, and no partner outside counts: so what the class has too many is
@@ -96,7 +96,7 @@ def _unpaired(group: Group, gpus: int, nics: int) -> int:
     return max(0, here - -(-k // j) * there) if j else 0
 
 
-def _classes(gpu_count: int, levels: Sequence[Sequence[Level]]) -> tuple[tuple[Group, ...], ...]:
+def _classes(gpu_count: int, levels: Sequence[Sequence[Level]]) -> tuple[tuple[DeviceGroup, ...], ...]:
     """For each of NEAR, the connected sets of devices that are at most so far apart, by their first device;
     `levels` are those of each device to the ones before it."""
     found = []
@@ -109,7 +109,7 @@ def _classes(gpu_count: int, levels: Sequence[Sequence[Level]]) -> tuple[tuple[G
             masks = [mask for mask in masks if not mask & near] + [joined]
         masks.sort(key=lambda mask: mask & -mask)
         gpus = (1 << gpu_count) - 1
-        found.append(tuple(Group(mask & gpus, mask >> gpu_count) for mask in masks))
+        found.append(tuple(DeviceGroup(mask & gpus, mask >> gpu_count) for mask in masks))
     return tuple(found)
 
 

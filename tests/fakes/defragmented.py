@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from koordra.placement.defragment.emptying import Pod, kept_free, without
 from koordra.placement.defragment.moves import Freed, ways
-from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Request, State, after
+from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, FreeAmounts, Request, after
 from koordra.topology.machine_shape import MachineShape
 
 
-def empty(shape: MachineShape) -> State:
+def empty(shape: MachineShape) -> FreeAmounts:
     """A node of the machine that nobody uses, with 16 cores and 128 GiB per GPU."""
     gpus, nics = (WHOLE,) * shape.gpus, (FULL,) * shape.nics
-    return State(0, 16_000 * shape.gpus, 131_072 * shape.gpus, gpus, nics)
+    return FreeAmounts(0, 16_000 * shape.gpus, 131_072 * shape.gpus, gpus, nics)
 
 
-def filled(nodes: list[State], request: Request, name: str) -> Pod | None:
+def filled(nodes: list[FreeAmounts], request: Request, name: str) -> Pod | None:
     """The request on the first node with enough of everything, on its first GPUs and NICs; None where there
     is none."""
     for number, state in enumerate(nodes):
@@ -29,7 +29,7 @@ def filled(nodes: list[State], request: Request, name: str) -> Pod | None:
     return None
 
 
-def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:
+def carried_out(nodes: Sequence[FreeAmounts | None], freed: Freed) -> list[FreeAmounts | None]:
     """The nodes after the moves, with the freed devices in use: the shape is free before that, and nobody has
     more than there is."""
     now = list(nodes)
@@ -51,7 +51,7 @@ def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | Non
     return now
 
 
-def seated(state: State, requests: Sequence[Request]) -> State | None:
+def seated(state: FreeAmounts, requests: Sequence[Request]) -> FreeAmounts | None:
     """The node with all of these, on whatever devices; None where they do not fit."""
     if not requests:
         return state

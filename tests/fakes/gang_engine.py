@@ -11,7 +11,7 @@ from koordra.placement import engine_for
 from koordra.placement.decide import Engine
 from koordra.placement.gang import GangScore, Member
 from koordra.placement.manifests import Manifests
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 
 
 def gang_engine(manifests: Iterable[Fields], *, policy: str = "koordra") -> Engine:
@@ -23,7 +23,7 @@ def gang_engine(manifests: Iterable[Fields], *, policy: str = "koordra") -> Engi
 
 def member(key: str, pods: Sequence[Fields], claims: Sequence[Fields] = (), **more: Any) -> Member:
     """A member by its plain objects."""
-    return Member(key, Group(tuple(map(ResourceClaim.from_dict, claims)), tuple(pods)), **more)
+    return Member(key, ClaimGroup(tuple(map(ResourceClaim.from_dict, claims)), tuple(pods)), **more)
 
 
 def order_of(score: GangScore) -> tuple[int, ...]:

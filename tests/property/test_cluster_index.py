@@ -14,9 +14,9 @@ from koordra.allocator.score import policy_of
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.placement.decide import Engine
-from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, Change, ClusterIndex
+from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, ClusterChange, ClusterIndex
 from koordra.placement.policy.learned_order import Learned, LearnedOrder
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from tests.unit.allocator.machines import claim, device_classes, gpu, node, place, pod, request, slice_of
 from tests.unit.allocator.test_inventory import network, rule, unreadable
 
@@ -120,21 +120,21 @@ def test_what_is_told_bit_by_bit_is_what_is_told_at_once(seed: int) -> None:
     known: dict[str, dict[str, Dict]] = {kind: {} for kind in (CLASS, NODE, SLICE, RULE, CLAIM, POD)}
     for one in device_classes():
         known[CLASS][objects.name(one)] = one
-        engine.index.apply(Change(CLASS, objects.name(one), one))
+        engine.index.apply(ClusterChange(CLASS, objects.name(one), one))
     asked = ResourceClaim.from_dict(claim("asked", request("gpu", memory="20Gi")))
     for turn in range(40):
         kind, obj = changed(draw)
         key = key_of(kind, obj)
         if draw.random() < 0.25:
             known[kind].pop(key, None)
-            engine.index.apply(Change(kind, key, None))
+            engine.index.apply(ClusterChange(kind, key, None))
         else:
             known[kind][key] = obj
-            engine.index.apply(Change(kind, key, obj))
+            engine.index.apply(ClusterChange(kind, key, obj))
         fresh = Engine(policy_of("koordra"), Features.of(None))
         fresh.index.sync(known)
         assert said(engine.index) == said(fresh.index), (seed, turn)
-        one, other = engine.decide(Group((asked,))), fresh.decide(Group((asked,)))
+        one, other = engine.decide(ClaimGroup((asked,))), fresh.decide(ClaimGroup((asked,)))
         assert type(one) is type(other), (seed, turn)
         if isinstance(one, Offer) and isinstance(other, Offer):
             assert (one.node, one.cost, one.allocations(pin_to_node=True)) == (
@@ -149,23 +149,25 @@ def test_what_was_tried_leaves_nothing_behind(seed: int) -> None:
     draw = random.Random(seed)
     engine = Engine(policy_of("koordra"), Features.of(None))
     for one in device_classes():
-        engine.index.apply(Change(CLASS, objects.name(one), one))
+        engine.index.apply(ClusterChange(CLASS, objects.name(one), one))
     for number in range(NODES):
         name = f"node-{number}"
-        engine.index.apply(Change(NODE, name, node(name)))
+        engine.index.apply(ClusterChange(NODE, name, node(name)))
         engine.index.apply(
-            Change(SLICE, name, slice_of([gpu(card, place=place(card)) for card in range(3)], name=name))
+            ClusterChange(
+                SLICE, name, slice_of([gpu(card, place=place(card)) for card in range(3)], name=name)
+            )
         )
     for number in range(4):
         one = allocated(draw, number)
-        engine.index.apply(Change(CLAIM, objects.key(one), one))
+        engine.index.apply(ClusterChange(CLAIM, objects.key(one), one))
         other = guest(draw, number)
-        engine.index.apply(Change(POD, objects.key(other), other))
+        engine.index.apply(ClusterChange(POD, objects.key(other), other))
     before = said(engine.index)
     gone = frozenset(f"default/{name}" for name in ("c0", "c1", "p0", "p2"))
     with engine.index.overlay(gone):
         manifest = claim("tried", request("gpu"))
-        found = engine.decide(Group((ResourceClaim.from_dict(manifest),)))
+        found = engine.decide(ClaimGroup((ResourceClaim.from_dict(manifest),)))
         assert isinstance(found, Offer)
         (allocation,) = found.allocations(pin_to_node=True)
         engine.index.assume(manifest, allocation, key="default/tried", node=found.node)
@@ -194,7 +196,7 @@ def test_the_order_of_nodes_follows_the_index(seed: int) -> None:
     for turn in range(40):
         kind, obj = changed(draw)
         known[kind][key_of(kind, obj)] = obj
-        index.apply(Change(kind, key_of(kind, obj), obj))
+        index.apply(ClusterChange(kind, key_of(kind, obj), obj))
         fresh = ClusterIndex(Features.of(None))
         fresh.sync(known)
         assert ranked(order) == ranked(LearnedOrder(fresh, Learned())), (seed, turn)

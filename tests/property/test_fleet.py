@@ -17,7 +17,7 @@ import os
 import numpy as np
 import pytest
 
-from koordra.placement.free_amounts.state import Request, State
+from koordra.placement.free_amounts.state import FreeAmounts, Request
 from koordra.placement.policy.workload import Online, Workload
 from koordra.simulation.fleet import Fleet, Placement
 from koordra.simulation.learning import FleetExpectedWaste, capacity_of
@@ -34,12 +34,12 @@ FIRST = int(
 DECISIONS = 6000 if EXAMPLES else 500
 
 
-def _nodes(generator: np.random.Generator) -> list[State]:
+def _nodes(generator: np.random.Generator) -> list[FreeAmounts]:
     states = []
     for _ in range(int(generator.integers(20, 120))):
         kind = int(generator.integers(len(KINDS)))
         gpus = KINDS[kind].gpus
-        states.append(State(kind, 12_000 * gpus, 96_000 * gpus, (1000,) * gpus))
+        states.append(FreeAmounts(kind, 12_000 * gpus, 96_000 * gpus, (1000,) * gpus))
     return states
 
 

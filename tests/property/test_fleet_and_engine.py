@@ -22,12 +22,12 @@ from koordra.api.claims import ResourceClaim
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for
 from koordra.placement.decide import Engine
-from koordra.placement.free_amounts.state import Kind, Request, State
-from koordra.placement.index import CLASS, NODE, SLICE, Change
+from koordra.placement.free_amounts.state import FreeAmounts, MachineType, Request
+from koordra.placement.index import CLASS, NODE, SLICE, ClusterChange
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.simulation.fleet import INFEASIBLE, Fleet
 from koordra.simulation.learning import FleetExpectedWaste
 from koordra.simulation.machine_cluster import claim_of, pod_of
@@ -57,30 +57,30 @@ def engine_on(machines: tuple[Machine, ...], table: LearnedTable) -> Engine:
     engine = engine_for(learned=Learned(table))
     apply = engine.index.apply
     for one in shipped_classes():
-        apply(Change(CLASS, objects.name(one), one))
+        apply(ClusterChange(CLASS, objects.name(one), one))
     for number, machine in enumerate(machines):
         name = f"node-{number}"
         for one in build_slices(machine, node_name=name, node_uid=name, mode="joint", generation=1):
-            apply(Change(SLICE, objects.name(one), one))
+            apply(ClusterChange(SLICE, objects.name(one), one))
         gpus = len(machine.gpus)
         size = {"cpu": str(12 * gpus), "memory": f"{96 * gpus}Gi", "pods": "10000"}
-        apply(Change(NODE, name, {"metadata": {"name": name}, "status": {"allocatable": size}}))
+        apply(ClusterChange(NODE, name, {"metadata": {"name": name}, "status": {"allocatable": size}}))
     return engine
 
 
-def states(engine: Engine) -> tuple[list[Kind], list[State]]:
+def states(engine: Engine) -> tuple[list[MachineType], list[FreeAmounts]]:
     """The engine's nodes as a fleet sees them: GPUs without places."""
     engine.settle()
-    kinds: list[Kind] = []
+    kinds: list[MachineType] = []
     found = []
     for _, info in sorted(engine.index.nodes.items()):
         known = engine.order.free(info)
         assert known is not None
         devices, free = known
-        kind = Kind(devices.kind.model, devices.kind.gpus)
+        kind = MachineType(devices.kind.model, devices.kind.gpus)
         if kind not in kinds:
             kinds.append(kind)
-        found.append(State(kinds.index(kind), free.cpu, free.memory, free.gpus))
+        found.append(FreeAmounts(kinds.index(kind), free.cpu, free.memory, free.gpus))
     return kinds, found
 
 
@@ -103,7 +103,7 @@ def test_what_the_engine_takes_costs_the_fleet_s_least(seed: int) -> None:
         fleet = Fleet(kinds, before, FleetExpectedWaste(kinds, engine.order.table))
         keys = fleet.keys(request)
         manifest, pod = claim_of(request, f"c{number}"), pod_of(request, f"c{number}")
-        group = Group((ResourceClaim.from_dict(manifest),), (pod,))
+        group = ClaimGroup((ResourceClaim.from_dict(manifest),), (pod,))
         answer = engine.decide(engine.resolve(group))
         if not isinstance(answer, Offer):
             assert int(keys.min()) >= INFEASIBLE, (number, request)

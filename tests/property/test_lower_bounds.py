@@ -24,7 +24,7 @@ from koordra.placement import Plan, engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned, LearnedOrder
-from koordra.placement.policy.workload_table import Block, Demand, LearnedTable, SliceDemand
+from koordra.placement.policy.workload_table import Block, LearnedTable, PerGpuDemand, SliceDemand
 from tests.unit.allocator import machines
 
 Dict = dict[str, Any]
@@ -165,11 +165,11 @@ def learned(draw: random.Random) -> Learned:
     that are wanted."""
     sizes = [step for step in range(101) if draw.random() < 0.2]
     holes = tuple(10_000 * step if step in sizes else draw.choice((0, 2_000 * step)) for step in range(101))
-    parts = (Demand(100, draw.choice((0, 600_000))), Demand(50, draw.choice((0, 300_000))))
+    parts = (PerGpuDemand(100, draw.choice((0, 600_000))), PerGpuDemand(50, draw.choice((0, 300_000))))
     return Learned(
         LearnedTable(
             holes=(0, *holes[1:]),
-            cores=(Demand(draw.choice((4_000, 30_000)), 500_000),),
+            cores=(PerGpuDemand(draw.choice((4_000, 30_000)), 500_000),),
             nics=tuple(one for one in sorted(parts) if one.part),
             blocks=draw.choice(((), (Block(2, 4_000, (), 300_000),))),
             slices=draw.choice(

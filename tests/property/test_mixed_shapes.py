@@ -35,7 +35,7 @@ from koordra.errors import PlanError
 from koordra.placement import plan
 from koordra.placement.decide import Engine
 from koordra.placement.manifests import Manifests
-from koordra.placement.request.groups import groups_of
+from koordra.placement.request.claim_groups import groups_of
 from koordra.topology.levels import scope_key
 from tests.conformance import checker
 from tests.long import mostly_long

@@ -50,9 +50,9 @@ from koordra.errors import InvalidInput, InvalidManifest, KoordraError, Selector
 from koordra.logs import get_logger
 from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.explain import explain, unlike_nodes
-from koordra.placement.index import Change, NodeInfo
+from koordra.placement.index import ClusterChange, NodeInfo
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.request import groups as placement_groups
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import ResolvedGroup
 
 log = get_logger(__name__)
@@ -123,7 +123,7 @@ class Placer:
         allocation = None
         if kind is RESOURCE_CLAIMS and obj is not None and key in self._offered:
             allocation = self._known_allocation(key, obj)
-        self.engine.index.apply(Change(kind.kind, key, obj, allocation))
+        self.engine.index.apply(ClusterChange(kind.kind, key, obj, allocation))
 
     def _known_allocation(self, key: str, claim: Object) -> Allocation | None:
         """The allocation of a claim if it is what was offered last, but for the time."""
@@ -208,14 +208,14 @@ class Placer:
             known = self._read[group.key] = group, self.engine.resolve(self.group(group))
         return known[1]
 
-    def group(self, group: Group) -> placement_groups.Group:
+    def group(self, group: Group) -> ClaimGroup:
         claims = []
         for claim in group.pending:
             try:
                 claims.append(ResourceClaim.from_dict(claim))
             except InvalidManifest as error:
                 raise refusal(objects.key(claim), Cause.CONSTRAINT_VIOLATED, str(error)) from error
-        return placement_groups.Group(
+        return ClaimGroup(
             tuple(claims), group.pods, (), tuple([objects.key(claim) for claim in group.placed])
         )
 
@@ -240,7 +240,7 @@ class Placer:
             self._explained[resolved.request_class] = version, found, names_now
         return found
 
-    def _gone(self, asked: placement_groups.Group) -> list[Reason]:
+    def _gone(self, asked: ClaimGroup) -> list[Reason]:
         """The one node that the pods' other claims are on is not there any more."""
         pinned = self.engine.pinned(asked) if asked.allocated else []
         if len(pinned) != 1 or pinned[0] in self.nodes:

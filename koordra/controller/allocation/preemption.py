@@ -33,7 +33,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.claims import Users
 from koordra.placement.index import NodeInfo
-from koordra.placement.request.groups import urgency
+from koordra.placement.request.claim_groups import urgency
 
 MOST_NODES: Final = 100
 """Nodes that are worked out for one group in one pass."""

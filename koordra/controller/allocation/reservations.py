@@ -34,7 +34,7 @@ from koordra.controller.allocation.placer import Placer
 from koordra.controller.cache.groups import Group
 from koordra.placement.decide import Excluded
 from koordra.placement.index import NodeInfo
-from koordra.placement.request.groups import Urgency
+from koordra.placement.request.claim_groups import Urgency
 
 STARVES_AFTER: Final = 300.0
 WINDOW: Final = 1200.0

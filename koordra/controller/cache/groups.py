@@ -22,7 +22,7 @@ from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims
-from koordra.placement.request.groups import Urgency, urgency
+from koordra.placement.request.claim_groups import Urgency, urgency
 
 
 @dataclass(frozen=True)

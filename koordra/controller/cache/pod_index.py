@@ -24,7 +24,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.tables import keep_if, set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import ClaimEntry, Owner
-from koordra.placement.request.groups import claim_keys
+from koordra.placement.request.claim_groups import claim_keys
 
 
 @dataclass(frozen=True)

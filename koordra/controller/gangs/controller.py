@@ -33,7 +33,7 @@ from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
-from koordra.placement.request.groups import Urgency
+from koordra.placement.request.claim_groups import Urgency
 
 _LAST: Final[Urgency] = (2**31, "", "")
 

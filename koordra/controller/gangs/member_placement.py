@@ -33,7 +33,7 @@ from koordra.errors import PlanError
 from koordra.placement import gang as placement
 from koordra.placement.decide import Excluded
 from koordra.placement.gang.rank_assignment import ranks
-from koordra.placement.request import groups as placement_groups
+from koordra.placement.request.claim_groups import ClaimGroup
 
 ExcludedFor = Callable[[Group], Excluded]
 
@@ -157,12 +157,12 @@ def _colocated(members: Iterable[Member]) -> list[Group]:
     return sorted(groups, key=lambda group: order[group.key])
 
 
-def _read(group: Group, placer: Placer) -> placement_groups.Group:
+def _read(group: Group, placer: Placer) -> ClaimGroup:
     """As the engine reads it. Of a claim that cannot be read, why."""
     try:
         return placer.group(group)
     except ClaimRefused as error:
-        return placement_groups.Group((), group.pods, missing=(str(error),))
+        return ClaimGroup((), group.pods, missing=(str(error),))
 
 
 def _node_of(member: Member) -> str | None:

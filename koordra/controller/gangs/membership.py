@@ -39,7 +39,7 @@ from koordra.controller.gangs.annotations import (
     terms_of,
     whole_number,
 )
-from koordra.placement.request.groups import Urgency, urgency
+from koordra.placement.request.claim_groups import Urgency, urgency
 
 _INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",

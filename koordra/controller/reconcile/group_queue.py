@@ -30,7 +30,7 @@ from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
 from koordra.placement.decide import Excluded
-from koordra.placement.request.groups import MAX_CONSUMERS, urgency
+from koordra.placement.request.claim_groups import MAX_CONSUMERS, urgency
 
 NOT_READ_PAUSE = 1.0
 """Seconds. Nothing wakes a pass when quotas were read and there are none."""

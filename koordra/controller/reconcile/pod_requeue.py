@@ -33,7 +33,7 @@ from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.placement.request.groups import claim_keys
+from koordra.placement.request.claim_groups import claim_keys
 from koordra.process import spawn
 
 log = get_logger(__name__)

@@ -29,7 +29,7 @@ from koordra.node_state.strict_json import (
     INTEGER,
     PAIR,
     STRING,
-    Kind,
+    Codec,
     Pairs,
     listed,
     mapping,
@@ -190,14 +190,14 @@ def moved_nics(claims: Iterable[ClaimRecord]) -> frozenset[str]:
 
 def _strings(
     made: Callable[[str, str, tuple[str, ...]], T], write: Callable[[T], list[str]]
-) -> Kind[tuple[T, ...]]:
+) -> Codec[tuple[T, ...]]:
     """Values of two strings and a tuple of strings, each as one list."""
 
     def read(item: Any, where: str) -> T:
         first, second, *rest = listed(STRING).read(item, where)
         return made(first, second, tuple(rest))
 
-    return listed(Kind(read, write))
+    return listed(Codec(read, write))
 
 
 # Of any kind: backends of others name them, and a record that is written must be read again

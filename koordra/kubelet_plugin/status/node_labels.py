@@ -40,7 +40,7 @@ RETRY: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LabelChange:
     """`set` and `remove` are labels; `ours` what the annotation says afterwards; `foreign`: wanted, but owned
     by others."""
 
@@ -92,7 +92,7 @@ def _values(machine: Machine) -> dict[str, str]:
     return found if cards else dict.fromkeys(found, "")
 
 
-def change(node: Object, wanted: Mapping[str, str]) -> Change:
+def change(node: Object, wanted: Mapping[str, str]) -> LabelChange:
     """The change that gives the Node the wanted labels, except those owned by others."""
     there, recorded = objects.labels_of(node), recorded_on(node)
     mine = {key: value for key, value in recorded.items() if there.get(key) == value}
@@ -104,7 +104,7 @@ def change(node: Object, wanted: Mapping[str, str]) -> Change:
         for key, value in wanted.items()
         if (key in mine or key not in there) and there.get(key) != value
     }
-    return Change(
+    return LabelChange(
         setting,
         tuple(key for key in mine if key not in wanted),
         {key: value for key, value in wanted.items() if key in mine or key in setting},

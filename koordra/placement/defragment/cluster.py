@@ -30,11 +30,11 @@ from koordra.placement.decide import Engine
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools, size_of
-from koordra.placement.free_amounts.state import FULL, WHOLE, Kind, Request, State
+from koordra.placement.free_amounts.state import FULL, WHOLE, FreeAmounts, MachineType, Request
 from koordra.placement.index import NodeInfo
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
-from koordra.placement.request.groups import Group, claim_keys, groups_of
+from koordra.placement.request.claim_groups import ClaimGroup, claim_keys, groups_of
 from koordra.topology.levels import Level
 
 MOST_TRIES: Final = 32
@@ -119,7 +119,7 @@ class _Unit:
     """What moves together. `gone`: its claims and pods, by uid."""
 
     pod: Pod
-    group: Group
+    group: ClaimGroup
     gone: frozenset[str]
 
 
@@ -130,9 +130,9 @@ class _Cluster:
     engine: Engine
     nodes: Sequence[NodeInfo]
     devices: Sequence[NodeDevices]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MachineType, ...]
 
-    def states(self) -> list[State]:
+    def states(self) -> list[FreeAmounts]:
         taken, number = self.engine.index.taken, {kind: at for at, kind in enumerate(self.kinds)}
         return [
             one.state(number[one.kind], taken, info.load, size_of(info.node))
@@ -149,7 +149,7 @@ def _decided(cluster: _Cluster, found: Freed, evicted: list[_Unit]) -> tuple[dic
         for device, place in site.parts.items()
         if place.card in (found.site.gpus if place.is_gpu else found.site.nics)
     ]
-    _assume(engine, Group(()), {"freed": Allocation(tuple(freed))}, cluster.nodes[found.site.node].name)
+    _assume(engine, ClaimGroup(()), {"freed": Allocation(tuple(freed))}, cluster.nodes[found.site.node].name)
     nodes: dict[str, str] = {}
     for unit in sorted(
         evicted, key=lambda unit: (-unit.pod.request.share, -unit.pod.request.percent, unit.pod.name)
@@ -167,7 +167,7 @@ def _decided(cluster: _Cluster, found: Freed, evicted: list[_Unit]) -> tuple[dic
     return nodes, None
 
 
-def _assume(engine: Engine, group: Group, given: Mapping[str, Allocation], node: str) -> None:
+def _assume(engine: Engine, group: ClaimGroup, given: Mapping[str, Allocation], node: str) -> None:
     for key, allocation in given.items():
         claim = {"metadata": {"name": key}}
         engine.index.assume(claim, allocation, key=key, node=node, pods=group.pods)
@@ -185,7 +185,7 @@ def _units(engine: Engine, pods: Sequence[Mapping[str, Any]], devices: Sequence[
     ]
     used = {key for pod in living for key in claim_keys(pod)}
     groups = groups_of({key: claims[key] for key in claims.keys() & used}, living, frozenset())
-    groups += [Group((claims[key],)) for key in sorted(claims.keys() - used)]
+    groups += [ClaimGroup((claims[key],)) for key in sorted(claims.keys() - used)]
     at = {device: number for number, one in enumerate(devices) for device in one.parts}
     found = []
     for group in groups:

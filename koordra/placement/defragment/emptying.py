@@ -11,9 +11,9 @@ from functools import reduce
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Kind, Request, State, after
+from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, FreeAmounts, MachineType, Request, after
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import NEAR, Group
+from koordra.topology.machine_shape import NEAR, DeviceGroup
 
 _MOST_CHOICES: Final = 2_000
 
@@ -46,7 +46,7 @@ class Site(NamedTuple):
 
 
 def sites_of(
-    kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod], shape: Shape
+    kinds: Sequence[MachineType], nodes: Sequence[FreeAmounts], pods: Sequence[Pod], shape: Shape
 ) -> Iterator[Site]:
     on_node: dict[int, list[int]] = {}
     for number, pod in enumerate(pods):
@@ -74,9 +74,9 @@ def sites_of(
         yield from best.values()
 
 
-def groups_of(kind: Kind, scope: Level) -> Sequence[Group]:
+def groups_of(kind: MachineType, scope: Level) -> Sequence[DeviceGroup]:
     if kind.shape is None or scope not in NEAR:
-        return [Group((1 << kind.gpus) - 1, -1)]
+        return [DeviceGroup((1 << kind.gpus) - 1, -1)]
     return kind.shape.classes[NEAR.index(scope)]
 
 
@@ -105,17 +105,17 @@ def _choices(
                 return
 
 
-def _emptied(state: State, pods: Sequence[Pod]) -> State:
+def _emptied(state: FreeAmounts, pods: Sequence[Pod]) -> FreeAmounts:
     return reduce(without, pods, state)
 
 
-def without(state: State, pod: Pod) -> State:
+def without(state: FreeAmounts, pod: Pod) -> FreeAmounts:
     taken = pod.request
     given = taken._replace(cpu=-taken.cpu, memory=-taken.memory, milli=-taken.milli, percent=-taken.percent)
     return after(state, given, Choice(pod.gpus, pod.nics))
 
 
-def kept_free(state: State, site: Site) -> State:
+def kept_free(state: FreeAmounts, site: Site) -> FreeAmounts:
     """The site's devices are spoken for."""
     gpus = tuple(0 if at in site.gpus else free for at, free in enumerate(state.gpus))
     nics = tuple(0 if at in site.nics else free for at, free in enumerate(state.nics))

@@ -27,7 +27,7 @@ from itertools import chain, combinations
 from typing import Final, NamedTuple
 
 from koordra.placement.defragment.emptying import Pod, Shape, Site, groups_of, kept_free, sites_of, without
-from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, Kind, Request, State, after
+from koordra.placement.free_amounts.state import FULL, WHOLE, Choice, FreeAmounts, MachineType, Request, after
 
 STEPS: Final = 20_000
 """Placements tried for one set of evicted pods."""
@@ -65,7 +65,7 @@ class Freed:
 
 
 def defragment(
-    kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod], shape: Shape
+    kinds: Sequence[MachineType], nodes: Sequence[FreeAmounts], pods: Sequence[Pod], shape: Shape
 ) -> Freed | None:
     """The fewest moves found; None where no set of moves that was tried frees the shape."""
     sites = sorted(
@@ -114,7 +114,7 @@ def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
     return None, unsure
 
 
-def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State], shape: Shape) -> int:
+def shapes_free(kinds: Sequence[MachineType], nodes: Sequence[FreeAmounts], shape: Shape) -> int:
     """How many such shapes are free at once."""
     total = 0
     for state in nodes:
@@ -128,7 +128,9 @@ def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State], shape: Shape) -> 
 
 
 class _Search:
-    def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod]) -> None:
+    def __init__(
+        self, kinds: Sequence[MachineType], nodes: Sequence[FreeAmounts], pods: Sequence[Pod]
+    ) -> None:
         self.kinds, self.nodes, self.pods = kinds, nodes, pods
         self.gave_up = False
         self.sets = self.looks = 0
@@ -181,7 +183,7 @@ class _Search:
         self._failed.add(signature)
         return None
 
-    def _place(self, left: Sequence[Pod], states: list[State], moves: list[Move]) -> bool:
+    def _place(self, left: Sequence[Pod], states: list[FreeAmounts], moves: list[Move]) -> bool:
         if not left:
             return True
         pod = left[0]
@@ -200,9 +202,9 @@ class _Search:
                 states[node] = before
         return False
 
-    def _homes(self, pod: Pod, states: Sequence[State]) -> list[tuple[int, State]]:
+    def _homes(self, pod: Pod, states: Sequence[FreeAmounts]) -> list[tuple[int, FreeAmounts]]:
         """One node of each distinct state that can take the pod, the fullest first."""
-        seen: dict[State, int] = {}
+        seen: dict[FreeAmounts, int] = {}
         self.looks += len(states)
         if self.looks >= MOST_LOOKS:
             self.gave_up = True
@@ -222,7 +224,7 @@ class _Search:
         return found[:_NODES_PER_POD]
 
 
-def ways(state: State, request: Request) -> Iterator[Choice]:
+def ways(state: FreeAmounts, request: Request) -> Iterator[Choice]:
     """Choices that differ in what they leave: GPUs, and NICs, with the same free amount are alike."""
     gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli]
     nics = [at for at, free in enumerate(state.nics) if free >= request.percent]
@@ -248,7 +250,7 @@ Room = tuple[str, int]
 """A GPU or a NIC with so much free, or a node with so many whole GPUs."""
 
 
-def _rooms(state: State) -> list[Room]:
+def _rooms(state: FreeAmounts) -> list[Room]:
     whole = sum(free == WHOLE for free in state.gpus)
     return [*(("gpu", free) for free in state.gpus), *(("nic", free) for free in state.nics), ("node", whole)]
 

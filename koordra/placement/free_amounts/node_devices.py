@@ -26,7 +26,16 @@ from koordra.api import names, objects
 from koordra.api.devices import Device, DeviceID, Taint
 from koordra.api.objects import Fields
 from koordra.errors import InvalidQuantity
-from koordra.placement.free_amounts.state import FULL, PLENTY, WHOLE, Choice, Kind, State, mebi_of, milli_of
+from koordra.placement.free_amounts.state import (
+    FULL,
+    PLENTY,
+    WHOLE,
+    Choice,
+    FreeAmounts,
+    MachineType,
+    mebi_of,
+    milli_of,
+)
 from koordra.placement.mig.profiles import NO_PROFILES, MigCard, Profiles, mig_card_of
 from koordra.quantity import parse
 from koordra.topology.levels import Level
@@ -54,7 +63,7 @@ class NodeDevices:
     """The devices of a node's pools. `memory` is a GPU's; `parts` says of every device of GPUs and NICs where
     it takes what it takes; `unusable` are those that a taint keeps from everybody."""
 
-    kind: Kind
+    kind: MachineType
     gpus: tuple[DeviceID, ...]
     nics: tuple[DeviceID, ...]
     memory: Decimal
@@ -85,7 +94,7 @@ class NodeDevices:
         tainted = {one.id for one in devices if any(taint.keeps_out for taint in one.taints)}
         return replace(self, unusable=self.unusable | tainted) if tainted else self
 
-    def state(self, kind: int, taken: Usage, load: Amounts, size: tuple[int, int] = ROOMY) -> State:
+    def state(self, kind: int, taken: Usage, load: Amounts, size: tuple[int, int] = ROOMY) -> FreeAmounts:
         """What is free, given what claims and pods hold of a node of this size (`size_of`)."""
         gpus, nics = [WHOLE] * len(self.gpus), [FULL] * len(self.nics)
         for position, layout in enumerate(self.kind.layouts):
@@ -101,7 +110,7 @@ class NodeDevices:
                 # What is taken of a card that may be cut, and what of it nobody may have (`layout`).
                 cuts[card] |= taken.in_use(device) << cut
                 cuts[card] |= (device in self.unusable) << len(layout.places) + cut
-        return State(
+        return FreeAmounts(
             kind,
             size[0] - milli_of(load.get("cpu", Decimal(0))),
             size[1] - mebi_of(load.get("memory", Decimal(0))),
@@ -151,7 +160,7 @@ def devices_of_pools(pools: Sequence[Pool]) -> NodeDevices:
     nics = nics if known else []
     cuts = _cuts(gpus, of_type.get(names.TYPE_MIG, ()), pools) if known else {}
     return NodeDevices(
-        kind=Kind(
+        kind=MachineType(
             model=str(gpus[0].plain.get(names.ATTR_MODEL, "")) if gpus else "",
             gpus=len(gpus),
             shape=shape_of(gpus, nics) if known else None,

@@ -51,7 +51,7 @@ class Request(NamedTuple):
         return whole + sum([one.milli for one in self.slices]) if self.slices else whole
 
 
-class Kind(NamedTuple):
+class MachineType(NamedTuple):
     """What nodes of one sort have in common. Without a shape GPUs are interchangeable and there are no NICs.
 
     `layouts` says of each GPU how it may be cut, None for one that is not; it is empty
@@ -64,8 +64,8 @@ class Kind(NamedTuple):
     layouts: tuple[Layout | None, ...] = ()
 
 
-class State(NamedTuple):
-    """`kind` numbers the kinds of nodes.
+class FreeAmounts(NamedTuple):
+    """`kind` numbers the machine types of the nodes.
 
     `cuts` is what is taken of each GPU that may be cut (its layout's code), empty where none may; such a GPU
     has 0 in `gpus`.
@@ -86,7 +86,7 @@ class Choice(NamedTuple):
     nics: tuple[int, ...] = ()
 
 
-def after(state: State, request: Request, choice: Choice) -> State:
+def after(state: FreeAmounts, request: Request, choice: Choice) -> FreeAmounts:
     """The state once the request is placed by this choice (or, with negative amounts, is there no more)."""
     gpus, nics = state.gpus, state.nics
     if choice.gpus:
@@ -99,7 +99,9 @@ def after(state: State, request: Request, choice: Choice) -> State:
         for position in choice.nics:
             left[position] -= request.percent
         nics = tuple(left)
-    return State(state.kind, state.cpu - request.cpu, state.memory - request.memory, gpus, nics, state.cuts)
+    return FreeAmounts(
+        state.kind, state.cpu - request.cpu, state.memory - request.memory, gpus, nics, state.cuts
+    )
 
 
 def milli_of(amount: Decimal) -> int:

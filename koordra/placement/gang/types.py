@@ -14,7 +14,7 @@ from typing import Any
 
 from koordra.allocator.reasons import Reason
 from koordra.api.objects import Fields
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Member:
     """
 
     key: str
-    group: Group
+    group: ClaimGroup
     index: int | None = None
     excluded: Mapping[str, Reason] = field(default_factory=dict)
 

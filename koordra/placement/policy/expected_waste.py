@@ -45,10 +45,10 @@ from typing import Final, NamedTuple
 from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools
-from koordra.placement.free_amounts.state import WHOLE, Request, State
+from koordra.placement.free_amounts.state import WHOLE, FreeAmounts, Request
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.mig_placement import MigCardValues
-from koordra.placement.policy.workload_table import MILLION, Block, Demand, LearnedTable
+from koordra.placement.policy.workload_table import MILLION, Block, LearnedTable, PerGpuDemand
 from koordra.topology.machine_shape import positions
 
 HOLES: Final = 1000
@@ -106,7 +106,7 @@ class ExpectedWaste:
     def on_node(self, state: AllocationState) -> WasteOnNode:
         return WasteOnNode(self, state)
 
-    def values(self, devices: NodeDevices, free: State) -> list[GroupValue]:
+    def values(self, devices: NodeDevices, free: FreeAmounts) -> list[GroupValue]:
         """Of the node's switch groups, with so much free."""
         layouts, joined = devices.kind.layouts, devices.kind.shape is not None
         return [
@@ -133,7 +133,7 @@ class ExpectedWaste:
         cost -= INTACT * WHOLE * _MICRO * intact + BLOCKS * self.blocks.value_of_one * unused
         return GroupValue(cost, usable, rest, unused)
 
-    def between(self, devices: NodeDevices, before: State, after: State) -> DeviceWaste:
+    def between(self, devices: NodeDevices, before: FreeAmounts, after: FreeAmounts) -> DeviceWaste:
         """What it costs that no more than `after` is free."""
         cost = lost = broken = 0
         share = sum(before.gpus) - sum(after.gpus)
@@ -147,7 +147,9 @@ class ExpectedWaste:
                 cost += CARD * self.mig_values.usable(layout, then)
         return DeviceWaste(cost, lost, broken, share)
 
-    def of_node(self, devices: NodeDevices, state: State, waste: DeviceWaste, cpu: int, memory: int) -> int:
+    def of_node(
+        self, devices: NodeDevices, state: FreeAmounts, waste: DeviceWaste, cpu: int, memory: int
+    ) -> int:
         """The whole cost in milli-GPU, for who takes so much of this node; comparable between nodes."""
         groups = self.values(devices, state)
         usable, rest = sum([one.usable for one in groups]), sum([one.rest for one in groups])
@@ -166,14 +168,14 @@ class ExpectedWaste:
 
     # --- bounds ---------------------------------------------------------------------------------------------
 
-    def least(self, devices: NodeDevices, state: State, request: Request) -> int:
+    def least(self, devices: NodeDevices, state: FreeAmounts, request: Request) -> int:
         """No placement of the request on the node is expected to cost less."""
         found = self._options(devices, state, request)
         return min(
             [self.of_node(devices, state, one, request.cpu, request.memory) for one in found], default=_LAST
         )
 
-    def _options(self, devices: NodeDevices, state: State, request: Request) -> list[DeviceWaste]:
+    def _options(self, devices: NodeDevices, state: FreeAmounts, request: Request) -> list[DeviceWaste]:
         """Choices of which one costs no more than any: of one device each that may be taken, with a NIC of
         its group if one has some; of several the best of these so many times, since what is taken first
         relieves a group most."""
@@ -213,7 +215,9 @@ class ExpectedWaste:
         cost = min([one.cost for one in found]) - INTACT * WHOLE * _MICRO
         return [DeviceWaste(count * cost, count * min([one.lost for one in found]), count, request.share)]
 
-    def _with_one(self, devices: NodeDevices, state: State, request: Request, gpu: int) -> State | None:
+    def _with_one(
+        self, devices: NodeDevices, state: FreeAmounts, request: Request, gpu: int
+    ) -> FreeAmounts | None:
         """The node with one GPU, or share or slice of one, given to the request; None where it does not
         fit."""
         if not request.slices:
@@ -313,7 +317,7 @@ class StrandedCapacity:
     All in whole numbers: U and the result in millionths of a GPU, C in the units of q_j.
     """
 
-    def __init__(self, demands: Sequence[Demand]) -> None:
+    def __init__(self, demands: Sequence[PerGpuDemand]) -> None:
         most = max((entry.per_gpu for entry in demands), default=0)
         # Who wants a thousandth of what others want never lacks it first; and products stay far below 2^63.
         ordered = sorted(entry for entry in demands if entry.per_gpu * 1000 > most and entry.part > 0)

@@ -32,7 +32,7 @@ from koordra.api import objects
 from koordra.errors import KoordraError
 from koordra.placement.free_amounts.node_devices import NodeDevices, devices_of_pools, size_of
 from koordra.placement.free_amounts.request_mapping import counted, request_of
-from koordra.placement.free_amounts.state import Request, State
+from koordra.placement.free_amounts.state import FreeAmounts, Request
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 from koordra.placement.node_class import positions_in
@@ -140,7 +140,7 @@ class LearnedOrder:
                 return (found << _PACKING_BITS) + packing
         return _LAST
 
-    def free(self, info: NodeInfo) -> tuple[NodeDevices, State] | None:
+    def free(self, info: NodeInfo) -> tuple[NodeDevices, FreeAmounts] | None:
         """The node's devices and what is free of them; None where that cannot be told, so that the node is
         preferred last."""
         state = info.state

@@ -35,8 +35,8 @@ from koordra.placement.policy.workload_table import (
     STEP,
     STEPS,
     Block,
-    Demand,
     LearnedTable,
+    PerGpuDemand,
     SliceDemand,
     amount,
 )
@@ -176,14 +176,16 @@ def _whole_numbers(hole: _Holes) -> tuple[int, ...]:
     return tuple(int(round(float(value), 3) * 1000) for value in hole)
 
 
-def _demands(classes: Iterable[tuple[Request, int]], amount: Callable[[Request], int]) -> tuple[Demand, ...]:
+def _demands(
+    classes: Iterable[tuple[Request, int]], amount: Callable[[Request], int]
+) -> tuple[PerGpuDemand, ...]:
     """Amount per GPU with the class's part of the GPU demand, of those classes that want some."""
     pooled, total = Counter[int](), 0
     for request, count in classes:
         total += count * request.share
         if wanted := amount(request):
             pooled[min(MOST_PER_GPU, wanted * WHOLE // request.share)] += count * request.share
-    return tuple(Demand(per_gpu, part * MILLION // total) for per_gpu, part in sorted(pooled.items()))
+    return tuple(PerGpuDemand(per_gpu, part * MILLION // total) for per_gpu, part in sorted(pooled.items()))
 
 
 def _popular_with_cards(workload: Workload) -> list[tuple[Request, int]]:

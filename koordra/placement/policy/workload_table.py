@@ -37,7 +37,7 @@ _MOST_PODS: Final = 1 << 62
 VERSION: Final = "koordra.io/leftover-table/v1"
 
 
-class Demand(NamedTuple):
+class PerGpuDemand(NamedTuple):
     """`per_gpu` of something is asked for with each GPU, by `part` millionths of the GPU demand."""
 
     per_gpu: int
@@ -65,9 +65,9 @@ class LearnedTable:
     short."""
 
     holes: tuple[int, ...] = (0,) * (STEPS + 1)
-    cores: tuple[Demand, ...] = ()
-    memory: tuple[Demand, ...] = ()
-    nics: tuple[Demand, ...] = ()
+    cores: tuple[PerGpuDemand, ...] = ()
+    memory: tuple[PerGpuDemand, ...] = ()
+    nics: tuple[PerGpuDemand, ...] = ()
     blocks: tuple[Block, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict)
     pods: int = 0
@@ -98,9 +98,9 @@ class LearnedTable:
         try:
             found = cls(
                 holes=tuple(map(int, document["holes"])),
-                cores=_read(document["cores"], Demand, MOST_PER_GPU, MILLION),
-                memory=_read(document["memory"], Demand, MOST_PER_GPU, MILLION),
-                nics=_read(document["nics"], Demand, MOST_PER_GPU, MILLION),
+                cores=_read(document["cores"], PerGpuDemand, MOST_PER_GPU, MILLION),
+                memory=_read(document["memory"], PerGpuDemand, MOST_PER_GPU, MILLION),
+                nics=_read(document["nics"], PerGpuDemand, MOST_PER_GPU, MILLION),
                 blocks=_read(document["blocks"], Block, MOST_GPUS, MOST_PER_GPU, None, MILLION),
                 reserved={str(model): amount(part, WHOLE) for model, part in document["reserved"].items()},
                 pods=amount(document["pods"], _MOST_PODS),

@@ -1,2 +1,2 @@
-"""What is asked: `groups` of claims that are placed together; which of them ask the same, and what keeps them
-off a node (`request_class`)."""
+"""What is asked: which claims are placed together (`claim_groups`); which groups ask the same, and what keeps
+them off a node (`request_class`)."""

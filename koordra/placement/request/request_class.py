@@ -33,7 +33,7 @@ from koordra.placement.candidates.candidate_list import CandidateList, ResultCac
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import NodeClass
-from koordra.placement.request.groups import Group, claim_keys, siblings_in
+from koordra.placement.request.claim_groups import ClaimGroup, claim_keys, siblings_in
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered."""
@@ -66,7 +66,7 @@ class RequestClass:
 class ResolvedGroup:
     """A group with its claims resolved, and the class of its request."""
 
-    group: Group
+    group: ClaimGroup
     asked: tuple[ResolvedClaim, ...]
     siblings: tuple[frozenset[int], ...]
     request_class: RequestClass
@@ -82,7 +82,7 @@ def spec_key(claim: ResourceClaim) -> Hashable:
 
 
 def resolved_group_of(
-    group: Group,
+    group: ClaimGroup,
     asked: tuple[ResolvedClaim, ...],
     known: dict[Hashable, RequestClass],
     index: ClusterIndex,
@@ -131,7 +131,7 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
 
 
 def refusals(
-    index: ClusterIndex, group: Group, info: NodeInfo, *, without: frozenset[str] = frozenset()
+    index: ClusterIndex, group: ClaimGroup, info: NodeInfo, *, without: frozenset[str] = frozenset()
 ) -> list[Reason]:
     """Why the node itself is none for the group's pods, all of them at the same time; `without`: as if these
     claims and pods (by uid) were gone."""

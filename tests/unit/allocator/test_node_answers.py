@@ -15,7 +15,7 @@ from koordra.allocator.search.solution import CostPair, Outcome
 from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for
 from koordra.placement.manifests import Manifests
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from tests.unit.allocator.machines import (
     claim,
     device_classes,
@@ -41,7 +41,7 @@ class Asked:
         self.engine = engine_for(policy=policy)
         Manifests.of([*device_classes(), *published]).fill(self.engine.index)
         self.engine.settle()
-        self.resolved = self.engine.resolve(Group((ResourceClaim.from_dict(wanted),)))
+        self.resolved = self.engine.resolve(ClaimGroup((ResourceClaim.from_dict(wanted),)))
         self.searched: list[str] = []
         self.placement = Placement(
             self.resolved.asked,

@@ -20,7 +20,7 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.cache.slice_index import joint_slices
 from koordra.controller.claims import Owner
-from koordra.placement.request.groups import urgency
+from koordra.placement.request.claim_groups import urgency
 from tests.fakes.cluster import Cluster
 from tests.fakes.groups import groups
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod

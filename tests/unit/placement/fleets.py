@@ -9,7 +9,7 @@ import numpy as np
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra.placement import read_inventory
 from koordra.placement.free_amounts.node_devices import devices_of_pools
-from koordra.placement.free_amounts.state import Kind, Request, State
+from koordra.placement.free_amounts.state import FreeAmounts, MachineType, Request
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.workload import Workload, expected
 from koordra.placement.policy.workload_table import LearnedTable
@@ -44,15 +44,15 @@ def mig_layout(card: str) -> Layout:
     return found
 
 
-KINDS = (Kind("T4", 2), Kind("G2", 8), Kind("V100", 4))
+KINDS = (MachineType("T4", 2), MachineType("G2", 8), MachineType("V100", 4))
 
 
-def nodes(count: int = 12) -> list[State]:
+def nodes(count: int = 12) -> list[FreeAmounts]:
     made = []
     for number in range(count):
         kind = number % len(KINDS)
         gpus = KINDS[kind].gpus
-        made.append(State(kind, 12_000 * gpus, 64_000 * gpus, (1000,) * gpus))
+        made.append(FreeAmounts(kind, 12_000 * gpus, 64_000 * gpus, (1000,) * gpus))
     return made
 
 

@@ -11,23 +11,23 @@ import pytest
 from koordra.placement.defragment import moves
 from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
-from koordra.placement.free_amounts.state import Choice, Kind, Request, State, after
+from koordra.placement.free_amounts.state import Choice, FreeAmounts, MachineType, Request, after
 from koordra.topology import presets
 from koordra.topology.levels import Level
 from tests.fakes.defragmented import carried_out, empty, filled
 from tests.fakes.machine_shapes import shape_of_machine
 
-KINDS = (Kind("", 2), Kind("", 3))
+KINDS = (MachineType("", 2), MachineType("", 3))
 
 
-def _cluster(seed: int) -> tuple[list[State], list[Pod]]:
+def _cluster(seed: int) -> tuple[list[FreeAmounts], list[Pod]]:
     """Three or four nodes of two or three GPUs and as many NICs, with pods where they happen to be."""
     generator = np.random.default_rng(seed)
-    nodes: list[State] = []
+    nodes: list[FreeAmounts] = []
     for _ in range(int(generator.integers(3, 5))):
         kind = int(generator.integers(2))
         gpus = KINDS[kind].gpus
-        nodes.append(State(kind, 8000, 8000, (1000,) * gpus, (100,) * gpus))
+        nodes.append(FreeAmounts(kind, 8000, 8000, (1000,) * gpus, (100,) * gpus))
     pods: list[Pod] = []
     for number in range(int(generator.integers(4, 8))):
         milli = (1000, 500, 700, 300)[int(generator.integers(4))]
@@ -50,7 +50,7 @@ def _cluster(seed: int) -> tuple[list[State], list[Pod]]:
     return nodes, pods
 
 
-def _fewest(nodes: Sequence[State], pods: Sequence[Pod], shape: Shape) -> int | None:
+def _fewest(nodes: Sequence[FreeAmounts], pods: Sequence[Pod], shape: Shape) -> int | None:
     """Every set of pods taken away, every place for the shape, every new place for the pods."""
     for count in range(len(pods) + 1):
         for chosen in combinations(range(len(pods)), count):
@@ -75,7 +75,7 @@ def _fewest(nodes: Sequence[State], pods: Sequence[Pod], shape: Shape) -> int | 
     return None
 
 
-def _housed(requests: Sequence[Request], nodes: list[State]) -> bool:
+def _housed(requests: Sequence[Request], nodes: list[FreeAmounts]) -> bool:
     if not requests:
         return True
     request = requests[0]
@@ -108,7 +108,11 @@ def test_the_moves_are_the_fewest(seed: int) -> None:
 def test_other_pods_are_moved_to_make_room() -> None:
     """The pod in the way fits nowhere until a small one elsewhere steps aside; what else is in use belongs to
     nobody who may move."""
-    nodes = [State(0, 8000, 0, (0, 1000)), State(0, 8000, 0, (700, 0)), State(0, 8000, 0, (300, 0))]
+    nodes = [
+        FreeAmounts(0, 8000, 0, (0, 1000)),
+        FreeAmounts(0, 8000, 0, (700, 0)),
+        FreeAmounts(0, 8000, 0, (300, 0)),
+    ]
     pods = [
         Pod("big", 0, Request(0, 0, 1, 1000), (0,)),
         Pod("small", 1, Request(0, 0, 1, 300), (0,)),
@@ -120,14 +124,14 @@ def test_other_pods_are_moved_to_make_room() -> None:
 
 
 def test_nothing_to_move_where_the_shape_is_free() -> None:
-    found = defragment(KINDS, [State(0, 0, 0, (1000, 1000))], [], Shape(gpus=2))
+    found = defragment(KINDS, [FreeAmounts(0, 0, 0, (1000, 1000))], [], Shape(gpus=2))
     assert found is not None
     assert found.moves == ()
     assert found.proven
 
 
 def test_a_broken_device_frees_nothing() -> None:
-    assert defragment(KINDS, [State(0, 0, 0, (1000, 0))], [], Shape(gpus=2)) is None
+    assert defragment(KINDS, [FreeAmounts(0, 0, 0, (1000, 0))], [], Shape(gpus=2)) is None
 
 
 @pytest.mark.parametrize("machine", ["hgx-h100", "dgx-a100"])
@@ -136,7 +140,7 @@ def test_a_cluster_at_90_percent_after_departures(machine: str, count: int) -> N
     """Eight GPUs with eight NICs on one node; stated bound: at most one move more than no answer can be
     below."""
     shape = shape_of_machine(presets.load(machine).machine(serial="a"))
-    kinds, nodes = (Kind("", shape.gpus, shape),), [empty(shape)] * count
+    kinds, nodes = (MachineType("", shape.gpus, shape),), [empty(shape)] * count
     generator = np.random.default_rng(count)
     pods: list[Pod] = []
     given = refused = 0
@@ -163,7 +167,11 @@ def test_a_cluster_at_90_percent_after_departures(machine: str, count: int) -> N
 
 
 def test_the_answer_says_what_is_gained() -> None:
-    nodes = [State(0, 8000, 0, (1000, 1000)), State(0, 8000, 0, (0, 1000)), State(0, 8000, 0, (500, 1000))]
+    nodes = [
+        FreeAmounts(0, 8000, 0, (1000, 1000)),
+        FreeAmounts(0, 8000, 0, (0, 1000)),
+        FreeAmounts(0, 8000, 0, (500, 1000)),
+    ]
     assert shapes_free(KINDS, nodes, Shape(gpus=2)) == 1
     assert shapes_free(KINDS, nodes, Shape(gpus=1)) == 4
 
@@ -177,11 +185,11 @@ def test_where_nics_are_lacking_no_sets_of_gpus_are_gone_through(monkeypatch: py
             yield chosen
 
     monkeypatch.setattr(moves, "combinations", counted)
-    state = State(0, 8000, 8000, (1000,) * 16, (100,) * 7 + (50,))
+    state = FreeAmounts(0, 8000, 8000, (1000,) * 16, (100,) * 7 + (50,))
     assert list(moves.ways(state, Request(0, 0, 8, 1000, nics=8, percent=100))) == []
 
 
-def _check(nodes: Sequence[State], found: Freed, shape: Shape) -> None:
+def _check(nodes: Sequence[FreeAmounts], found: Freed, shape: Shape) -> None:
     """The moves as carried out: the shape is free, nobody has more than there is."""
     assert (len(found.site.gpus), len(found.site.nics)) == (shape.gpus, shape.nics)
     now = list(nodes)

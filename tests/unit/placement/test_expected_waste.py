@@ -8,16 +8,16 @@ from fractions import Fraction
 import pytest
 
 from koordra.errors import InvalidManifest
-from koordra.placement.free_amounts.state import Choice, Request, State, after
+from koordra.placement.free_amounts.state import Choice, FreeAmounts, Request, after
 from koordra.placement.policy.expected_waste import StrandedCapacity
 from koordra.placement.policy.workload import Online, Workload, expected
-from koordra.placement.policy.workload_table import Demand, LearnedTable
+from koordra.placement.policy.workload_table import LearnedTable, PerGpuDemand
 from koordra.simulation.fleet import INFEASIBLE, Fleet
 from koordra.simulation.learning import FleetExpectedWaste
 from tests.unit.placement import fleets
 
 
-def _lacking(demands: tuple[Demand, ...], usable: Fraction, free: int) -> Fraction:
+def _lacking(demands: tuple[PerGpuDemand, ...], usable: Fraction, free: int) -> Fraction:
     """Thousandths of GPU."""
     zero = Fraction(0)
     return sum(
@@ -30,7 +30,7 @@ def _lacking(demands: tuple[Demand, ...], usable: Fraction, free: int) -> Fracti
     )
 
 
-def _worth(table: LearnedTable, state: State) -> tuple[Fraction, Fraction]:
+def _worth(table: LearnedTable, state: FreeAmounts) -> tuple[Fraction, Fraction]:
     """What of the cost depends on the state alone (thousandths of GPU), and U."""
     holes = sum((Fraction(int(table.hole[free]), 1000) for free in state.gpus), Fraction(0))
     rest, model = sum(state.gpus), fleets.KINDS[state.kind].model
@@ -82,7 +82,7 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
     holes = [0] * 101
     holes[19], holes[35] = 190_000, 30_000
     table = LearnedTable(holes=tuple(holes))
-    state = State(0, 24_000, 128_000, (1000, 840))
+    state = FreeAmounts(0, 24_000, 128_000, (1000, 840))
     fleet = Fleet(fleets.KINDS, [state], FleetExpectedWaste(fleets.KINDS, table))
     placement = fleet.place(Request(1000, 0, 1, 650))
     assert placement is not None
@@ -95,7 +95,10 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
 
 
 def test_before_it_learned_it_is_best_fit() -> None:
-    states = [State(1, 96_000, 512_000, (1000,) * 8), State(1, 96_000, 512_000, (1000, 500) + (0,) * 6)]
+    states = [
+        FreeAmounts(1, 96_000, 512_000, (1000,) * 8),
+        FreeAmounts(1, 96_000, 512_000, (1000, 500) + (0,) * 6),
+    ]
     fleet = Fleet(fleets.KINDS, states, FleetExpectedWaste(fleets.KINDS))
     placement = fleet.place(Request(1000, 1024, 1, 500))
     assert placement is not None
@@ -157,7 +160,7 @@ def test_a_loaded_table_does_not_depend_on_the_order_of_arrival() -> None:
 
 
 def test_lacking_is_its_sum() -> None:
-    demands = (Demand(8000, 300_000), Demand(12_000, 500_000), Demand(3000, 200_000))
+    demands = (PerGpuDemand(8000, 300_000), PerGpuDemand(12_000, 500_000), PerGpuDemand(3000, 200_000))
     lacking = StrandedCapacity(demands)
     for usable in (0, 190_000, 1_000_000, 7_654_321):
         for free in (0, 1000, 5000, 50_000, 1 << 30):

@@ -12,9 +12,9 @@ import pytest
 
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
-from koordra.placement.free_amounts.state import State
+from koordra.placement.free_amounts.state import FreeAmounts
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload_table import Demand, LearnedTable
+from koordra.placement.policy.workload_table import LearnedTable, PerGpuDemand
 from koordra.quantity import parse
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import MachineShape, pair_level
@@ -39,7 +39,7 @@ class Machine:
         self.nics = [one for one in devices if one["attributes"]["koordra.io/type"] == {"string": "nic"}]
         self.engine = engine_for(learned=Learned(table))
 
-    def chosen(self, state: State, *asked: Dict) -> tuple[list[int], list[int]] | None:
+    def chosen(self, state: FreeAmounts, *asked: Dict) -> tuple[list[int], list[int]] | None:
         """Positions of the GPUs and NICs that a claim gets; None where it fits nowhere."""
         held = [
             self._held(device, capacity, free, whole)
@@ -75,16 +75,16 @@ class Machine:
         }
 
 
-def _random_state(shape: MachineShape, generator: np.random.Generator) -> State:
+def _random_state(shape: MachineShape, generator: np.random.Generator) -> FreeAmounts:
     gpus = tuple(int(generator.choice([0, 500, 1000])) for _ in range(shape.gpus))
     nics = tuple(int(generator.choice([0, 25, 50, 100])) for _ in range(shape.nics))
-    return State(0, 64_000, 1 << 20, gpus, nics)
+    return FreeAmounts(0, 64_000, 1 << 20, gpus, nics)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_best_level_of_the_node_is_taken(name: str) -> None:
     machine, generator = (
-        Machine(name, LearnedTable(nics=(Demand(50, 500_000),), pods=100)),
+        Machine(name, LearnedTable(nics=(PerGpuDemand(50, 500_000),), pods=100)),
         np.random.default_rng(3),
     )
     for _ in range(12):
@@ -148,12 +148,14 @@ def _steps(shape: MachineShape, gpus: Sequence[int], nics: Sequence[int]) -> int
 
 def test_gpus_without_a_nic_go_to_who_wants_none() -> None:
     """On two switches, one of which has no NIC left, a request without NIC takes the GPU there."""
-    machine = Machine("hgx-h100", LearnedTable(nics=(Demand(100, 1_000_000),), pods=100))
+    machine = Machine("hgx-h100", LearnedTable(nics=(PerGpuDemand(100, 1_000_000),), pods=100))
     shape = machine.shape
     nics = tuple(
         0 if pair_level(shape, 1, 1 << at) in {Level.PIX, Level.PXB} else 100 for at in range(shape.nics)
     )
-    found = machine.chosen(State(0, 64_000, 1 << 20, (1000,) * 8, nics), machines.request("gpu", "gpu", 1))
+    found = machine.chosen(
+        FreeAmounts(0, 64_000, 1 << 20, (1000,) * 8, nics), machines.request("gpu", "gpu", 1)
+    )
     assert found is not None
     ((gpu,), _) = found
     assert all(nics[at] == 0 for at in range(shape.nics) if pair_level(shape, 1 << gpu, 1 << at) == Level.PIX)

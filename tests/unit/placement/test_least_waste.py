@@ -15,7 +15,7 @@ from koordra.placement.node_class import NodeClassUsage
 from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload_table import LearnedTable
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.quantity import parse
 from tests.unit.allocator import machines
 
@@ -109,7 +109,7 @@ def test_nodes_are_ordered_anew_when_cards_are_cut_otherwise() -> None:
     claim = machines.claim("c", machines.request("mig", "mig"))
     plan([*whole, *sliced, claim], engine=engine)
     assert engine.order.epoch == before + 1
-    resolved = engine.resolve(Group((ResourceClaim.from_dict(claim),)))
+    resolved = engine.resolve(ClaimGroup((ResourceClaim.from_dict(claim),)))
     request = engine.order.request(resolved)
     assert request is not None
     assert [one.profiles for one in request.slices] == [("1g.10gb",)]

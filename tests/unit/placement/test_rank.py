@@ -17,10 +17,10 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.candidates.candidate_list import ResultCache
 from koordra.placement.candidates.cost_bound import CostBound
-from koordra.placement.index import CLASS, NODE, Change
+from koordra.placement.index import CLASS, NODE, ClusterChange
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.policy.workload_table import Demand, LearnedTable
-from koordra.placement.request.groups import Group
+from koordra.placement.policy.workload_table import LearnedTable, PerGpuDemand
+from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.topology import presets
 
 Object = dict[str, Any]
@@ -153,7 +153,7 @@ def test_a_bound_hides_no_node(cluster: list[Object], monkeypatch: pytest.Monkey
 def test_what_a_node_would_waste_follows_its_state(cluster: list[Object]) -> None:
     """Nodes in one state cost the same; one whose cores are gone costs less to take GPUs of; a node that goes
     changes no other."""
-    stranded = LearnedTable(pods=1, cores=(Demand(8000, 1_000_000),))
+    stranded = LearnedTable(pods=1, cores=(PerGpuDemand(8000, 1_000_000),))
     engine = engine_for(learned=Learned(stranded))
     pod = {
         "kind": "Pod",
@@ -169,7 +169,7 @@ def test_what_a_node_would_waste_follows_its_state(cluster: list[Object]) -> Non
         shown = [entry for entry in cluster if entry["metadata"]["name"] != without]
         plan([*shown, *others], engine=engine)
         engine.settle()
-        group = Group((ResourceClaim.from_dict(asked[0]),), (asked[1],))
+        group = ClaimGroup((ResourceClaim.from_dict(asked[0]),), (asked[1],))
         return engine.order.least(engine.resolve(group), engine.index.nodes[name])
 
     usual = least_on("node-000")
@@ -232,18 +232,18 @@ def test_nodes_that_are_gone_are_not_kept_by_lists_of_candidates(cluster: list[O
 
     engine, (claim, pod) = engine_for(), _claim(0)
     pod["spec"]["nodeSelector"] = {"zone": "a"}
-    group = Group((ResourceClaim.from_dict(claim),), (pod,))
+    group = ClaimGroup((ResourceClaim.from_dict(claim),), (pod,))
     for one in cluster:
         if one["kind"] == "DeviceClass":
-            engine.index.apply(Change(CLASS, one["metadata"]["name"], one))
+            engine.index.apply(ClusterChange(CLASS, one["metadata"]["name"], one))
     seen = []
     for number in range(9):
         node = Node(metadata={"name": f"n-{number}", "labels": {"zone": "a"}})
         seen.append(weakref.ref(node))
-        engine.index.apply(Change(NODE, f"n-{number}", node))
+        engine.index.apply(ClusterChange(NODE, f"n-{number}", node))
         del node
         if number:
-            engine.index.apply(Change(NODE, f"n-{number - 1}", None))
+            engine.index.apply(ClusterChange(NODE, f"n-{number - 1}", None))
         engine.decide(group)
     gc.collect()
     assert [number for number, node in enumerate(seen) if node() is not None] == [8]

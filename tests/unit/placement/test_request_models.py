@@ -11,9 +11,9 @@ import pytest
 from koordra.allocator.placement import Placement
 from koordra.api.claims import ResourceClaim
 from koordra.placement import decide, engine_for, plan
-from koordra.placement.index import CLASS, NODE, RULE, SLICE, Change
+from koordra.placement.index import CLASS, NODE, RULE, SLICE, ClusterChange
 from koordra.placement.policy.learned_order import Learned
-from koordra.placement.request.groups import Group
+from koordra.placement.request.claim_groups import ClaimGroup
 from tests.unit.placement import mixed
 
 Object = dict[str, Any]
@@ -144,12 +144,12 @@ class Cluster:
         )
 
     def apply(self, kind: str, obj: Object) -> None:
-        self.engine.index.apply(Change(kind, obj["metadata"]["name"], obj))
+        self.engine.index.apply(ClusterChange(kind, obj["metadata"]["name"], obj))
 
     def models(self, **said: Any) -> tuple[str, ...]:
         self.engine.settle()
         claim, pod = mixed.claim("asked", **said)
-        question = self.engine.resolve(Group((ResourceClaim.from_dict(claim),), (pod,)))
+        question = self.engine.resolve(ClaimGroup((ResourceClaim.from_dict(claim),), (pod,)))
         found = self.engine.order.request(question)
         assert found is not None
         return found.models

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks._plain_fgd import PlainFgd
-from koordra.placement.free_amounts.state import Request, State
+from koordra.placement.free_amounts.state import FreeAmounts, Request
 from koordra.placement.policy.workload import Workload, expected
 from koordra.simulation.fleet import INFEASIBLE, Fleet
 from koordra.simulation.learning import capacity_of
@@ -43,22 +43,30 @@ def test_fgd_decides_as_the_plain_one_does() -> None:
     ("name", "state", "tags", "request_", "score"),
     [
         # 100 - 50 * 60/128 - 50 * 1.5/8
-        ("best-fit", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 67),
+        ("best-fit", FreeAmounts(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 67),
         # 100 - 50 * (64/128 * 4/128 + 2/8 * 0.5/8)
-        ("dot-product", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 98),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 0, 0), 0),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 31),
-        ("gpu-packing", State(1, 64_000, 1 << 20, (1000,) * 7 + (0,)), 0, Request(4000, 0, 4, 1000), 46),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (600, 1000)), 0, Request(4000, 0, 1, 500), 94),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (400, 1000)), 0, Request(4000, 0, 1, 500), 49),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000)), 1, Request(4000, 0, 1, 500), 95),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000)), 3, Request(4000, 0, 1, 500), 70),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000)), 2, Request(4000, 0, 1, 500), 20),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 1000), 43),
-        ("random", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 0),
+        ("dot-product", FreeAmounts(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 98),
+        ("gpu-packing", FreeAmounts(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 0, 0), 0),
+        ("gpu-packing", FreeAmounts(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 31),
+        (
+            "gpu-packing",
+            FreeAmounts(1, 64_000, 1 << 20, (1000,) * 7 + (0,)),
+            0,
+            Request(4000, 0, 4, 1000),
+            46,
+        ),
+        ("gpu-packing", FreeAmounts(0, 64_000, 1 << 20, (600, 1000)), 0, Request(4000, 0, 1, 500), 94),
+        ("gpu-packing", FreeAmounts(0, 64_000, 1 << 20, (400, 1000)), 0, Request(4000, 0, 1, 500), 49),
+        ("gpu-clustering", FreeAmounts(0, 64_000, 1 << 20, (600, 1000)), 1, Request(4000, 0, 1, 500), 95),
+        ("gpu-clustering", FreeAmounts(0, 64_000, 1 << 20, (600, 1000)), 3, Request(4000, 0, 1, 500), 70),
+        ("gpu-clustering", FreeAmounts(0, 64_000, 1 << 20, (600, 1000)), 2, Request(4000, 0, 1, 500), 20),
+        ("gpu-clustering", FreeAmounts(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 1000), 43),
+        ("random", FreeAmounts(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 0),
     ],
 )
-def test_scores_are_the_formulas(name: str, state: State, tags: int, request_: Request, score: int) -> None:
+def test_scores_are_the_formulas(
+    name: str, state: FreeAmounts, tags: int, request_: Request, score: int
+) -> None:
     fleet = Fleet(fleets.KINDS, [state], policy_named(name, fleets.KINDS, Workload.of([request_])))
     fleet.tags[0] = tags
     keys = fleet.keys(request_)

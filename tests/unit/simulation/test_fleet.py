@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.errors import PlanError
-from koordra.placement.free_amounts.state import Request, State
+from koordra.placement.free_amounts.state import FreeAmounts, Request
 from koordra.placement.policy.workload import Workload
 from koordra.simulation import fleet as fleet_module
 from koordra.simulation.fleet import INFEASIBLE, Fleet
@@ -50,7 +50,7 @@ def test_nothing_is_given_twice_and_whatever_fits_is_placed(name: str) -> None:
 
 def test_ties_go_to_the_first_node_in_order() -> None:
     request = Request(1000, 1024, 1, 1000)
-    state = State(1, 96_000, 512_000, (1000,) * 8)
+    state = FreeAmounts(1, 96_000, 512_000, (1000,) * 8)
     fleet = Fleet(fleets.KINDS, [state] * 5, policy_named("fgd", fleets.KINDS, Workload.of([request])))
     taken = [placed.node for _ in range(16) if (placed := fleet.place(request)) is not None]
     assert taken[:8] == [0] * 8

@@ -38,7 +38,7 @@ from koordra.kubelet_plugin.claims.claim_record import (
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.strict_json import Kind
+from koordra.node_state.strict_json import Codec
 from koordra.topology.location import DeviceNode
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid
@@ -247,7 +247,7 @@ def test_a_save_encodes_the_claims_that_changed_and_a_load_decodes_what_others_w
         encoded.append(record.ref.uid)
         return CLAIM_RECORD.write(record)
 
-    monkeypatch.setattr(checkpoint_module, "CLAIM_RECORD", Kind(CLAIM_RECORD.read, counted))
+    monkeypatch.setattr(checkpoint_module, "CLAIM_RECORD", Codec(CLAIM_RECORD.read, counted))
     file = CheckpointFile(node.paths.checkpoint, Disk())
     file.save(Checkpoint(tuple(others)))
     encoded.clear()

@@ -28,7 +28,7 @@ MAX_CONSUMERS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ClaimGroup:
     """`missing` names pod claims that do not exist yet; `allocated` are the pods' claims that are placed
     already."""
 
@@ -38,7 +38,7 @@ class Group:
     allocated: tuple[str, ...] = ()
 
 
-def siblings_in(group: Group) -> list[frozenset[int]]:
+def siblings_in(group: ClaimGroup) -> list[frozenset[int]]:
     """For each claim of the group, the positions of the claims that some pod uses together with it."""
     positions = {claim.key: position for position, claim in enumerate(group.claims)}
     used = [{positions[key] for key in claim_keys(pod) if key in positions} for pod in group.pods]
@@ -54,7 +54,7 @@ Urgency = tuple[int, str, str]
 
 def groups_of(
     claims: Mapping[str, ResourceClaim], pods: Iterable[Fields], allocated: Container[str]
-) -> list[Group]:
+) -> list[ClaimGroup]:
     """All groups of pending claims (by key), in planning order. `allocated` are the keys of claims placed
     already."""
     users = [pod for pod in pods if _pending_of(pod, claims)]
@@ -81,11 +81,13 @@ def groups_of(
     known_to_pods = {key for pod in users for key in _pending_of(pod, claims)}
     alone = [claims[key] for key in sorted(claims) if key not in known_to_pods]
     together = tuple(claim for claim in alone if not claim.immediate)
-    found += [Group((claim,)) for claim in alone if claim.immediate]
-    return [*found, Group(together)] if together else found
+    found += [ClaimGroup((claim,)) for claim in alone if claim.immediate]
+    return [*found, ClaimGroup(together)] if together else found
 
 
-def group_of(pods: Sequence[Fields], claims: Mapping[str, ResourceClaim], allocated: Container[str]) -> Group:
+def group_of(
+    pods: Sequence[Fields], claims: Mapping[str, ResourceClaim], allocated: Container[str]
+) -> ClaimGroup:
     keys = list(dict.fromkeys(key for pod in pods for key in _pending_of(pod, claims)))
     missing = tuple(
         f"pod {objects.key(pod)}: entry {entry} has no ResourceClaim yet"
@@ -94,10 +96,10 @@ def group_of(pods: Sequence[Fields], claims: Mapping[str, ResourceClaim], alloca
         if name is None
     )
     placed = tuple(key for pod in pods for key in claim_keys(pod) if key in allocated)
-    return Group(tuple(claims[key] for key in keys), tuple(pods), missing, placed)
+    return ClaimGroup(tuple(claims[key] for key in keys), tuple(pods), missing, placed)
 
 
-def one_too_many(group: Group, consumers: Mapping[str, set[str]]) -> dict[str, str]:
+def one_too_many(group: ClaimGroup, consumers: Mapping[str, set[str]]) -> dict[str, str]:
     """Pods of the group that some claim has no place for, with that claim; earlier pods of the group come
     first."""
     named = {key for pod in group.pods for key in claim_keys(pod)}
