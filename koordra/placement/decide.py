@@ -1,15 +1,13 @@
-"""The engine: which node takes a group of claims, and which of its devices. Everything that places claims
-asks it.
+"""The engine, which everything that places claims asks: which node takes a group, and which of its devices.
 
     group ─ resolve ─▶ request class ─▶ candidates ─▶ least bound ─ search ─▶ least cost ─▶ Offer
                                             ▲              │ result cache, by NodeClassUsage
                           nodes that changed┘              └ ceiling: the best cost so far
 
 A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink,
-compactness), then what the cluster pays. That is the rest of the written cost, or before it, where the
-workload is known and claim and policy leave the choice to it, the expected waste: of devices inside the
-search, of a node by what else is free on it (`learned_order`). Equal costs: the node whose name is first.
-Under FirstFit all costs are equal.
+compactness), then what the cluster pays: the rest of the written cost, or before it, where the workload is
+known and claim and policy leave the choice to it, the expected waste, of devices inside the search, of a node
+by what else is free on it (`learned_order`). Equal costs (under FirstFit all are): the node named first.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or
 `fits`; `explain.explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of
@@ -128,8 +126,7 @@ class Engine:
         return self.search(resolved, info, taken).offer is not None
 
     def resolve(self, group: ClaimGroup | ResolvedGroup) -> ResolvedGroup:
-        """The group with its claims resolved; they are resolved again only if a DeviceClass has changed
-        since. Raises ClaimRefused."""
+        """The group with its claims resolved, again only if a DeviceClass changed. Raises ClaimRefused."""
         index = self.index
         if index.trouble:
             raise PlanError(index.trouble[min(index.trouble)])
@@ -250,8 +247,7 @@ class Engine:
         return Value(cost.claim, cost.cluster[-1])
 
     def _learned(self, resolved: ResolvedGroup) -> bool:
-        """Whether the expected waste decides what the cluster pays, rather than the rest of the written cost
-        alone."""
+        """Whether the expected waste decides what the cluster pays, not the written cost's rest alone."""
         return self.policy == policy_of(DEFAULT_POLICY) and self.order.knows(resolved)
 
     def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:

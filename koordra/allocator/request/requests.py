@@ -2,9 +2,8 @@
 
 A claim becomes a ResolvedClaim: requests in their order, each with its alternatives (one for an exact
 request), the claim's constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the
-configuration of the classes and of the claim (the claim's own word wins over its class's). Everything that
-upstream answers with an error for the claim as a whole is found here and raised as ClaimRefused, so that the
-search only meets requests that make sense.
+configuration of the classes and of the claim (the claim's word wins). What upstream answers with an error for
+the claim as a whole is raised here as ClaimRefused, so that the search only meets requests that make sense.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ The last two are written by koordra alone, and held as they are wanted:
     there, not wanted            finalizer off, delete
     there, not made by koordra   left alone, whatever its name; reported
 
-A wanted object that is being deleted comes back when it is gone. One object's refusal does not stop the
-others.
+A wanted object being deleted comes back when it is gone. One object's refusal does not stop the others.
 
 Every step reads the whole state and may be the last one before a crash: the next pass goes on from what is
 there. What a cache shows as gone is asked for once more before anything is deleted because of it. A pass

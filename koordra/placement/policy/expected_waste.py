@@ -3,36 +3,28 @@
 Of a node: g_i free thousandths of GPU i, R their sum (of a card that is cut what can still be given out of
 it), C free cores, M free memory. A learned table (`workload_table.LearnedTable`) knows
 
-    H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned from the
-                            workload; of a card that is cut into slices (MIG) it depends on what is taken of
-                            it, place by place (`mig_placement`)
+    H = sum_i h[g_i]        of today's free GPU what will stay empty (holes); h is learned from the workload;
+                            of a cut card (MIG) it depends on what is taken, place by place (`mig_placement`)
     U = R - H               usable free GPU
-    E = max of lacking(U, C) and lacking(U, M)     usable GPU that will lack cores or memory
-                                                   (`StrandedCapacity`)
-    B = F over classes of several GPUs             FGD's fragmentation, as far as only free whole GPUs help
-                                                   (`MultiGpuFragmentation`)
-    P = reserved[model] * R                        what pods will ask for that may run on this model only
-    A = sum over switch groups of lacking(U of the group, NIC bandwidth free in the group)    usable GPU without its NIC
-    T = intact switch groups                       what is worth keeping for who wants several GPUs under one
-                                                   switch
+    E = max of lacking(U, C) and lacking(U, M)    usable GPU that lacks cores or memory (`StrandedCapacity`)
+    B = F over classes of several GPUs            FGD's fragmentation, as far as only free whole GPUs help
+    P = reserved[model] * R                       what pods will ask for that may run on this model only
+    A = sum over switch groups of lacking(U, free NIC bandwidth)    usable GPU without its NIC
+    T = intact switch groups                      kept for who wants several GPUs under one switch
 
     cost = dH + dE/2 + 3 dB/10 - dP/5 + dA/2 - dT/50 + U/100      (d: after minus before; U after)
 
-H, U, A and T are about devices: they are the cluster's part of a cost in the search (`WasteOnNode`), after
-what the claim pays and before the rest of the written cost. An unused GPU is broken into only if that is
-better by what B loses at most. E, B and P depend on cores, memory and model, too: with them a node is
-compared with other nodes (`of_node`), before its search by the least that any choice can cost (`least`).
+H, U, A and T are about devices: the cluster's part of a cost in the search (`WasteOnNode`), between what the
+claim pays and the rest of the written cost. An unused GPU is broken into only if that is better by what B
+loses at most. E, B and P need cores, memory and model, too: by them nodes are compared (`of_node`), before
+their search by the least that any choice can cost (`least`).
 
 Why these terms: a share of 810 leaves 190, and nothing that small comes often enough, so h[190] is nearly 190
-and h[350] is not; a node whose cores are gone has GPU that nobody can use, counted with half its weight
-because a set of pods evens out; U/100 packs among equals; B and P keep what only some requests can use. B and
-P are zero for workloads without such requests, A and T for machines without NICs or known switches. The
-weights are those of the published study of these terms, unchanged: nothing was fitted here. What was added
-(memory in E, NICs, switches, the rule inside a node) was written first and measured afterwards, without a
-change because of it, on nine OpenB lists with ten seeds each: benchmarks/results/replay-openb.md.
-
-Numbers are whole: U in thousandths of a milli-GPU, costs in thousandths of that, so that every platform
-decides alike.
+and h[350] is not; GPU beside cores that are gone is unusable, at half weight since a set of pods evens out;
+U/100 packs among equals; B and P keep what only some requests can use (else zero, as A and T are without NICs
+or known switches). The weights are those of the published study. What was added (memory in E, NICs, switches,
+the rule inside a node) was written first and then measured, not fitted: benchmarks/results/replay-openb.md.
+Numbers are whole (U: thousandths of a milli-GPU, costs: of that), so every platform decides alike.
 """
 
 from __future__ import annotations
@@ -59,8 +51,7 @@ PACKING: Final = 10
 LONE: Final = 500
 INTACT: Final = 20
 CARD: Final = 40
-"""Weights of dH, E, B, P, U, A and T, in thousandths; and of what stays usable of a cut card in use, so that
-the fuller is taken."""
+"""Weights of dH, E, B, P, U, A and T in thousandths; of a cut card in use, so the fuller is taken."""
 
 UNIT: Final = 1_000_000
 """Of a cost, in a milli-GPU; and of U, in a GPU."""
@@ -71,8 +62,7 @@ _MOST_KEPT: Final = 1 << 16
 
 
 class DeviceWaste(NamedTuple):
-    """What taking devices costs: the weighted sum, usable GPU that is gone, unused GPUs broken into,
-    thousandths of GPU taken."""
+    """What taking devices costs: the weighted sum, usable GPU gone, GPUs broken into, thousandths taken."""
 
     cost: int = 0
     lost: int = 0
@@ -177,8 +167,7 @@ class ExpectedWaste:
 
     def _options(self, devices: NodeDevices, state: FreeAmounts, request: Request) -> list[DeviceWaste]:
         """Choices of which one costs no more than any: of one device each that may be taken, with a NIC of
-        its group if one has some; of several the best of these so many times, since what is taken first
-        relieves a group most."""
+        its group if one has some; of several the best so many times, for the first relieves a group most."""
         count = max(request.gpus, len(request.slices))
         if not count:
             return [DeviceWaste()]
@@ -218,8 +207,7 @@ class ExpectedWaste:
     def _with_one(
         self, devices: NodeDevices, state: FreeAmounts, request: Request, gpu: int
     ) -> FreeAmounts | None:
-        """The node with one GPU, or share or slice of one, given to the request; None where it does not
-        fit."""
+        """The node with one GPU, or share or slice of one, given to the request; None: it does not fit."""
         if not request.slices:
             if state.gpus[gpu] < request.milli:
                 return None
@@ -245,8 +233,7 @@ class ExpectedWaste:
 
 
 class WasteOnNode:
-    """What the devices of one node are worth to the cluster, and how a choice changes that
-    (`score.ClusterCost`)."""
+    """What a node's devices are worth to the cluster, and how a choice changes it (`score.ClusterCost`)."""
 
     def __init__(self, waste: ExpectedWaste, state: AllocationState) -> None:
         self._waste, self._state = waste, state
@@ -290,8 +277,7 @@ class WasteOnNode:
         return waste.least_cost(min(waste.least_of_share(few), waste.least_of_share(many)))
 
     def _added(self, device: int, amounts: Mapping[str, int] | None) -> int:
-        """By how much the largest used part of any capacity grows: nobody may have used much of the
-        others."""
+        """By how much the largest used part of any capacity grows: the others may be hardly used."""
         if amounts is None:
             return self._state.whole
         used = self._used[device]
@@ -308,13 +294,11 @@ class StrandedCapacity:
 
         lacking(U, C) = sum over demands j of part_j * max(0, U - C / q_j)
 
-    U is usable GPU, C what is free of the other resource, q_j how much of it demand j wants per GPU. With the
-    demands in the order of q, those that lack are the ones with U * q_j > C: the upper end. So with sums over
-    upper ends, made once,
+    U is usable GPU (in millionths, as the result), C what is free of the other resource and q_j what demand j
+    wants of it per GPU, in one unit. Of the demands in order of q those with U * q_j > C lack: the upper end.
+    So with sums over upper ends, made once,
 
         lacking(U, C) = U * A[k] - C * B[k],   k = number of demands with q_j <= C / U
-
-    All in whole numbers: U and the result in millionths of a GPU, C in the units of q_j.
     """
 
     def __init__(self, demands: Sequence[PerGpuDemand]) -> None:
@@ -342,12 +326,10 @@ class MultiGpuFragmentation:
     """FGD's fragmentation over classes of several GPUs: free GPU that is of no use to them.
 
     A class j of k_j GPUs and c_j cores can use a node's free whole GPUs if there are k_j of them, the cores
-    suffice and the model is allowed; everything else that is free is lost to it. With p_j its part of the
-    pods
+    suffice and the model is allowed; all else that is free is lost to it. With p_j its part of the pods,
+    and Q the sum of p_j over the classes that fit,
 
         B = sum_j p_j * (R - [fits] * 1000 * free) = (sum_j p_j) * R - 1000 * free * Q(free, C, model)
-
-    where Q sums p_j over the classes that fit.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
