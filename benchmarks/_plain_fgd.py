@@ -1,8 +1,8 @@
 """FGD written plainly from its formulas in numpy: every pod scores every node anew. What the ratios are
 against.
 
-    F_n(m) = R if m wants no GPU, or model, cores or number of fitting GPUs do not suffice; else sum of g_i <
-    milli_m
+    F_n(m) = R if m wants no GPU, or model, cores or number of fitting GPUs do not suffice; else sum of
+             g_i < milli_m
     F_n    = sum_m p_m F_n(m)
     score  = trunc(100 * sigmoid((F_n - F_n after the pod) / 1000)), best GPU for a share; first node, first
            GPU win ties

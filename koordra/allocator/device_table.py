@@ -6,7 +6,8 @@ and its answer is the search's:
 
     leave out the sets with a device that cannot be taken
     add what groups cost that are whole now and would be broken (the only term of whole devices that reads
-    what else is free) take the least
+        what else is free)
+    take the least
 
 A set is a mask; which bit is which device is the caller's.
 """

@@ -7,8 +7,8 @@
                          own namespace
     suitableNodes        a NodeSelector: only these nodes serve the class
     policy               placement, gpu, rdma: the fields of PlacementPolicy, GpuConfig and RdmaConfig
-    structuredParameters accepted and without meaning, so that a classic manifest needs its apiVersion changed
-    only
+    structuredParameters accepted and without meaning, so that a classic manifest needs only its apiVersion
+                         changed
 
 It becomes a DeviceClass of the same name:
 

@@ -1,9 +1,9 @@
 """What a pod asked for before it was rewritten: the pod carries it, and its claim can be worked out again
 from it. Pure.
 
-    annotation koordra.io/asked     {"koordra-devices": {"containers": {"main": {"limits": {"nvidia.com/gpu":
-                                    "1"}}},
-                                                         "schedulerName": "hami-scheduler"}}
+    annotation koordra.io/asked    {"koordra-devices": {
+                                       "containers": {"main": {"limits": {"nvidia.com/gpu": "1"}}},
+                                       "schedulerName": "hami-scheduler"}}
 
 One key for every entry of spec.resourceClaims that the rewriting added (another webhook may ask for more, and
 the pod is rewritten again). Only what was taken out stands there.

@@ -14,14 +14,14 @@ out when the sandbox is created.
 
 network/<claim uid>.json, written by Prepare:
 
-    {"schema": "koordra.io/network/v1", "claim": {"namespace": "...", "name": "...", "uid": "..."}, "pods":
-    ["<pod uid>"],
+    {"schema": "koordra.io/network/v1", "claim": {"namespace": "...", "name": "...", "uid": "..."},
+     "pods": ["<pod uid>"],
      "devices": [{"device": "...", "plan": {<NetworkPlan>}}]}
 
 network/attached/<claim uid>.json, written by the process that moves NICs (`koordra nri --pod-network`):
 
-    {"schema": "koordra.io/network-attached/v1", "uid": "...", "pod": "<pod uid>", "sandbox": "...", "netns":
-    "...",
+    {"schema": "koordra.io/network-attached/v1", "uid": "...", "pod": "<pod uid>", "sandbox": "...",
+     "netns": "...",
      "devices": [{"device": "...", "interface": "...", "addresses": ["..."], "mac": "...", "rdmaMoved": bool,
                   "gidReady": null | bool, "before": {<the interface on the host, as it is restored>}}]}
 """

@@ -4,8 +4,8 @@ Virtual machines hide switches and NUMA nodes: Azure gives every device a PCI do
 QEMU put all of them on one flat bus. Cloud providers therefore ship NCCL topology files, and this module
 reads those as they are:
 
-    <system><cpu numaid="0"><pci busid="ffff:ff:01.0" class="0x060400"> <pci busid="0001:00:00.0"
-    class="0x0302.."/> ...
+    <system><cpu numaid="0"><pci busid="ffff:ff:01.0" class="0x060400">
+        <pci busid="0001:00:00.0" class="0x0302.."/> ...
 
 A ``pci`` that holds others is a switch, named by its (often invented) bus id; one that holds none is a
 device. The same can be said in YAML::

@@ -21,8 +21,7 @@ know their kinds; a ConfigMap stays, since pods may read it too.
     class Koordinator:
         name = "koordinator"
         def handles(self, obj): ...              # cheap; a Pod or a workload with signs of this dialect
-        def translate(self, obj, notes): ...    # the objects to put in its place: the rewritten pod and its
-                                                templates
+        def translate(self, obj, notes): ...    # what replaces it: the rewritten pod, its templates
 
 `convert(objects, translators=[...])` asks each translator in turn about every object that came out of the
 table; the first that handles the object takes it, and what it returns is final (a second dialect in the same

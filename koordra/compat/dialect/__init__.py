@@ -102,8 +102,7 @@ class Dialect:
     lost_variables    name -> what it was, and what becomes of it: a container that asks for devices and uses
                       it is warned
     provided_variables   beginnings of those that koordra's plugin sets: the kubelet cannot put them in for
-                         `$(NAME)`, which it does before the
-                      plugin is asked
+                         `$(NAME)`, which it does before the plugin is asked
     environment       the variables that a container gets
     allocation_annotations   what the dialect's scheduler wrote on pods that it had placed
     memory_unit       bytes of a unit of memory, where that is a setting: claims carry it in an annotation

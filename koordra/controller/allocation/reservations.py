@@ -5,11 +5,13 @@ Small claims fit into every gap, so a claim for a whole node might wait for ever
 rule:
 
     a group of pods that fitted nowhere for STARVES_AFTER seconds (as this controller has seen it), and that
-    would fit on some node, as a whole or one of its pods alone, if koordra's claims there were gone, gets
-    that node reserved: groups that come *after* it in the order of planning (priority, then age) are not
-    placed there; those before it are the node is the one with the fewest devices in use, then by name at most
-    max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first a reservation lasts WINDOW
-    seconds, then rests for REST seconds, so that a node whose claims never end is not lost to everybody
+      would fit on some node, as a whole or one of its pods alone, if koordra's claims there were gone, gets
+      that node reserved: groups that come *after* it in the order of planning (priority, then age) are not
+      placed there; those before it are
+    the node is the one with the fewest devices in use, then by name
+    at most max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first
+    a reservation lasts WINDOW seconds, then rests for REST seconds, so that a node whose claims never end is
+      not lost to everybody
 
 So a group waits no longer than STARVES_AFTER, plus its turn among the starving, plus the longest remaining
 run on its node (as long as that ends within WINDOW). What is held back by a reservation says NodeUnsuitable

@@ -2,9 +2,8 @@
 
     sync      who belongs together, and what phase each gang is in; what is PartiallyAllocated is given back;
               what is BelowMinMember for too long is restarted, or kept, as its policy says
-    plan      in the order of planning, between the other pods:  gangs BelowMinMember first within their
-                                                                 priority, Waiting ones by
-              urgency, Growing ones last
+    plan      in the order of planning, between the other pods: gangs BelowMinMember first within their
+              priority, Waiting ones by urgency, Growing ones last
     ungate    Ready gangs, and members that joined a committed one
 
 A gang is planned again when something could have changed for it: room was made, its pods or claims are

@@ -8,8 +8,7 @@ Of a member it matters whether
     it is ungated     neither: nothing holds it, so it may start at any moment without the others. In a gang
                       that has started it is one of those that were let go
     it is without     it needs nothing of koordra's and no gate (members of foreign pod groups without
-                      claims); that it
-    claims            runs says nothing about the gang
+    claims            claims); that it runs says nothing about the gang
 
 Only gangs that concern koordra are gathered: those with a member that has claims of koordra's, and those by
 koordra's own annotation; pods for native nodes are in none. Members that have finished well count as present

@@ -4,11 +4,10 @@ Besides each document by itself (koordra.api.opaque.parameters: kind, fields, va
 
     the requests that an entry names exist
     no two entries of one kind give a field two values for the same requests; an entry for all requests and
-    one for some
-      are no contradiction (the later one wins), and there may be several JointAllocations
+      one for some are no contradiction (the later one wins), and there may be several JointAllocations
     selectors compile, within the limits of the API server (length, depth, cost)
     the isolation that a claim asks for is one that the classes of its requests allow: the operator's word
-    stands above the claim's
+      stands above the claim's
 
 Nodes have a policy too. It is found where a claim waits for one that allows what it asks for (reason
 BackendUnavailable). In native mode, where kube-scheduler reads no policies, a selector says it: devices whose

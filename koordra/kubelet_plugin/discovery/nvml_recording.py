@@ -4,15 +4,15 @@
 
     {"schema": "koordra.io/nvml/v1", "driverVersion": "550.54.15", "cudaDriverVersion": 12040,
      "gpus": [{"busId": "00000000:0F:00.0", "uuid": "GPU-...", "minor": 0, "name": "NVIDIA H100 80GB HBM3",
-               "memoryBytes": 85520809984, "architecture": "Hopper", "computeCapability": "9.0", "migEnabled":
-               false, "nvlinks": [{"peer": "0000:1a:00.0", "links": 4, "toSwitch": true}], "fabric":
-               {"cluster": "<uuid>", "clique": 1}, "faults": ["Xid48"], "migProfiles": [{"id": 19, "name":
-               "1g.10gb", "memoryBytes": 10468982784, "computeSlices": 1,
+               "memoryBytes": 85520809984, "architecture": "Hopper", "computeCapability": "9.0",
+               "migEnabled": false,
+               "nvlinks": [{"peer": "0000:1a:00.0", "links": 4, "toSwitch": true}],
+               "fabric": {"cluster": "<uuid>", "clique": 1}, "faults": ["Xid48"],
+               "migProfiles": [{"id": 19, "name": "1g.10gb", "memoryBytes": 10468982784, "computeSlices": 1,
                                 "most": 7, "placements": [[0, 1], [1, 1]], "copyEngines": 1, "decoders": 1,
                                 "encoders": 0, "jpegEngines": 1, "ofaEngines": 0}],
-               "migInstances": [{"gpuInstance": 7, "computeInstance": 0, "profileId": 19, "start": 0, "size":
-               1,
-                                 "uuid": "MIG-..."}],
+               "migInstances": [{"gpuInstance": 7, "computeInstance": 0, "profileId": 19, "start": 0,
+                                 "size": 1, "uuid": "MIG-..."}],
                "errors": {"memory": "GPU is lost"}}]}
 
 An absent field is unknown. ``errors`` holds the calls that fail on this card, with NVML's text: their facts

@@ -1,7 +1,7 @@
 """The machine as one plain document, for ``koordra topology -o json`` and for programs.
 
     {"devices": [{"name", "type", "busId", "numaNode", "socket", "pcieRoot", "pcieSwitch", ..., "inferred",
-    "holders"}],
+                  "holders"}],
      "levels": {"<device>": {"<device>": "PIX"}},
      "inferredLevels": [["<device>", "<device>"]],
      "numaNodes": [{"id", "socket", "cpus", "distances"}],

@@ -15,10 +15,10 @@ Format (schema ``koordra.io/machine/v1``)::
       - {path: pci0000:07/07:01.0/08:00.0/.../0f:00.0, numa: 0}
     nics:
       - {path: ..., numa: 0, ib: mlx5_0, netdev: rdma0, rate: 200}
-    nvswitches: {paths: [...], links: [4, 4, 5, 5]}      # links from every GPU to each switch; peers: [...]
-                                                         names # switches by bus id that are in no PCI tree of
-                                                         the machine
-    nvlinks: [[0, 1, 2], ...]                            # or: GPU, GPU, number of direct links
+    nvswitches: {paths: [...], links: [4, 4, 5, 5]}    # links from every GPU to each switch; peers: [...]
+                                                       # names switches by bus id that are in no PCI tree of
+                                                       # the machine
+    nvlinks: [[0, 1, 2], ...]                          # or: GPU, GPU, number of direct links
 
 Every entry of ``numa``, ``gpus`` and ``nics`` may say how sure its facts are: ``confidence`` is ``published``
 (the default), ``published-elsewhere`` (documented, not read again in one of the sources), ``inferred`` or

@@ -6,8 +6,8 @@
     sys/devices/system/{node,cpu} NUMA nodes, sockets
     sys/class/{infiniband,infiniband_verbs,infiniband_mad,net,misc}
     proc/driver/nvidia, proc/devices, proc/sys/kernel/random/boot_id
-    dev/                          character devices where mknod is allowed, otherwise files with "c
-                                  MAJOR:MINOR"
+    dev/                          character devices where mknod is allowed, otherwise files with
+                                  "c MAJOR:MINOR"
     nvml.json                     what NVML would answer
 
 Discovery reads the result with the code that reads a real node, and must find the machine that was written.

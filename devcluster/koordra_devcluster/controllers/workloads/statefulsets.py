@@ -3,7 +3,7 @@
     pods         `<set>-<ordinal>`, label with its ordinal and revision, host name and subdomain; claims for
                  volumes if asked
     OrderedReady one at a time: the next pod comes when all before it are running and available; the last one
-    goes first
+                 goes first
     Parallel     all at once
     revisions    a ControllerRevision per template; from the last ordinal down to partition, a pod of an old
                  revision is deleted (and made anew) when all others are available.  OnDelete: only made anew

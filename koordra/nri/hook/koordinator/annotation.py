@@ -2,11 +2,11 @@
 `PodClaims`.
 
     scheduling.koordinator.sh/device-allocated:
-      {"gpu":  [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory":
-               "11520Mi",
-                 "koordinator.sh/gpu-memory-ratio": "50"}, "id": "GPU-<uuid>"}],
-       "rdma": [{"minor": 1, "resources": {...}, "id": "0000:1f:00.0", "extension": {"vfs": [{"minor": 0,
-       "busID": "..."}]}}]}
+      {"gpu":  [{"minor": 0, "id": "GPU-<uuid>",
+                 "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "11520Mi",
+                               "koordinator.sh/gpu-memory-ratio": "50"}}],
+       "rdma": [{"minor": 1, "id": "0000:1f:00.0", "resources": {...},
+                 "extension": {"vfs": [{"minor": 0, "busID": "..."}]}}]}
 
 This replaces koordlet's `gpu` and `rdma` hooks and the runtime proxy. All containers of the pod hold the
 devices, as there. A GPU is identified by its UUID and must have the annotation's minor; a NIC by its bus id,
