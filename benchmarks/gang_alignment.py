@@ -49,7 +49,7 @@ from koordra.api.claims import ResourceClaim
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, read_inventory
-from koordra.placement.gang import Gang, GangPlaced, Member, place_gang
+from koordra.placement.gang import GangPlaced, GangRequest, NewMember, place_gang
 from koordra.placement.index import CLAIM, ClusterChange
 from koordra.placement.manifests import Manifests
 from koordra.placement.request.claim_groups import ClaimGroup
@@ -277,7 +277,7 @@ class Koordra:
         self.jobs += 1
         for node in range(NODES):
             self._hold(cluster, node)
-        gang = Gang(
+        gang = GangRequest(
             "job",
             [_member(f"job-{self.jobs}-{index}", index, gpus, nics) for index in range(members)],
             members,
@@ -333,7 +333,7 @@ def _name(node: int) -> str:
     return f"node-{node:03}"
 
 
-def _member(name: str, index: int, gpus: int, nics: bool) -> Member:
+def _member(name: str, index: int, gpus: int, nics: bool) -> NewMember:
     requests: list[Object] = [{"name": "gpu", "exactly": {"deviceClassName": names.CLASS_GPU, "count": gpus}}]
     config: list[Object] = []
     if nics:
@@ -354,7 +354,7 @@ def _member(name: str, index: int, gpus: int, nics: bool) -> Member:
         "metadata": {"name": name, "namespace": "d", "uid": f"pod-{name}"},
         "spec": {"containers": [], "resourceClaims": [{"name": "x", "resourceClaimName": name}]},
     }
-    return Member(f"d/{name}", ClaimGroup((ResourceClaim.from_dict(claim),), (pod,)), index=index)
+    return NewMember(f"d/{name}", ClaimGroup((ResourceClaim.from_dict(claim),), (pod,)), index=index)
 
 
 def _machine() -> Machine:

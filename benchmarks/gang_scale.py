@@ -26,7 +26,7 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for
 from koordra.placement.decide import Engine
-from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
+from koordra.placement.gang import GangAnswer, GangPlaced, GangRequest, NewMember, place_gang
 from koordra.placement.manifests import Manifests
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.topology import presets
@@ -147,7 +147,7 @@ def _result(node: str, device: str) -> Object:
     return {"request": "r", "driver": names.DRIVER, "pool": node, "device": device}
 
 
-def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) -> Gang:
+def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) -> GangRequest:
     found = []
     for index in range(members):
         name = f"job-{number}-{index}"
@@ -162,8 +162,8 @@ def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) ->
             },
         }
         group = ClaimGroup(tuple(map(ResourceClaim.from_dict, claims)), (pod,))
-        found.append(Member(f"d/{name}", group, index=index))
-    return Gang(f"job-{number}", found, members)
+        found.append(NewMember(f"d/{name}", group, index=index))
+    return GangRequest(f"job-{number}", found, members)
 
 
 def _claim(name: str, gpus: int, nics: int) -> Object:

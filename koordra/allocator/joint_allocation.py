@@ -40,7 +40,7 @@ from koordra.topology.levels import scope_key
 
 _SCOPES: Final = tuple(Scope)
 
-Member = tuple[int, int]
+RequestKey = tuple[int, int]
 """A request by its claim's and its own position in the group."""
 
 
@@ -48,7 +48,7 @@ Member = tuple[int, int]
 class Rule:
     """One JointAllocation at one relaxation level, about the requests that are its `members`."""
 
-    members: frozenset[Member]
+    members: frozenset[RequestKey]
     scope: Scope
     pairing: Pairing
 
@@ -197,7 +197,7 @@ def rules_of(
     return found
 
 
-def _kinds(claims: Sequence[ResolvedClaim], state: AllocationState) -> dict[Member, set[str]]:
+def _kinds(claims: Sequence[ResolvedClaim], state: AllocationState) -> dict[RequestKey, set[str]]:
     """What each request can get on this node: GPUs, NICs or both."""
     found = {
         (at, index): set[str]() for at, claim in enumerate(claims) for index in range(len(claim.requests))

@@ -26,7 +26,7 @@ from koordra.topology.pictures.dot import dot
 from koordra.topology.pictures.job import Job, jobs_of
 from koordra.topology.pictures.svg import svg
 from koordra.topology.pictures.text import matrix, text_tree
-from koordra.topology.pictures.usage import NOBODY, Usage, holders_of_claims
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, holders_of_claims
 from koordra.topology.problems import Discovery, Problem
 from koordra.topology.published import machine_of_slices
 
@@ -38,7 +38,7 @@ class MachineView:
     """A machine as it is shown, with what could not be made certain about it."""
 
     machine: Machine
-    usage: Usage = NOBODY
+    usage: MachineUsage = NOBODY
     title: str = ""
     subtitle: str = ""
     problems: tuple[Problem, ...] = ()
@@ -54,7 +54,7 @@ def of_root(root: Path, *, state_dir: Path | None) -> MachineView:
     records = state_dir or (_STATE if here else None)
     return MachineView(
         found.machine,
-        Usage(holders=_prepared(records)) if records else NOBODY,
+        MachineUsage(holders=_prepared(records)) if records else NOBODY,
         title="this machine" if here else root.name,
         problems=found.problems,
     )
@@ -93,7 +93,7 @@ def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
         problems.append(Problem(f"Node {name}", "holders", f"not shown: {error}", remedy))
     return MachineView(
         machine,
-        Usage(holders=holders_of_claims(claims, pool=name), offered=offered),
+        MachineUsage(holders=holders_of_claims(claims, pool=name), offered=offered),
         title=name,
         subtitle="as published in ResourceSlices",
         problems=tuple(problems),

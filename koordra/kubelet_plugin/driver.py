@@ -52,7 +52,7 @@ from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudi
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
-from koordra.kubelet_plugin.publish.inventory import InventorySource
+from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
 from koordra.kubelet_plugin.settings import Settings

@@ -13,7 +13,7 @@ from enum import StrEnum
 from koordra.api import names
 from koordra.topology.levels import Level, level_between
 from koordra.topology.location import DeviceNode, Location, bus_order
-from koordra.topology.partitions import Fabric, MigInstance, MigProfile, PublishedFabrics, SubFunction
+from koordra.topology.partitions import FabricInfo, MigInstance, MigProfile, PublishedFabrics, SubFunction
 
 
 class BridgeKind(StrEnum):
@@ -82,7 +82,7 @@ class Gpu:
     disputed: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()
-    fabric: Fabric | None = None
+    fabric: FabricInfo | None = None
     faults: tuple[str, ...] = ()
     recovered: bool | None = None
 

@@ -71,7 +71,7 @@ def mig_name(card: str, profile: str, start: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class FabricInfo:
     """Which NVLink fabric a GPU has joined: GPUs of one cluster and clique reach each other, across machines
     too."""
 

@@ -9,7 +9,7 @@ from koordra.api.claims import ResourceClaim
 from koordra.api.objects import Fields
 from koordra.placement import engine_for
 from koordra.placement.decide import Engine
-from koordra.placement.gang import GangScore, Member
+from koordra.placement.gang import GangScore, NewMember
 from koordra.placement.manifests import Manifests
 from koordra.placement.request.claim_groups import ClaimGroup
 
@@ -21,9 +21,9 @@ def gang_engine(manifests: Iterable[Fields], *, policy: str = "koordra") -> Engi
     return engine
 
 
-def member(key: str, pods: Sequence[Fields], claims: Sequence[Fields] = (), **more: Any) -> Member:
+def member(key: str, pods: Sequence[Fields], claims: Sequence[Fields] = (), **more: Any) -> NewMember:
     """A member by its plain objects."""
-    return Member(key, ClaimGroup(tuple(map(ResourceClaim.from_dict, claims)), tuple(pods)), **more)
+    return NewMember(key, ClaimGroup(tuple(map(ResourceClaim.from_dict, claims)), tuple(pods)), **more)
 
 
 def order_of(score: GangScore) -> tuple[int, ...]:

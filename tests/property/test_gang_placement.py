@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
+from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, NewMember, place_gang
 from koordra.placement.gang.topology.domains import tree_of
-from koordra.placement.gang.topology.packing import Count, NodeCounts, Packing
+from koordra.placement.gang.topology.packing import Count, GangPacking, NodeCounts
 from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
@@ -152,7 +152,7 @@ def packed(case: Case) -> tuple[tuple[int, ...] | None, dict[str, Count]]:
     }
     levels = range(len(next(iter(case.places.values()))))
     domains = [len({path[: level + 1] for path in case.places.values()}) for level in levels]
-    best = Packing(root, kinds, takes, case.want, domains, case.opened, case.required).best()
+    best = GangPacking(root, kinds, takes, case.want, domains, case.opened, case.required).best()
     placed = 0 if best is None else sum(map(sum, best.counts.values()))
     if best is None or placed < case.minimum:
         return None, {}
@@ -265,7 +265,7 @@ def _spot(switch: int) -> dict[str, Any]:
     }
 
 
-def member_of(name: str, sort: Sort) -> Member:
+def member_of(name: str, sort: Sort) -> NewMember:
     asked = [request("gpu", "gpu", sort.gpus)] if sort.gpus else []
     asked += [request("nic", "nic", sort.nics)] if sort.nics else []
     configs = [joint("PCIeRoot")] if sort.paired else []
@@ -421,7 +421,7 @@ def placed(
     draw.shuffle(objects)
     members = [member_of(f"m{at}", sort) for at, sort in enumerate(asked)]
     draw.shuffle(members)
-    gang = Gang(
+    gang = GangRequest(
         "g",
         members,
         minimum,

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
+from koordra.placement.gang import GangAnswer, GangPlaced, GangRequest, NewMember, place_gang
 from tests.fakes.gang_engine import gang_engine, member
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
@@ -164,7 +164,7 @@ def objects_of(case: Case) -> list[dict[str, Any]]:
     return found
 
 
-def members_of(case: Case) -> list[Member]:
+def members_of(case: Case) -> list[NewMember]:
     asked = [request("gpu", "gpu", case.pairs), request("nic", "nic", case.pairs)]
     return [
         member(
@@ -182,7 +182,7 @@ def answered(case: Case, draw: random.Random) -> GangAnswer:
     objects, members = [*device_classes(), *objects_of(case)], members_of(case)
     draw.shuffle(objects)
     draw.shuffle(members)
-    gang = Gang("g", members, case.least, required="nvlink" if case.required else None)
+    gang = GangRequest("g", members, case.least, required="nvlink" if case.required else None)
     return place_gang(gang, gang_engine(objects))
 
 

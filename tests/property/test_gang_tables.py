@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, node_fit, place_gang
-from koordra.placement.gang.topology.packing import Costs, Packing
+from koordra.placement.gang import GangAnswer, GangPlaced, GangRequest, NewMember, node_fit, place_gang
+from koordra.placement.gang.topology.packing import Costs, GangPacking
 from koordra.placement.gang.topology.rail_minimization import RailBound
 from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
@@ -42,7 +42,7 @@ from tests.unit.allocator.machines import (
 HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 
 
-def shift_by_shift(packing: Packing, left: Costs, right: Costs) -> Costs:
+def shift_by_shift(packing: GangPacking, left: Costs, right: Costs) -> Costs:
     limit = max(left.max(), right.max())
     found = np.full_like(left, limit)
     for count in map(tuple, np.argwhere(left < limit).tolist()):
@@ -56,7 +56,7 @@ def shift_by_shift(packing: Packing, left: Costs, right: Costs) -> Costs:
 def plainly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_fit, "table_of", lambda *_, **__: None)
-        patch.setattr(Packing, "_convolved", shift_by_shift)
+        patch.setattr(GangPacking, "_convolved", shift_by_shift)
         patch.setattr(RailBound, "suffices", lambda *_: True)
         yield
 
@@ -129,7 +129,7 @@ def _held(draw: random.Random, name: str, device: dict[str, Any]) -> dict[str, A
     return found
 
 
-def members_of(draw: random.Random) -> list[Member]:
+def members_of(draw: random.Random) -> list[NewMember]:
     gpus, nics = draw.choice(((1, 1), (1, 1), (2, 2), (1, 0), (2, 0), (4, 4), (1, 2), (2, 1), (0, 1)))
     asked = [request("gpu", "gpu", gpus)] if gpus else []
     asked += [request("nic", "nic", nics)] if nics else []
@@ -165,7 +165,7 @@ def test_the_fast_way_gives_the_answer_of_the_plain_one(twenty: int) -> None:
         draw = random.Random(20 * twenty + number)
         objects = [*device_classes(), *cluster(draw)]
         members = members_of(draw)
-        gang = Gang(
+        gang = GangRequest(
             "g",
             members,
             draw.randint(1, len(members)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from koordra.allocator import constraints as rules
 from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.capacity import Demand
-from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker
+from koordra.allocator.joint_allocation import RequestKey, Rule, ScopeTracker
 from koordra.allocator.reasons import ClaimRefused
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim, ResolvedRequest
 from koordra.allocator.search.solution import Placed
@@ -73,7 +73,7 @@ class PartialChoice:
         self.placed: list[Placed] = []
         self.per_claim = [0] * len(claims)
         self.allocating: dict[int, list[int]] = {}
-        self.by_request: set[tuple[Member, int]] = set()
+        self.by_request: set[tuple[RequestKey, int]] = set()
         self.all_devices: dict[RequestAlternative, list[int]] = {}
         self.forced_error: ClaimRefused | None = None
         self.used_before = list(state.used)

@@ -15,7 +15,7 @@ from koordra.allocator import constraints as rules
 from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.devices.inventory import GPU
 from koordra.allocator.devices.nvlink_fabric import PartitionTracker
-from koordra.allocator.joint_allocation import Member, ScopeTracker
+from koordra.allocator.joint_allocation import RequestKey, ScopeTracker
 from koordra.allocator.reasons import Cause, refusal
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.search.partial_choice import PartialChoice
@@ -39,7 +39,7 @@ class DeviceSteps(PartialChoice):
         return len(self.all_of(wanted)) if wanted.takes_all else wanted.spec.count
 
     def place(
-        self, wanted: RequestAlternative, device: int, member: Member, at: Position, *, must: bool
+        self, wanted: RequestAlternative, device: int, member: RequestKey, at: Position, *, must: bool
     ) -> Callable[[], None] | None:
         """Give the device to the request; returns how to take it back, None when it cannot be given."""
         state, claim = self.state, wanted.claim

@@ -45,7 +45,7 @@ class PlacementRequest:
 
     gang: Gang
     status: GangStatus
-    asked: placement.Gang
+    asked: placement.GangRequest
     groups: Mapping[str, Group]
     excluded: ExcludedFor
     placer: Placer
@@ -136,10 +136,12 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
     is_shared = any(len(group.pods) > 1 for group in groups.values())
     least = len(groups) if is_shared else min(status.needed, len(groups))
     members = tuple(
-        placement.Member(key, _read(group, placer), index=index_of(group.pods[0]), excluded=excluded(group))
+        placement.NewMember(
+            key, _read(group, placer), index=index_of(group.pods[0]), excluded=excluded(group)
+        )
         for key, group in groups.items()
     )
-    asked = placement.Gang(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
+    asked = placement.GangRequest(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
     return PlacementRequest(gang, status, asked, groups, excluded, placer)
 
 

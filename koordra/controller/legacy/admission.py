@@ -39,7 +39,7 @@ from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import ADMITTED, QuotaWatch, Usage, counted_part, reviews
+from koordra.controller.legacy.usage import ADMITTED, QuotaUsage, QuotaWatch, counted_part, reviews
 from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
@@ -62,7 +62,7 @@ class Admission:
     settings: Settings
     lookups: Lookups
     templates: Templates
-    usage: Usage
+    usage: QuotaUsage
     quotas: Callable[[str], list[Object]]
     translations: Translations
     count: Callable[[str, str], None] = lambda dialect, outcome: None
@@ -191,7 +191,7 @@ class LegacyWebhook:
             "koordra_legacy_pods", "Legacy pods admitted or refused.", ("dialect", "outcome")
         )
         made = metrics.counter("koordra_legacy_templates", "Templates made or marked as used.", ("what",))
-        usage = Usage(settings.compat, clock=time.monotonic)
+        usage = QuotaUsage(settings.compat, clock=time.monotonic)
         lookups.listen(usage.on_template)
         self._pods = WatchCache(client, PODS, on_change=usage.on_pod, trim=counted_part)
         self._quotas = QuotaWatch(client)

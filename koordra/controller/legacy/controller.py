@@ -21,7 +21,7 @@ from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, m
 from koordra.controller.legacy.quota import Gangs, beyond, bounded, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
-from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_entries
+from koordra.controller.legacy.usage import QuotaUsage, QuotaWatch, legacy_entries
 from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.errors import Conflict, NotFound
@@ -69,7 +69,7 @@ class LegacyController:
         self._may_write = may_write
         self._since = time.monotonic()
         self._changed = threading.Event()
-        self._usage = Usage(settings.compat, clock=time.monotonic)
+        self._usage = QuotaUsage(settings.compat, clock=time.monotonic)
         self._quotas = QuotaWatch(client, wake=wake)
         self._templates = WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._on_template)
         self._missed: dict[tuple[str, str], float] = {}

@@ -88,7 +88,7 @@ def _review(uid: str) -> str:
     return f"review {uid}"
 
 
-class Usage:
+class QuotaUsage:
     """Listener of watches of pods and templates. `clock` is monotonic. Pods that wait are found by the
     templates they wait for: users make both, and each template is learned once."""
 

@@ -39,7 +39,7 @@ from koordra.api import names
 from koordra.api.objects import Object
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits, DeviceRecord, Mount
 from koordra.kubelet_plugin.publish.devices import MigDevice
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.layout import StateFolder
 from koordra.topology.cpu_lists import cpu_numbers
 from koordra.topology.location import bus_order
@@ -79,7 +79,7 @@ def metadata_edits(record: ClaimRecord, request: str, *, files: StateFolder) -> 
     )
 
 
-def topology_edits(record: ClaimRecord, *, inventory: Inventory, files: StateFolder) -> ContainerEdits:
+def topology_edits(record: ClaimRecord, *, inventory: NodeInventory, files: StateFolder) -> ContainerEdits:
     """The mount of the claim's NCCL topology and the variable that names it; nothing where the claim has
     none."""
     if topology_file(_places(record, inventory), inventory.machine) is None:
@@ -91,7 +91,7 @@ def topology_edits(record: ClaimRecord, *, inventory: Inventory, files: StateFol
     )
 
 
-def file_contents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
+def file_contents(record: ClaimRecord, inventory: NodeInventory) -> dict[str, bytes]:
     mounted = {Path(mount.host_path).name for device in record.devices for mount in device.edits.mounts}
     found = {
         metadata_name(request): metadata(record, request, inventory)
@@ -109,7 +109,7 @@ def file_contents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]
     return found
 
 
-def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:
+def metadata(record: ClaimRecord, request: str, inventory: NodeInventory) -> bytes:
     requests: dict[str, list[Object]] = {}
     for device in record.devices:
         if main_request(device) == request:
@@ -126,7 +126,7 @@ def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:
     )
 
 
-def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
+def _device(record: ClaimRecord, device: DeviceRecord, inventory: NodeInventory) -> Object:
     found: Object = {"driver": names.DRIVER, "pool": record.pool, "name": device.device}
     published = inventory.published.get(device.device)
     if published is not None:
@@ -140,7 +140,7 @@ def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> 
     return found
 
 
-def _places(record: ClaimRecord, inventory: Inventory) -> list[MachineDevice]:
+def _places(record: ClaimRecord, inventory: NodeInventory) -> list[MachineDevice]:
     found: dict[str, MachineDevice] = {}
     for device in record.devices:
         there = inventory.device(device.device)

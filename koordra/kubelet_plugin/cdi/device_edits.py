@@ -69,7 +69,7 @@ from koordra.kubelet_plugin.claims.claim_record import (
 )
 from koordra.kubelet_plugin.isolation.limiter.backend import override_driver_mounts
 from koordra.kubelet_plugin.network.network_decision import gates
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_ref import environment_name
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.strict_json import Pairs
@@ -80,7 +80,7 @@ from koordra.topology.machine import Nic
 def with_edits(
     record: ClaimRecord,
     *,
-    inventory: Inventory,
+    inventory: NodeInventory,
     isolation: Sequence[ContainerEdits],
     files: StateFolder,
     own_users: bool = False,
@@ -118,7 +118,7 @@ def with_edits(
     return replace(record, devices=tuple(devices))
 
 
-def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:
+def _environment(devices: Sequence[DeviceRecord], *, inventory: NodeInventory) -> ContainerEdits:
     uuids = list(dict.fromkeys(device.uuid for device in devices if device.uuid))
     ports = list(
         dict.fromkeys(
@@ -133,12 +133,12 @@ def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> Co
     return ContainerEdits(env=tuple(env))
 
 
-def _port(device: DeviceRecord, inventory: Inventory) -> int:
+def _port(device: DeviceRecord, inventory: NodeInventory) -> int:
     nic = inventory.device(device.device)
     return nic.port.number if isinstance(nic, Nic) and nic.port else 1
 
 
-def _needed_once(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:
+def _needed_once(devices: Sequence[DeviceRecord], *, inventory: NodeInventory) -> ContainerEdits:
     types = {device.type for device in devices}
     edits = NO_EDITS
     if types & names.GPU_TYPES:
@@ -180,7 +180,9 @@ def _in_container(uid: str) -> str:
     return f"{JOB_FOLDER}/{uid}/{HOSTFILE}"
 
 
-def legacy_edits(record: ClaimRecord, claim: Object, *, inventory: Inventory) -> tuple[ContainerEdits, ...]:
+def legacy_edits(
+    record: ClaimRecord, claim: Object, *, inventory: NodeInventory
+) -> tuple[ContainerEdits, ...]:
     """The edits of each device of the claim; empty for a claim without a dialect."""
     dialect = dialect_named(objects.labels_of(claim).get(DIALECT_LABEL, ""))
     if dialect is None or dialect.environment is None:
@@ -202,7 +204,7 @@ def legacy_edits(record: ClaimRecord, claim: Object, *, inventory: Inventory) ->
     )
 
 
-def _card(device: DeviceRecord, inventory: Inventory) -> Card | None:
+def _card(device: DeviceRecord, inventory: NodeInventory) -> Card | None:
     published = inventory.published.get(device.device)
     if device.type != names.TYPE_GPU or device.admin_access or published is None:
         return None

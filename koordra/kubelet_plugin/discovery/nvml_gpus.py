@@ -27,7 +27,7 @@ from koordra.kubelet_plugin.discovery.nvml_query import (
 )
 from koordra.topology.location import Location
 from koordra.topology.machine import Gpu, NvLink
-from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
+from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, FabricInfo, MigInstance, MigProfile
 from koordra.topology.problems import Problem
 
 # nvmlDeviceArchitecture_t; newer numbers are unknown rather than guessed.
@@ -136,7 +136,7 @@ def nvlinks(card: NvmlQuery) -> tuple[NvLink, ...]:
     return tuple(NvLink(peer, links, to_switch) for (peer, to_switch), links in sorted(counted.items()))
 
 
-def fabric(card: NvmlQuery) -> Fabric | None:
+def fabric(card: NvmlQuery) -> FabricInfo | None:
     """The fabric that the card has finished joining; None before, and where there is none."""
     nvml = card.nvml
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
@@ -144,7 +144,7 @@ def fabric(card: NvmlQuery) -> Fabric | None:
     joined = info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == nvml.NVML_SUCCESS
     if answer is None or not joined:
         return None
-    return Fabric(cluster=str(uuid.UUID(bytes=bytes(info.clusterUuid))), clique=int(info.cliqueId))
+    return FabricInfo(cluster=str(uuid.UUID(bytes=bytes(info.clusterUuid))), clique=int(info.cliqueId))
 
 
 def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:

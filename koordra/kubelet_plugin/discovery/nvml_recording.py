@@ -30,7 +30,7 @@ from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_query import UUID, NvmlFacts, matching, normal_bus_id
 from koordra.topology.location import BUS_ID, Location
 from koordra.topology.machine import Gpu, NvLink
-from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
+from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, FabricInfo, MigInstance, MigProfile
 from koordra.topology.problems import Problem
 
 FILE = "nvml.json"
@@ -125,11 +125,11 @@ def _instance(entry: dict[str, Any]) -> MigInstance | None:
     return MigInstance(uuid=matching(MIG_UUID, _text(entry.get("uuid"))), **numbers)
 
 
-def _fabric(entry: Any) -> Fabric | None:
+def _fabric(entry: Any) -> FabricInfo | None:
     if not isinstance(entry, dict):
         return None
     cluster, clique = _text(entry.get("cluster")), _whole(entry.get("clique"))
-    return Fabric(cluster=cluster, clique=clique) if cluster and clique is not None else None
+    return FabricInfo(cluster=cluster, clique=clique) if cluster and clique is not None else None
 
 
 def _each(read: Any, entries: Any) -> tuple[Any, ...]:

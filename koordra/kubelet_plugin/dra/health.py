@@ -48,7 +48,7 @@ from koordra._proto.dra import (
 )
 from koordra.api import names
 from koordra.errors import InvalidInput
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.metrics import parse_address
 
 REPEAT: Final = 10.0
@@ -71,7 +71,7 @@ class DeviceHealth:
     message: str = ""
 
 
-def device_health(inventory: Inventory, *, held: Iterable[str] = ()) -> tuple[DeviceHealth, ...]:
+def device_health(inventory: NodeInventory, *, held: Iterable[str] = ()) -> tuple[DeviceHealth, ...]:
     """Every device of the node, by name. `held`: devices of prepared claims, offered or not."""
     found: dict[str, DeviceHealth] = {}
     for name, device in inventory.published.items():

@@ -52,7 +52,7 @@ from koordra.api.opaque.rdma_network import RdmaNetwork
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
 from koordra.kubelet_plugin.claims.configuration import Configuration, Consumers
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state import layout
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.layout import StateFolder
@@ -87,7 +87,7 @@ def network_plans(
     record: ClaimRecord,
     config: Configuration,
     *,
-    inventory: Inventory,
+    inventory: NodeInventory,
     consumers: Consumers | None,
 ) -> tuple[NetworkPlan | None, ...]:
     for device in record.devices:
@@ -117,7 +117,7 @@ def _plan(
     device: DeviceRecord,
     config: RdmaConfig,
     *,
-    inventory: Inventory,
+    inventory: NodeInventory,
     consumers: Consumers,
 ) -> NetworkPlan | None:
     if consumers.host_network:
@@ -173,7 +173,7 @@ def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
 
 
 def _kind(
-    record: ClaimRecord, device: DeviceRecord, config: RdmaConfig, *, inventory: Inventory
+    record: ClaimRecord, device: DeviceRecord, config: RdmaConfig, *, inventory: NodeInventory
 ) -> NetworkKind | None:
     if config.network is not None and config.network.attachment is not None:
         return NetworkKind.ATTACH

@@ -43,7 +43,7 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.configuration import Configuration
 from koordra.kubelet_plugin.publish.devices import whole_of
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.quantity import canonical, parse
 from koordra.topology.levels import scope_key, together
 
@@ -154,7 +154,7 @@ Placed = tuple[str, Mapping[str, Any]]
 """A device's name and its published attributes as plain values."""
 
 
-def refuse_unmet_scopes(wanted: ClaimRecord, config: Configuration, *, inventory: Inventory) -> None:
+def refuse_unmet_scopes(wanted: ClaimRecord, config: Configuration, *, inventory: NodeInventory) -> None:
     """Raises PrepareError naming the devices, the scope and where they are."""
     for entry in config.entries:
         joint = entry.parameters

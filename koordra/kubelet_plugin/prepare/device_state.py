@@ -54,7 +54,7 @@ from koordra.kubelet_plugin.isolation import Backend
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import ClaimRef
@@ -78,7 +78,7 @@ class DeviceState:
         node: str,
         paths: NodePaths,
         claims: ClaimSource,
-        inventory: Callable[[], Inventory],
+        inventory: Callable[[], NodeInventory],
         backends: Mapping[str, Backend],
         disk: Disk,
         lock: StateLock | None = None,

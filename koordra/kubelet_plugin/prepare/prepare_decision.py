@@ -42,7 +42,7 @@ from koordra.kubelet_plugin.isolation import Backend, Share
 from koordra.kubelet_plugin.network.network_decision import network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.publish.devices import MigDevice
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.layout import StateFolder
@@ -60,7 +60,7 @@ class NodeView:
     does not manage the networks of pods (no `--pod-network`)."""
 
     pool: str
-    inventory: Inventory
+    inventory: NodeInventory
     backends: Mapping[str, Backend]
     files: StateFolder
     holders: Sequence[ClaimRecord] = ()
@@ -302,7 +302,7 @@ def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration,
     return word
 
 
-def _is_share(device: DeviceRecord, inventory: Inventory) -> bool:
+def _is_share(device: DeviceRecord, inventory: NodeInventory) -> bool:
     """Whether others can be on the card: the device is neither whole nor has it all slots."""
     capacity, consumed = inventory.published[device.device].capacity, dict(device.consumed)
     return device.share_id is not None and all(

@@ -1,6 +1,6 @@
 """The machine as ResourceSlices.
 
-inventory            what the node has and offers right now, as one value
+node_inventory       what the node has and offers right now, as one value
 resource_slices      devices, capacities and counter sets, in slices (pure)
 devices              one device as a slice writes it; MIG instances and virtual functions, and the counters
                      that exclude each other

@@ -52,7 +52,7 @@ _LONGEST_TAINT_VALUE = 63
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedDevice:
+class DeviceEntry:
     """``device`` is what can be unhealthy, of a MIG instance its card. ``shared`` devices may be allocated
     several times. ``consumes``: a counter set, and what of it goes with the device."""
 
@@ -64,7 +64,7 @@ class PublishedDevice:
     shared: bool = False
 
 
-def document(published: PublishedDevice, *, mode: Mode) -> Object:
+def document(published: DeviceEntry, *, mode: Mode) -> Object:
     """An entry of ``spec.devices``."""
     joint = mode == names.MODE_JOINT
     allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER

@@ -38,7 +38,7 @@ from koordra.api.objects import Object, annotations_of
 from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.devices import Mode, whole_of
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, with_devices
 from koordra.logs import get_logger
 
@@ -151,7 +151,7 @@ def node_slices(
     generation: int,
     node_name: str,
     mode: Mode | None,
-    inventory: Inventory,
+    inventory: NodeInventory,
     held: tuple[ClaimRecord, ...],
 ) -> Sequence[Object]:
     """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices

@@ -39,8 +39,8 @@ from koordra.kubelet_plugin.publish.devices import (
     FUNCTIONS,
     MIB,
     Counters,
+    DeviceEntry,
     Mode,
-    PublishedDevice,
     Version,
     capacity,
     document,
@@ -190,14 +190,14 @@ def _slice_name(index: int, node_name: str) -> str:
     return f"{name[: _LONGEST_NAME - len(digest) - 1].rstrip('.-')}-{digest}"
 
 
-def _gpus(machine: Machine, offering: Offering) -> Iterator[PublishedDevice]:
+def _gpus(machine: Machine, offering: Offering) -> Iterator[DeviceEntry]:
     domains, links = nvlink_domains(machine), published_links(machine.gpus)
     for gpu in machine.gpus:
         if gpu.publishable:
             bus_id = gpu.location.bus_id
             # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
             memory = canonical((gpu.memory_bytes or 0) // MIB * MIB)
-            yield PublishedDevice(
+            yield DeviceEntry(
                 gpu.name,
                 gpu,
                 attributes={
@@ -221,7 +221,7 @@ def _gpus(machine: Machine, offering: Offering) -> Iterator[PublishedDevice]:
                 consumes=(gpu.name, gpu_counters(gpu) if offering.mig else {}),
             )
         for part in mig_devices(gpu) if offering.mig and not gpu.publishable else ():
-            yield PublishedDevice(
+            yield DeviceEntry(
                 part.name,
                 gpu,
                 attributes={
@@ -250,7 +250,7 @@ def _gpu_attributes(machine: Machine, gpu: Gpu) -> Object:
     }
 
 
-def _nics(machine: Machine, *, vfs: bool) -> Iterator[PublishedDevice]:
+def _nics(machine: Machine, *, vfs: bool) -> Iterator[DeviceEntry]:
     """Each PF that is certain, and with ``vfs`` its virtual functions, by their number."""
     rail_numbers = rails(machine)
     counts = function_counts(machine) if vfs else {}
@@ -266,7 +266,7 @@ def _nics(machine: Machine, *, vfs: bool) -> Iterator[PublishedDevice]:
             rate = f"{nic.port.rate_gbps}G"
             offered[names.CAPACITY_BANDWIDTH] = capacity(rate, default="0", least="0", step="1M")
         if nic.publishable:
-            yield PublishedDevice(
+            yield DeviceEntry(
                 nic.name,
                 nic,
                 attributes={**_nic_attributes(nic, rail=rail), names.ATTR_TYPE: names.TYPE_NIC},
@@ -275,7 +275,7 @@ def _nics(machine: Machine, *, vfs: bool) -> Iterator[PublishedDevice]:
                 consumes=(nic.name, {FUNCTIONS: counts[bus_id]} if bus_id in counts else {}),
             )
         for vf in children.get(bus_id, ()):
-            yield PublishedDevice(
+            yield DeviceEntry(
                 vf.name,
                 vf,
                 attributes={

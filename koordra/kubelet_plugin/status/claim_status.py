@@ -34,7 +34,7 @@ from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import Verdict
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork
@@ -56,7 +56,7 @@ _OURS: Final = frozenset({READY, GID_READY, LIMITED})
 def device_statuses(
     record: ClaimRecord,
     *,
-    inventory: Inventory,
+    inventory: NodeInventory,
     attached: Mapping[str, AttachedDevice],
     limited: Verdict | None = None,
 ) -> list[Object]:
@@ -83,7 +83,7 @@ def _entry(record: ClaimRecord, device: DeviceRecord) -> Object:
 
 
 def _nic_entry(
-    record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: AttachedDevice | None
+    record: ClaimRecord, device: DeviceRecord, *, inventory: NodeInventory, attached: AttachedDevice | None
 ) -> Object:
     entry = _entry(record, device)
     if device.network is None:
@@ -145,7 +145,7 @@ class ClaimStatusWriter(Wakeable):
         *,
         records: Callable[[], Iterable[ClaimRecord]],
         attached: Callable[[], Iterable[AttachedNetwork]],
-        inventory: Callable[[], Inventory],
+        inventory: Callable[[], NodeInventory],
         limited: Callable[[str], Verdict | None] = lambda _uid: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

@@ -1,6 +1,6 @@
 """Gangs: members of one job placed together, all of them (or at least so many) or none.
 
-    from koordra.placement.gang import Gang, Member, place_gang
+    from koordra.placement.gang import GangRequest, NewMember, place_gang
 
 Pure: the same gang and nodes in any order give the same answer, byte for byte. What a node says is the
 engine's word, kept with its request classes; what is gangs' own is how members are spread over the fabric.
@@ -10,7 +10,7 @@ Every file imports only earlier ones:
     equivalence          members that ask the same, nodes that give one answer
     member_assignment    the form of a node's answer
     node_search          one node is asked for devices
-    device_table         tables of whole devices
+    member_device_sets   tables of whole devices
     node_fit             what fits on one node, by tables or by search
     topology/            where a gang may stand in the fabric, how many members go to which node, and whether
                          fewer rails could do
@@ -22,27 +22,27 @@ from koordra.placement.gang.place import place_gang
 from koordra.placement.gang.rank_assignment import gang_members
 from koordra.placement.gang.types import (
     Fixed,
-    Gang,
     GangAnswer,
     GangPlaced,
+    GangRequest,
     GangScore,
     GangUndecided,
     GangUnplaced,
     GangUnsatisfiable,
-    Member,
+    NewMember,
     PlacedMember,
 )
 
 __all__ = [
     "Fixed",
-    "Gang",
     "GangAnswer",
     "GangPlaced",
+    "GangRequest",
     "GangScore",
     "GangUndecided",
     "GangUnplaced",
     "GangUnsatisfiable",
-    "Member",
+    "NewMember",
     "PlacedMember",
     "gang_members",
     "place_gang",

@@ -31,7 +31,7 @@ from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.errors import InvalidQuantity
 from koordra.placement.decide import Engine
-from koordra.placement.gang.types import Member
+from koordra.placement.gang.types import NewMember
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import NodeClassUsage
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, refusals
@@ -52,7 +52,7 @@ class MemberClass:
     alone share it.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[NewMember, ...]
     resolved_groups: tuple[ResolvedGroup, ...]
     room: Mapping[str, Decimal]
     devices: RequestClass
@@ -62,11 +62,11 @@ class MemberClass:
         return len(self.members[0].group.claims)
 
 
-def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
+def classes_of(members: Sequence[NewMember], engine: Engine) -> list[MemberClass]:
     """The classes by what they ask, so that order of input does not matter.
 
     Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
-    found: dict[Hashable, list[tuple[Member, ResolvedGroup]]] = {}
+    found: dict[Hashable, list[tuple[NewMember, ResolvedGroup]]] = {}
     for member in sorted(members, key=_order):
         resolved = engine.resolve(member.group)
         key = (resolved.request_class, frozenset(member.excluded), member.group.allocated)
@@ -99,7 +99,7 @@ def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests
     return bool(found), found, repr(resolved.key)
 
 
-def _order(member: Member) -> tuple[object, ...]:
+def _order(member: NewMember) -> tuple[object, ...]:
     return (member.index is None, member.index or 0, natural(member.key))
 
 

@@ -12,9 +12,9 @@ impossible.
                                                                ├▶ sets of devices for every count
                                                                └▶ assignments, for the counts that are chosen
 
-A table (device_table.py) is made once for all nodes of a NodeClass; of each node only what is in use counts.
-Tables are kept with the request class, and so are the answers of a NodeClassUsage: a node that did not change
-costs nothing.
+A table (member_device_sets.py) is made once for all nodes of a NodeClass; of each node only what is in use
+counts. Tables are kept with the request class, and so are the answers of a NodeClassUsage: a node that did
+not change costs nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
 from koordra.placement.decide import Engine
-from koordra.placement.gang.device_table import Free, MemberDeviceSets, table_of
 from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of, rail_of
+from koordra.placement.gang.member_device_sets import Free, MemberDeviceSets, table_of
 from koordra.placement.gang.node_search import NodeSearch, together
 from koordra.placement.gang.topology.packing import Count, NodeCounts
 from koordra.placement.index import NodeInfo

@@ -4,7 +4,7 @@
     nodes ───▶ kinds ──┼─▶ what each kind takes ─▶ tables over the tree of domains ─▶ counts per node
     labels ──▶ tree ───┘   ─▶ assignments, ranks
 
-    scope          where the gang may stand; what it requires and cannot be had ends here
+    topology       where the gang may stand; what it requires and cannot be had ends here
     node_fit       what each kind of node takes, by the engine's word
     distribution   the best counts, first without a word on rails
     rails          the same on fewer rails
@@ -29,17 +29,17 @@ from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.gang.rank_assignment import ranks
 from koordra.placement.gang.topology.distribution import Distribution, Found
-from koordra.placement.gang.topology.domains import Scope, ScopeUnmet
+from koordra.placement.gang.topology.domains import GangTopology, TopologyUnmet
 from koordra.placement.gang.topology.rail_minimization import FewerRails
 from koordra.placement.gang.types import (
-    Gang,
     GangAnswer,
     GangPlaced,
+    GangRequest,
     GangScore,
     GangUndecided,
     GangUnplaced,
     GangUnsatisfiable,
-    Member,
+    NewMember,
     PlacedMember,
 )
 
@@ -47,7 +47,7 @@ _MOST_NODES: Final = 24
 """Nodes that reasons are told of."""
 
 
-def place_gang(gang: Gang, engine: Engine, *, budget: int = 1) -> GangAnswer:
+def place_gang(gang: GangRequest, engine: Engine, *, budget: int = 1) -> GangAnswer:
     """The best placement of the gang's members on the engine's nodes, or why there is none.
 
     A larger `budget` searches longer before it says Undecided. Nothing is assumed: who writes the answer
@@ -59,20 +59,20 @@ def place_gang(gang: Gang, engine: Engine, *, budget: int = 1) -> GangAnswer:
         return _nothing(gang, len(gang.fixed), missing[0], {})
     try:
         classes = classes_of(gang.members, engine)
-        scope = Scope.of(gang, engine.index)
+        topology = GangTopology.of(gang, engine.index)
     except ClaimRefused as error:
         reasons = {member.key: (error.reason,) for member in gang.members}
         return _nothing(gang, len(gang.fixed), str(error), reasons)
-    except ScopeUnmet as error:
+    except TopologyUnmet as error:
         return _nothing(gang, len(gang.fixed), str(error), {}, cause=Cause.TOPOLOGY_SCOPE_UNMET)
     kinds = NodeKinds(classes, engine, frozenset(one.node for one in gang.fixed))
     fitting = NodeFit(classes, engine, kinds, NodeSearch(engine, budget), budget)
-    spread = Distribution(scope, fitting, budget, scope.tree({}))
-    return _Placing(gang, fitting, scope, FewerRails(gang, fitting, spread, budget)).run()
+    spread = Distribution(topology, fitting, budget, topology.tree({}))
+    return _Placing(gang, fitting, topology, FewerRails(gang, fitting, spread, budget)).run()
 
 
 def _nothing(
-    gang: Gang,
+    gang: GangRequest,
     most: int,
     text: str,
     reasons: Mapping[str, Sequence[Reason]],
@@ -86,9 +86,9 @@ def _nothing(
 
 @dataclass(frozen=True, slots=True)
 class _Placing:
-    gang: Gang
+    gang: GangRequest
     fitting: NodeFit
-    scope: Scope
+    topology: GangTopology
     rails: FewerRails
 
     def run(self) -> GangAnswer:
@@ -100,14 +100,14 @@ class _Placing:
 
     def _answer(self, found: Found) -> GangPlaced:
         waiting = [iter(zip(one.members, one.resolved_groups, strict=True)) for one in self.fitting.classes]
-        engine, placed = self.fitting.engine, list[tuple[Member, PlacedMember]]()
+        engine, placed = self.fitting.engine, list[tuple[NewMember, PlacedMember]]()
         apart = spare = 0
-        for node, place in self.scope.paths.items():
+        for node, place in self.topology.paths.items():
             if node not in found.counts:
                 continue
             fit = self.fitting.placed(node, found.counts[node], found.rails)
             apart, spare = apart + fit.apart, spare + fit.spare
-            domains = dict(zip(self.scope.levels, place, strict=False))
+            domains = dict(zip(self.topology.levels, place, strict=False))
             for members, assignments in zip(waiting, fit.assignments, strict=True):
                 for assignment in assignments:
                     member, resolved = next(members)
@@ -120,11 +120,11 @@ class _Placing:
                     placed.append((member, one))
         ranked = ranks(placed, self.gang.fixed)
         done = {one.key for one in ranked}
-        used = found.counts.keys() | {one.node for one in self.gang.fixed if one.node in self.scope.paths}
+        used = found.counts.keys() | {one.node for one in self.gang.fixed if one.node in self.topology.paths}
         score = GangScore(
             placed=len(done) + len(self.gang.fixed),
             apart=apart,
-            domains=tuple(zip(self.scope.levels, self.scope.domains(used), strict=True)),
+            domains=tuple(zip(self.topology.levels, self.topology.domains(used), strict=True)),
             opened=found.opened,
             nodes=len(used),
             rails=len(self.rails.fixed() | self.rails.used(found)),
@@ -140,7 +140,7 @@ class _Placing:
 
     def _refused(self, most: int) -> GangUnplaced:
         """Fewer than the minimum fit, as far as is known."""
-        whole, named = len(self.gang.fixed) + len(self.gang.members), self.scope.required_name
+        whole, named = len(self.gang.fixed) + len(self.gang.members), self.topology.required_name
         where = f" in one {named}" if named else ""
         enough = f", at least {self.gang.minimum} are needed" if self.gang.minimum != whole else ""
         text = f"{most} of {whole} members fit{where}{enough}"

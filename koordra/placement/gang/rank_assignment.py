@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
 from koordra.api.opaque.gang_member import GangMember
-from koordra.placement.gang.types import Fixed, GangPlaced, Member, PlacedMember
+from koordra.placement.gang.types import Fixed, GangPlaced, NewMember, PlacedMember
 
 _GPU_PREFIX: Final = "gpu-"
 
@@ -22,7 +22,7 @@ class _RankedMember(NamedTuple):
     gpus: int
 
 
-def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
+def ranks(placed: Sequence[tuple[NewMember, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
     """Every member's rank: its index where all members have one of their own below their number, else free
     numbers along the fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the
     ranks of those that ended).

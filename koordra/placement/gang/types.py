@@ -18,7 +18,7 @@ from koordra.placement.request.claim_groups import ClaimGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class NewMember:
     """`key` is unique in the gang (usually the pod's `namespace/name`).
 
     `group`     the pods and those of their claims that are to be allocated now, as the engine is asked for
@@ -47,12 +47,12 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class GangRequest:
     """`minimum` counts fixed members too; the most that is wanted is all members. `required` names a level of
     the fabric (or one of its node labels): all members, the fixed ones too, are in one domain of it."""
 
     name: str
-    members: Sequence[Member]
+    members: Sequence[NewMember]
     minimum: int
     fixed: Sequence[Fixed] = ()
     required: str | None = None

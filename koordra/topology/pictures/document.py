@@ -22,10 +22,10 @@ from koordra.topology.fabrics import nvlink_domains, rails
 from koordra.topology.graph import build, nvlink_cliques
 from koordra.topology.machine import Device, Gpu, Machine, Nic, level_is_inferred
 from koordra.topology.pictures.text import level_text
-from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, mig_summary
 
 
-def document(machine: Machine, usage: Usage = NOBODY) -> dict[str, Any]:
+def document(machine: Machine, usage: MachineUsage = NOBODY) -> dict[str, Any]:
     """Every GPU and NIC with its place, and the level of every pair."""
     domains, rail_numbers, devices = nvlink_domains(machine), rails(machine), machine.devices()
 
@@ -64,7 +64,7 @@ def _cliques(machine: Machine) -> list[list[str]]:
     return [[by_bus_id[gpu] for gpu in sorted(clique)] for clique in nvlink_cliques(build(machine))]
 
 
-def _place(device: Device, usage: Usage) -> dict[str, Any]:
+def _place(device: Device, usage: MachineUsage) -> dict[str, Any]:
     location = device.location
     return {
         "name": device.name,

@@ -12,7 +12,7 @@ import json
 from koordra.topology.fabrics import inferred_parts
 from koordra.topology.graph import build
 from koordra.topology.machine import Device, Machine
-from koordra.topology.pictures.usage import NOBODY, Usage, description, labels
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, description, labels
 
 _SHAPES = {
     "gpu": 'shape=box style="filled,rounded" fillcolor="#eaf4dc"',
@@ -23,7 +23,7 @@ _SHAPES = {
 }
 
 
-def dot(machine: Machine, usage: Usage = NOBODY) -> str:
+def dot(machine: Machine, usage: MachineUsage = NOBODY) -> str:
     """A graph of the machine, as text that ends with a newline."""
     graph = build(machine)
     devices = {device.location.bus_id: device for device in machine.devices()}
@@ -58,7 +58,9 @@ def dot(machine: Machine, usage: Usage = NOBODY) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _attributes(node: str, kind: str, device: Device | None, short: dict[str, str], usage: Usage) -> str:
+def _attributes(
+    node: str, kind: str, device: Device | None, short: dict[str, str], usage: MachineUsage
+) -> str:
     style = _SHAPES.get(kind, "shape=box")
     if device is None:
         text = node if kind == "root" else f"{kind} {node}"

@@ -29,7 +29,7 @@ from koordra.topology.pictures.drawing.pen import (
     text_width,
 )
 from koordra.topology.pictures.drawing.plan import MARGIN, Panel, Plan, plan
-from koordra.topology.pictures.usage import NOBODY, Usage
+from koordra.topology.pictures.usage import NOBODY, MachineUsage
 from koordra.topology.product_names import nic_model
 
 _LEAST_WIDTH: Final = 1000.0
@@ -37,7 +37,7 @@ _PANELS: Final = {"socket": (124.0, 0.0, SOCKET), "numa": (160.0, 8.0, NUMA), "r
 """Of each kind of panel the top, how much less far down it reaches, and its colours."""
 
 
-def svg(machine: Machine, usage: Usage = NOBODY, *, title: str = "", subtitle: str = "") -> str:
+def svg(machine: Machine, usage: MachineUsage = NOBODY, *, title: str = "", subtitle: str = "") -> str:
     """The picture as text that ends with a newline. ``title`` names the machine, ``subtitle`` says what it
     is."""
     pen = DevicePen(machine, usage)

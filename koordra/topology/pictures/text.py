@@ -17,7 +17,7 @@ from koordra.topology.levels import Level
 from koordra.topology.location import BUS_ID, bus_order
 from koordra.topology.machine import Device, Gpu, Machine, level, level_is_inferred
 from koordra.topology.pictures.columns import aligned
-from koordra.topology.pictures.usage import NOBODY, Usage, description, labels
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, description, labels
 
 _LEGEND = """\
 X    = the device itself
@@ -37,7 +37,7 @@ def level_text(a: Device, b: Device) -> str:
     return f"NV{links}" if found is Level.NV else found.name
 
 
-def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
+def matrix(machine: Machine, usage: MachineUsage = NOBODY) -> str:
     """The matrix with its legend, as text that ends with a newline."""
     short = labels(machine)
     devices: list[Device] = [*machine.gpus, *machine.nics]
@@ -59,7 +59,7 @@ def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
     return f"{levels}\nLegend:\n\n{_indented(_LEGEND)}\n\nDevices:\n\n{_indented(listed)}\n{note}"
 
 
-def _device_lines(machine: Machine, usage: Usage) -> str:
+def _device_lines(machine: Machine, usage: MachineUsage) -> str:
     short, rail_numbers = labels(machine), rails(machine)
     rows = []
     for device in machine.devices():
@@ -76,7 +76,7 @@ def _indented(text: str) -> str:
     return textwrap.indent(text.rstrip("\n"), "  ")
 
 
-def text_tree(machine: Machine, usage: Usage = NOBODY) -> str:
+def text_tree(machine: Machine, usage: MachineUsage = NOBODY) -> str:
     """One line for each node of the machine's tree, ending with a newline. ``*`` marks what was inferred or
     laid over."""
     graph = tree(build(machine))
@@ -134,7 +134,7 @@ def _text(node: str, kind: str, cpus: str) -> str:
     return f"{'NUMA node' if kind == 'numa' else 'socket'} {number}" + (f" (CPUs {cpus})" if cpus else "")
 
 
-def _device_text(device: Device, short: dict[str, str], usage: Usage) -> str:
+def _device_text(device: Device, short: dict[str, str], usage: MachineUsage) -> str:
     what = ", ".join(filter(None, description(device)))
     state, inferred = usage.state(device), ", ".join(sorted(device.location.inferred))
     text = f"{short[device.name]} {device.name}  {what}"

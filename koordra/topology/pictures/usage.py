@@ -17,7 +17,7 @@ from koordra.topology.machine import Device, Gpu, Machine, Nic
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class MachineUsage:
     """``holders`` maps published device names to claims; ``offered`` are the published devices, None where
     only the machine itself can be asked (then what is certain counts as offered)."""
 
@@ -50,7 +50,7 @@ class Usage:
         return tuple(dict.fromkeys(found))
 
 
-NOBODY = Usage()
+NOBODY = MachineUsage()
 
 
 def holders_of_claims(claims: Iterable[Mapping[str, Any]], *, pool: str) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koordra.placement.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
+from koordra.placement.gang import (
+    Fixed,
+    GangAnswer,
+    GangPlaced,
+    GangRequest,
+    NewMember,
+    gang_members,
+    place_gang,
+)
 from tests.fakes.gang_engine import gang_engine, member
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 
@@ -31,7 +39,7 @@ def node_in(name: str, labels: Mapping[str, str], *, gpus: int = 8) -> list[Dict
     return found
 
 
-def workers(count: int, gpus: int, *, prefix: str = "w", scope: str = "Required") -> list[Member]:
+def workers(count: int, gpus: int, *, prefix: str = "w", scope: str = "Required") -> list[NewMember]:
     found = []
     for index in range(count):
         name = f"{prefix}{index}"
@@ -45,21 +53,21 @@ def workers(count: int, gpus: int, *, prefix: str = "w", scope: str = "Required"
     return found
 
 
-def launcher() -> Member:
+def launcher() -> NewMember:
     return member("default/launcher", [pod("launcher", requests={"cpu": "1"})])
 
 
-def placed(objects: Sequence[Dict], gang: Gang) -> GangPlaced:
+def placed(objects: Sequence[Dict], gang: GangRequest) -> GangPlaced:
     answer = answered(objects, gang)
     assert isinstance(answer, GangPlaced), answer
     return answer
 
 
-def answered(objects: Sequence[Dict], gang: Gang) -> GangAnswer:
+def answered(objects: Sequence[Dict], gang: GangRequest) -> GangAnswer:
     return place_gang(gang, gang_engine([*device_classes(), *objects]))
 
 
-def written(answer: GangPlaced, members: Sequence[Member], *, gang: str = "job") -> list[Dict]:
+def written(answer: GangPlaced, members: Sequence[NewMember], *, gang: str = "job") -> list[Dict]:
     """The members' claims as the controller writes them."""
     entries = gang_members(gang, answer)
     found = []

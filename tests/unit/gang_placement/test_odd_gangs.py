@@ -10,27 +10,27 @@ import pytest
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.device_edits import variables
-from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, node_fit
+from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, node_fit
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.index import NodeInfo
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
 
 
 def test_a_gang_of_which_all_are_placed_asks_for_nothing() -> None:
-    answer = answered(cluster(a=2), Gang("g", [], 1, fixed=(Fixed("f", "a-0", rank=0),)))
+    answer = answered(cluster(a=2), GangRequest("g", [], 1, fixed=(Fixed("f", "a-0", rank=0),)))
     assert isinstance(answer, GangPlaced)
     assert (answer.members, answer.size) == ((), 1)
 
 
 def test_a_gang_without_anybody_and_with_a_minimum_does_not_fit() -> None:
-    answer = answered(cluster(a=2), Gang("g", [], 2, fixed=(Fixed("f", "a-0", rank=0),)))
+    answer = answered(cluster(a=2), GangRequest("g", [], 2, fixed=(Fixed("f", "a-0", rank=0),)))
     assert isinstance(answer, GangUnsatisfiable)
     assert answer.most == 1
 
 
 def test_no_new_member_gets_the_rank_of_one_that_stays() -> None:
     stays = Fixed("f", "a-0", rank=1, index=0)
-    answer = placed(cluster(a=2, b=2), Gang("g", workers(3, 8)[1:], 3, fixed=(stays,)))
+    answer = placed(cluster(a=2, b=2), GangRequest("g", workers(3, 8)[1:], 3, fixed=(stays,)))
     assert sorted(one.rank for one in answer.members) == [0, 2]
 
 
@@ -49,7 +49,7 @@ def test_classes_that_ask_the_same_of_devices_are_one_question(monkeypatch: pyte
     for number, member in enumerate(members):
         spec: Any = member.group.pods[0]["spec"]
         spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": str(number % 4 + 1)}}}]
-    answer = placed(cluster(a=1), Gang("g", members, 8))
+    answer = placed(cluster(a=1), GangRequest("g", members, 8))
     devices = [
         result["device"]
         for one in answer.members
@@ -98,6 +98,6 @@ def test_pods_of_a_later_wave_take_the_ranks_of_those_that_ended() -> None:
     """An Indexed Job of 8 completions, 4 at a time: index 0 has ended, index 4 comes."""
     stay = tuple(Fixed(f"default/f{index}", "a-0", rank=index, index=index) for index in (1, 2, 3))
     member = replace(workers(5, 2)[4], index=4)
-    answer = placed(cluster(a=2), Gang("g", [member], 4, fixed=stay))
+    answer = placed(cluster(a=2), GangRequest("g", [member], 4, fixed=stay))
     assert [one.rank for one in answer.members] == [0]
     assert answer.size == 4

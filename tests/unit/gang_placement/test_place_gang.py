@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordra.allocator.reasons import Cause, Reason
-from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable, Member
+from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable, NewMember
 from koordra.placement.gang import node_search as searching
 from koordra.topology.pictures.job import jobs_of, svg, text_tree
 from tests.fakes.gang_engine import member
@@ -19,7 +19,7 @@ from tests.unit.gang_placement.clusters import (
     BLOCK,
     NVLINK,
     SPINE,
-    Gang,
+    GangRequest,
     answered,
     cluster,
     fixed,
@@ -41,7 +41,7 @@ def held(node: str, devices: Sequence[str]) -> dict[str, Any]:
 
 
 def test_a_gang_goes_into_the_smallest_number_of_blocks_and_ranks_follow_the_fabric() -> None:
-    answer = placed(cluster(a=2, b=4), Gang("job", workers(4, 8), 4))
+    answer = placed(cluster(a=2, b=4), GangRequest("job", workers(4, 8), 4))
     assert nodes_of(answer) == ["b-0", "b-1", "b-2", "b-3"]
     assert [one.rank for one in answer.members] == [0, 1, 2, 3]
     assert [one.key for one in answer.members] == [f"default/w{index}" for index in range(4)]
@@ -56,9 +56,9 @@ def test_members_of_two_nodes_are_on_the_same_rails() -> None:
         held("a-0", [f"{kind}-{at}" for kind in ("gpu", "nic") for at in (0, 1, 4, 5, 6, 7)]),
         held("a-1", [f"{kind}-{at}" for kind in ("gpu", "nic") for at in (6, 7)]),
     ]
-    answer = placed(objects, Gang("job", workers(2, 2), 2))
+    answer = placed(objects, GangRequest("job", workers(2, 2), 2))
     assert answer.score.nodes == 1  # both fit on a-1
-    apart, there = list[Member](), list[dict[str, Any]]()
+    apart, there = list[NewMember](), list[dict[str, Any]]()
     for at, one in enumerate(workers(2, 2)):
         # Another claim of the pod has its devices on a node, so that the pod has to be there.
         own = held(f"a-{at}", [])
@@ -67,14 +67,14 @@ def test_members_of_two_nodes_are_on_the_same_rails() -> None:
         own["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [named]}]}
         there.append(own)
         apart.append(replace(one, group=replace(one.group, allocated=(f"default/other-{at}",))))
-    answer = placed([*objects, *there], Gang("job", apart, 2))
+    answer = placed([*objects, *there], GangRequest("job", apart, 2))
     assert {one.key: one.node for one in answer.members} == {"default/w0": "a-0", "default/w1": "a-1"}
     assert {one.rails for one in answer.members} == {("2", "3")}
     assert answer.score.rails == 2
 
 
 def test_all_members_or_none_with_how_many_fit() -> None:
-    answer = answered(cluster(a=3, b=4), Gang("job", workers(8, 8), 8))
+    answer = answered(cluster(a=3, b=4), GangRequest("job", workers(8, 8), 8))
     assert isinstance(answer, GangUnsatisfiable)
     assert answer.most == 7
     assert answer.text == "7 of 8 members fit"
@@ -83,10 +83,10 @@ def test_all_members_or_none_with_how_many_fit() -> None:
 
 def test_a_required_block_is_one_block_and_the_reason_names_it() -> None:
     objects = cluster(a=3, b=4)
-    assert set(nodes_of(placed(objects, Gang("job", workers(4, 8), 4, required="block")))) == {
+    assert set(nodes_of(placed(objects, GangRequest("job", workers(4, 8), 4, required="block")))) == {
         f"b-{at}" for at in range(4)
     }
-    answer = answered(objects, Gang("job", workers(5, 8), 5, required=BLOCK))
+    answer = answered(objects, GangRequest("job", workers(5, 8), 5, required=BLOCK))
     assert isinstance(answer, GangUnsatisfiable)
     assert answer.most == 4
     assert answer.text == "4 of 5 members fit in one block"
@@ -95,67 +95,67 @@ def test_a_required_block_is_one_block_and_the_reason_names_it() -> None:
 
 def test_a_level_that_is_not_there_is_told() -> None:
     objects = cluster(a=1)
-    nowhere = answered(objects, Gang("job", workers(1, 8), 1, required="nvlink"))
+    nowhere = answered(objects, GangRequest("job", workers(1, 8), 1, required="nvlink"))
     assert isinstance(nowhere, GangUnsatisfiable)
     assert "no node says which nvlink it is in" in nowhere.text
-    unknown = answered(objects, Gang("job", workers(1, 8), 1, required="rack"))
+    unknown = answered(objects, GangRequest("job", workers(1, 8), 1, required="rack"))
     assert isinstance(unknown, GangUnsatisfiable)
     assert "rack is no level of the fabric; levels are zone, core, spine, block, nvlink, node" in unknown.text
 
 
 def test_required_node_is_one_node() -> None:
-    answer = placed(cluster(a=2), Gang("job", workers(4, 2), 4, required="node"))
+    answer = placed(cluster(a=2), GangRequest("job", workers(4, 2), 4, required="node"))
     assert set(nodes_of(answer)) == {"a-0"}
     assert isinstance(
-        answered(cluster(a=2), Gang("job", workers(5, 2), 5, required="node")), GangUnsatisfiable
+        answered(cluster(a=2), GangRequest("job", workers(5, 2), 5, required="node")), GangUnsatisfiable
     )
 
 
 def test_an_elastic_gang_takes_what_there_is_and_grows_beside_its_members() -> None:
     members = workers(4, 8)
     objects = cluster(a=2)
-    first = placed(objects, Gang("job", members, 2))
+    first = placed(objects, GangRequest("job", members, 2))
     assert first.left == ("default/w2", "default/w3")
     assert first.size == 2
     claims = written(first, members)
     more = [*objects, *node_in("a-2", {BLOCK: "a"}), *node_in("b-0", {BLOCK: "b"}), *claims]
-    grown = placed(more, Gang("job", members[2:], 3, fixed=fixed(first, claims)))
+    grown = placed(more, GangRequest("job", members[2:], 3, fixed=fixed(first, claims)))
     assert nodes_of(grown) == ["a-2", "b-0"]
     assert [one.rank for one in grown.members] == [2, 3]
     assert grown.size == 4
-    only = placed(more, Gang("job", members[2:], 3, fixed=fixed(first, claims), required="block"))
+    only = placed(more, GangRequest("job", members[2:], 3, fixed=fixed(first, claims), required="block"))
     assert nodes_of(only) == ["a-2"]
 
 
 def test_one_member_is_planned_again_beside_the_others_and_keeps_off_a_node() -> None:
     members = workers(3, 8)
     objects = cluster(a=4, b=4)
-    first = placed(objects, Gang("job", members, 3))
+    first = placed(objects, GangRequest("job", members, 3))
     claims = written(first, members)
     stay = [one for one in fixed(first, claims) if one.key != "default/w1"]
     lost = next(one for one in first.members if one.key == "default/w1")
     why = Reason(lost.node, None, None, Cause.NODE_UNSUITABLE.value, "refused by the scheduler")
     again = replace(members[1], excluded={lost.node: why})
     kept = [entry for entry in claims if entry["metadata"]["name"] != "w1"]
-    answer = placed([*objects, *kept], Gang("job", [again], 3, fixed=tuple(stay), required="block"))
+    answer = placed([*objects, *kept], GangRequest("job", [again], 3, fixed=tuple(stay), required="block"))
     assert nodes_of(answer) == ["a-3"]
     assert [one.rank for one in answer.members] == [1]
 
 
 def test_members_that_stay_in_two_blocks_cannot_be_in_one() -> None:
     members = workers(3, 8)
-    first = placed(cluster(a=1, b=1), Gang("job", members[:2], 2))
+    first = placed(cluster(a=1, b=1), GangRequest("job", members[:2], 2))
     claims = written(first, members)
     answer = answered(
         [*cluster(a=2, b=2), *claims],
-        Gang("job", members[2:], 3, fixed=fixed(first, claims), required="block"),
+        GangRequest("job", members[2:], 3, fixed=fixed(first, claims), required="block"),
     )
     assert isinstance(answer, GangUnsatisfiable)
     assert "members that stay are in several domains of level block: a and b" in answer.text
 
 
 def test_a_launcher_is_rank_0_and_stands_with_its_workers() -> None:
-    answer = placed(cluster(a=2, b=2), Gang("job", [*workers(2, 8), launcher()], 3))
+    answer = placed(cluster(a=2, b=2), GangRequest("job", [*workers(2, 8), launcher()], 3))
     assert answer.members[0].key == "default/launcher"
     assert len({one.domains["block"] for one in answer.members}) == 1
     assert answer.score.nodes == 2
@@ -171,8 +171,14 @@ def test_nvlink_domains_are_kept_whole() -> None:
         for entry in node_in(f"{rack}-{at}", {SPINE: "s", NVLINK: rack}, gpus=4)
     ]
     used = [held("r1-0", [f"gpu-{at}" for at in range(4)])]
-    assert set(nodes_of(placed([*racks, *used], Gang("job", workers(2, 4), 2)))) <= {"r1-1", "r1-2", "r1-3"}
-    assert {node[:2] for node in nodes_of(placed([*racks, *used], Gang("job", workers(4, 4), 4)))} == {"r0"}
+    assert set(nodes_of(placed([*racks, *used], GangRequest("job", workers(2, 4), 2)))) <= {
+        "r1-1",
+        "r1-2",
+        "r1-3",
+    }
+    assert {node[:2] for node in nodes_of(placed([*racks, *used], GangRequest("job", workers(4, 4), 4)))} == {
+        "r0"
+    }
 
 
 def test_preferred_scopes_climb_only_as_far_as_needed() -> None:
@@ -180,7 +186,7 @@ def test_preferred_scopes_climb_only_as_far_as_needed() -> None:
         *cluster(a=1),
         held("a-0", [f"nic-{at}" for at in range(4)] + [f"gpu-{at}" for at in range(4, 8)]),
     ]
-    answer = placed(objects, Gang("job", workers(2, 2, scope="Preferred"), 2))
+    answer = placed(objects, GangRequest("job", workers(2, 2, scope="Preferred"), 2))
     assert answer.score.apart > 0
     assert {level for one in answer.members for level in one.levels.values()} == {"SYS"}
 
@@ -188,17 +194,17 @@ def test_preferred_scopes_climb_only_as_far_as_needed() -> None:
 def test_the_order_of_objects_and_members_does_not_matter() -> None:
     objects = [*cluster(a=3, b=3), held("a-1", ["gpu-0"])]
     members = [*workers(5, 4), launcher()]
-    first = placed(objects, Gang("job", members, 6))
+    first = placed(objects, GangRequest("job", members, 6))
     for seed in range(5):
         draw = random.Random(seed)
         draw.shuffle(objects)
         draw.shuffle(members)
-        assert placed(objects, Gang("job", members, 6)) == first
+        assert placed(objects, GangRequest("job", members, 6)) == first
 
 
 def test_what_ran_out_of_budget_is_undecided_and_never_unsatisfiable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "BUDGET", 1)
-    answer = answered(cluster(a=1), Gang("job", workers(5, 2), 5))
+    answer = answered(cluster(a=1), GangRequest("job", workers(5, 2), 5))
     assert isinstance(answer, GangUndecided | GangUnsatisfiable)
     if isinstance(answer, GangUnsatisfiable):
         pytest.skip("counting proved it without a search")
@@ -209,14 +215,14 @@ def test_a_claim_that_is_wrong_is_everybodys_reason() -> None:
     members = workers(2, 8)
     wrong = claim("w0", {"name": "gpu", "exactly": {"deviceClassName": "nothing", "count": 8}})
     members[0] = member("default/w0", members[0].group.pods, [wrong], index=0)
-    answer = answered(cluster(a=2), Gang("job", members, 2))
+    answer = answered(cluster(a=2), GangRequest("job", members, 2))
     assert isinstance(answer, GangUnsatisfiable)
     assert "nothing" in answer.text
 
 
 def test_the_picture_of_a_job(golden: Callable[[str, str], None]) -> None:
     members = workers(4, 4)
-    answer = placed(cluster(a=1, b=1), Gang("job", members, 4))
+    answer = placed(cluster(a=1, b=1), GangRequest("job", members, 4))
     jobs = jobs_of(written(answer, members, gang="llama"))
     golden("gang_placement/job.txt", "".join(map(text_tree, jobs)))
     golden("gang_placement/job.svg", svg(jobs))

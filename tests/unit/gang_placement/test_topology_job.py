@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from koordra.cli.topology import topology as command
 from koordra.errors import InvalidInput
-from tests.unit.gang_placement.clusters import Gang, cluster, placed, workers, written
+from tests.unit.gang_placement.clusters import GangRequest, cluster, placed, workers, written
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     members = workers(2, 8)
-    answer = placed(cluster(a=1, b=1), Gang("job", members, 2))
+    answer = placed(cluster(a=1, b=1), GangRequest("job", members, 2))
     found = tmp_path / "claims.json"
     items = written(answer, members, gang="llama")
     found.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))

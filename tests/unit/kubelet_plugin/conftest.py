@@ -15,7 +15,7 @@ from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state.claim_ref import ClaimRef
@@ -30,7 +30,7 @@ from tests.fakes.node_claims import ANY_ISOLATION, NODE, FakeClaims
 class PluginNode:
     """One node over several lives of the plugin. `inventory` may be replaced; `claims` is the API server."""
 
-    def __init__(self, folder: Path, inventory: Inventory) -> None:
+    def __init__(self, folder: Path, inventory: NodeInventory) -> None:
         self.paths = NodePaths(root=Path("/"), state=folder / "state", cdi=folder / "cdi")
         self.inventory = inventory
         self.claims = FakeClaims()
@@ -115,10 +115,10 @@ def discovery(machine_root: Path) -> Discovery:
 
 
 @pytest.fixture(scope="session")
-def inventory(discovery: Discovery) -> Inventory:
+def inventory(discovery: Discovery) -> NodeInventory:
     return inventory_of(discovery, offering=Offering(isolation=ANY_ISOLATION))
 
 
 @pytest.fixture
-def node(tmp_path: Path, inventory: Inventory) -> PluginNode:
+def node(tmp_path: Path, inventory: NodeInventory) -> PluginNode:
     return PluginNode(tmp_path, inventory)

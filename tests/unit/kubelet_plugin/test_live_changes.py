@@ -18,7 +18,7 @@ from koordra.api.objects import Object
 from koordra.kubelet_plugin.discovery.events import Event, XidReported
 from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
-from koordra.kubelet_plugin.publish.inventory import InventorySource
+from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import FailingDisk

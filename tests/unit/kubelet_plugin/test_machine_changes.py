@@ -9,12 +9,12 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
 
-def with_other_card(inventory: Inventory, name: str) -> Inventory:
+def with_other_card(inventory: NodeInventory, name: str) -> NodeInventory:
     """The same machine with another card in the slot of `name`."""
     gpus = tuple(
         replace(card, uuid="GPU-00000000-0000-0000-0000-000000000000") if card.name == name else card
@@ -23,13 +23,13 @@ def with_other_card(inventory: Inventory, name: str) -> Inventory:
     return replace(inventory, machine=replace(inventory.machine, gpus=gpus))
 
 
-def without_card(inventory: Inventory, name: str) -> Inventory:
+def without_card(inventory: NodeInventory, name: str) -> NodeInventory:
     gpus = tuple(card for card in inventory.machine.gpus if card.name != name)
     published = {key: device for key, device in inventory.published.items() if key != name}
     return replace(inventory, machine=replace(inventory.machine, gpus=gpus), published=published)
 
 
-def rebooted(inventory: Inventory) -> Inventory:
+def rebooted(inventory: NodeInventory) -> NodeInventory:
     return replace(inventory, machine=replace(inventory.machine, boot_id="another-boot"))
 
 

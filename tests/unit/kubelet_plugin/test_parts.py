@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.node_state import prepared_claim
 from koordra.topology.location import DeviceNode
@@ -61,7 +61,7 @@ def part(request: str, device: str, **more: Any) -> dict[str, Any]:
     return result(request, device, share=None, **more)
 
 
-def changed(found: Discovery, card: str, change: Callable[[Gpu], Gpu], *problems: Problem) -> Inventory:
+def changed(found: Discovery, card: str, change: Callable[[Gpu], Gpu], *problems: Problem) -> NodeInventory:
     gpus = tuple(change(each) if each.name == card else each for each in found.machine.gpus)
     after = Discovery(machine=replace(found.machine, gpus=gpus), problems=problems)
     return inventory_of(after, offering=EVERYTHING)

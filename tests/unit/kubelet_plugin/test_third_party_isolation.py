@@ -12,7 +12,7 @@ from koordra.api.opaque.isolation import IsolationPolicy, node_policy
 from koordra.api.opaque.parameters import GpuConfig, decode, isolations
 from koordra.errors import InvalidInput, InvalidParameters
 from koordra.kubelet_plugin.isolation import backends
-from koordra.kubelet_plugin.publish.inventory import inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.placement import plan
 from tests.fakes.node_claims import GPU_0, claim, gpu, parameters, uid

@@ -15,7 +15,7 @@ from koordra.controller.legacy.admission import Admission
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import Usage
+from koordra.controller.legacy.usage import QuotaUsage
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import ApiUnreachable, Conflict, NotFound
 
@@ -64,7 +64,7 @@ class Cluster:
         self.away = False
         self.quotas: list[Object] = []
         self.settings = in_a_cluster(settings or Settings())
-        self.usage = Usage(self.settings, clock=lambda: self.now)
+        self.usage = QuotaUsage(self.settings, clock=lambda: self.now)
         self.templates = Templates(self, known=self.known_template, now=lambda: self.now, grace=grace)
         self.counted: list[tuple[str, str]] = []
         self.admission = Admission(

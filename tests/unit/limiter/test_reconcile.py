@@ -61,7 +61,7 @@ class Node:
     reconciler: Reconciler
 
     @property
-    def share(self) -> limiter_usage.DeviceUse:
+    def share(self) -> limiter_usage.CardUse:
         return limiter_usage.read(self.claims / UID).devices[0]
 
 

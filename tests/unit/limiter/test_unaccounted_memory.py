@@ -16,7 +16,7 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
     reading,
     settled,
 )
-from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse, DeviceUse, ProcessUse
+from koordra.kubelet_plugin.isolation.limiter.usage import CardUse, ClaimUse, ProcessUse
 
 GPU = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 MIB = 1 << 20
@@ -38,7 +38,7 @@ def slot(number: int, *, pid: int, held: int, context: int = 0, host_pid: int | 
 
 
 def claim(*slots: ProcessUse, unseen: int = 0, context_bytes: int = 0) -> ClaimUse:
-    device = DeviceUse(
+    device = CardUse(
         uuid=GPU,
         limit=1 << 40,
         used=sum(each.held[0] for each in slots) + unseen,

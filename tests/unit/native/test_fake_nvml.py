@@ -57,10 +57,10 @@ def with_links(machine: Machine) -> Machine:
     """The machine with peer access between the first two cards, and a fabric."""
     from dataclasses import replace
 
-    from koordra.topology.partitions import Fabric
+    from koordra.topology.partitions import FabricInfo
 
     first, second, third = machine.gpus
-    fabric = Fabric("2b0c2cb5-0d8a-4d55-a3f0-3f8a4a0f3d11", 7)
+    fabric = FabricInfo("2b0c2cb5-0d8a-4d55-a3f0-3f8a4a0f3d11", 7)
     return replace(
         machine,
         gpus=(

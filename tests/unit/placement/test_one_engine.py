@@ -12,7 +12,7 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.reconcile.dry_run import dry_run_claims
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
-from koordra.placement.gang import Gang, GangPlaced, place_gang
+from koordra.placement.gang import GangPlaced, GangRequest, place_gang
 from tests.fakes.cluster import Cluster
 from tests.fakes.gang_engine import gang_engine, member
 from tests.fakes.joint_cluster import JointCluster
@@ -82,7 +82,7 @@ def test_gangs_placed_as_a_whole_ask_the_engine_and_keep_its_answers(monkeypatch
     for job in ("a", "b"):
         pairs = [mixed.claim(f"{job}{number}", memory="10Gi") for number in range(2)]
         members = [member(f"d/{job}{at}", [pod], [claim]) for at, (claim, pod) in enumerate(pairs)]
-        assert isinstance(place_gang(Gang(job, members, 2), engine), GangPlaced)
+        assert isinstance(place_gang(GangRequest(job, members, 2), engine), GangPlaced)
         asked.append(len(searched))
     assert 0 < asked[0] == asked[1]
 

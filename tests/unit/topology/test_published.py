@@ -15,7 +15,7 @@ from koordra.topology.partitions import PublishedFabrics
 from koordra.topology.pictures.document import document
 from koordra.topology.pictures.svg import svg
 from koordra.topology.pictures.text import matrix
-from koordra.topology.pictures.usage import Usage, holders_of_claims
+from koordra.topology.pictures.usage import MachineUsage, holders_of_claims
 from koordra.topology.published import machine_of_slices
 from tests.machines import catalogue
 
@@ -103,7 +103,7 @@ def test_who_holds_what() -> None:
     held = holders_of_claims(claims, pool="node-a")
     assert held == {"gpu-0000-07-00-0": ("team/a", "team/b"), "nic-0000-0c-00-0": ("team/b",)}
     machine = catalogue.machine("dgx-a100")
-    usage = Usage(holders=held)
+    usage = MachineUsage(holders=held)
     assert "held by team/a, team/b" in matrix(machine, usage)
     listed = {device["name"]: device["holders"] for device in document(machine, usage)["devices"]}
     assert listed["gpu-0000-07-00-0"] == ["team/a", "team/b"]
@@ -114,7 +114,9 @@ def test_who_holds_what() -> None:
 def test_a_partitioned_card_is_held_through_its_instances() -> None:
     machine = catalogue.machine("mig-a100")
     card = machine.gpus[0]
-    usage = Usage(holders={f"{card.name}-mig-1g5gb-3": ("team/a",), f"{card.name}-mig-1g5gb-0": ("team/b",)})
+    usage = MachineUsage(
+        holders={f"{card.name}-mig-1g5gb-3": ("team/a",), f"{card.name}-mig-1g5gb-0": ("team/b",)}
+    )
     assert usage.holders_of(card) == ("team/b", "team/a")
     assert usage.is_offered(card)
     assert usage.holders_of(machine.gpus[2]) == ()
@@ -129,8 +131,8 @@ def test_a_partitioned_card_is_seen_through_its_instances() -> None:
     assert cut == {
         gpu.name: [instance.start for instance in gpu.mig_instances] for gpu in there.gpus if gpu.mig_enabled
     }
-    assert "MIG: 7 x 1g.5gb" in matrix(seen, Usage(offered=offered))
-    assert "not offered" not in matrix(seen, Usage(offered=offered))
+    assert "MIG: 7 x 1g.5gb" in matrix(seen, MachineUsage(offered=offered))
+    assert "not offered" not in matrix(seen, MachineUsage(offered=offered))
     assert pcie_level(seen.gpus[0], seen.nics[0]) is pcie_level(there.gpus[0], there.nics[0])
 
 
@@ -148,7 +150,7 @@ def test_rails_and_nvlink_domains_are_those_that_the_node_tells() -> None:
     dead = tuple(replace(gpu, memory_bytes=None) if n < 2 else gpu for n, gpu in enumerate(there.gpus))
     on_node = {one["name"]: one for one in document(replace(there, gpus=dead))["devices"]}
     seen, offered = machine_of_slices(slices(replace(there, gpus=dead)))
-    from_here = document(seen, Usage(offered=offered))["devices"]
+    from_here = document(seen, MachineUsage(offered=offered))["devices"]
     assert [one["rail"] for one in from_here if one["type"] == "nic"] == list(range(16))
     assert {one["name"] for one in from_here} < set(on_node)
     for one in from_here:
@@ -173,4 +175,4 @@ def test_a_partitioned_card_shows_why_it_is_out_of_work() -> None:
     sick = replace(there, gpus=tuple(replace(gpu, faults=("Xid48",)) for gpu in there.gpus))
     seen, offered = machine_of_slices(slices(sick, mig=True))
     assert {gpu.faults for gpu in seen.gpus} == {("Xid48",)}
-    assert matrix(seen, Usage(offered=offered)).count("unhealthy: Xid48") == len(seen.gpus)
+    assert matrix(seen, MachineUsage(offered=offered)).count("unhealthy: Xid48") == len(seen.gpus)

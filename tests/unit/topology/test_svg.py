@@ -14,7 +14,7 @@ from koordra.topology.pictures.drawing.nvlinks import nvlink_height
 from koordra.topology.pictures.drawing.pen import Pen, fitting, number, text_width
 from koordra.topology.pictures.drawing.plan import GPU_SIZE, NIC_SIZE, plan
 from koordra.topology.pictures.svg import svg
-from koordra.topology.pictures.usage import Usage
+from koordra.topology.pictures.usage import MachineUsage
 from tests.machines import catalogue
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -77,7 +77,7 @@ def test_tiles_lie_side_by_side(name: str) -> None:
 def test_holders_and_states_fit_into_their_ribbons() -> None:
     machine = catalogue.machine("hgx-h100")
     holders = {device.name: (f"a-very-long-namespace-name/claim-{'x' * 60}",) for device in machine.devices()}
-    root = ET.fromstring(svg(machine, Usage(holders=holders), title="held"))
+    root = ET.fromstring(svg(machine, MachineUsage(holders=holders), title="held"))
     ribbons = [box(element) for element in root.iter(f"{SVG}rect") if element.get("fill") == "#e39a2d"]
     assert len(ribbons) == 24 + 1
     cut = [element for element in root.iter(f"{SVG}text") if (element.text or "").endswith("…")]
@@ -91,7 +91,9 @@ def test_holders_and_states_fit_into_their_ribbons() -> None:
 
 def test_text_from_outside_cannot_break_the_document() -> None:
     machine = catalogue.machine("t4x4-1nic")
-    root = ET.fromstring(svg(machine, Usage(holders={machine.gpus[0].name: ('a/<b>&"c',)}), title="<&>"))
+    root = ET.fromstring(
+        svg(machine, MachineUsage(holders={machine.gpus[0].name: ('a/<b>&"c',)}), title="<&>")
+    )
     texts = [element.text for element in root.iter(f"{SVG}text")]
     assert "<&>" in texts
 

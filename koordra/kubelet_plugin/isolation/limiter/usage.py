@@ -79,7 +79,7 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceUse:
+class CardUse:
     """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept
     for a context."""
 
@@ -99,7 +99,7 @@ class ClaimUse:
     that could not take a slot is there now, or was a moment ago."""
 
     claim: str
-    devices: tuple[DeviceUse, ...]
+    devices: tuple[CardUse, ...]
     processes: tuple[ProcessUse, ...]
     started: int
     turned_away: int
@@ -205,9 +205,9 @@ def _require_region(folder: Path, policy: bytes, usage: _Usage) -> None:
             raise NodeError(f"{folder / name}: not a region of version {VERSION}")
 
 
-def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> DeviceUse:
+def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> CardUse:
     raw, limit, unseen, context_bytes, _, _ = DEVICE.unpack_from(policy, device_at(index))
-    return DeviceUse(
+    return CardUse(
         uuid=uuid_text(raw),
         limit=None if limit == UNLIMITED else limit,
         used=sum(process.held[index] for process in processes) + unseen,

@@ -1,3 +1,3 @@
-"""A gang over the network: the tree of domains, the scope it has to stay in, how its members are packed and
+"""A gang over the network: the tree of domains, the level it has to stay in, how its members are packed and
 spread over it, and how few rails they touch.
 """

@@ -17,8 +17,15 @@ from typing import Any, Final
 
 from koordra.placement.gang.member_assignment import Rails
 from koordra.placement.gang.node_fit import NodeFit
-from koordra.placement.gang.topology.domains import Domain, Scope
-from koordra.placement.gang.topology.packing import OPERATIONS, Count, NodeCounts, Packed, Packing, TooMuch
+from koordra.placement.gang.topology.domains import Domain, GangTopology
+from koordra.placement.gang.topology.packing import (
+    OPERATIONS,
+    Count,
+    GangPacking,
+    NodeCounts,
+    Packed,
+    TooMuch,
+)
 
 _MOST_STATES: Final = 400_000
 
@@ -43,7 +50,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    scope: Scope
+    topology: GangTopology
     fitting: NodeFit
     budget: int
     root: Domain
@@ -68,9 +75,11 @@ class Distribution:
         kinds: Mapping[str, Hashable],
         takes: Mapping[Any, NodeCounts],
     ) -> Packed | None:
-        scope, operations = self.scope, OPERATIONS * self.budget
-        domains = scope.domains(scope.paths)
-        return Packing(root, kinds, takes, want, domains, scope.opened, scope.required, operations).best()
+        topology, operations = self.topology, OPERATIONS * self.budget
+        domains = topology.domains(topology.paths)
+        return GangPacking(
+            root, kinds, takes, want, domains, topology.opened, topology.required, operations
+        ).best()
 
     def _class_by_class(self, want: Count, takes: Mapping[Any, NodeCounts], rails: Rails | None) -> Found:
         """The largest first; each beside what was placed before, as many as can be."""
@@ -85,7 +94,7 @@ class Distribution:
                 kinds[node] = key = (kind, base)
                 if key not in own:
                     own[key] = _beside(takes[kind], base, at, fixed=kind.fixed or any(base))
-            root = self.scope.tree({node: sum(count) for node, count in placed.items()})
+            root = self.topology.tree({node: sum(count) for node, count in placed.items()})
             best = self._best((want[at],), root, kinds, own)
             for node, (number,) in best.counts.items() if best is not None else ():
                 base = placed.get(node, nobody)

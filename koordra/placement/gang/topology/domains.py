@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.placement.gang.equivalence import natural
-from koordra.placement.gang.types import Gang
+from koordra.placement.gang.types import GangRequest
 from koordra.placement.index import ClusterIndex
 from koordra.topology.network_topology import LEVELS, NODE, NVLINK, domains_of, position, trimmed
 
@@ -32,7 +32,7 @@ _OPENED: Final = frozenset({"block", NVLINK})
 Path = tuple[str, ...]
 
 
-class ScopeUnmet(Exception):
+class TopologyUnmet(Exception):
     """What the gang requires of the fabric cannot be; the text says why."""
 
 
@@ -69,11 +69,11 @@ def tree_of(paths: Mapping[str, Path], *, fixed: Mapping[str, int], touched: Col
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class GangTopology:
     """`levels` are those that are left, `paths` every node's domain at each, in order of the fabric.
     `required` is the number of a level, and `required_name` its name."""
 
-    gang: Gang
+    gang: GangRequest
     index: ClusterIndex
     levels: tuple[str, ...]
     paths: Mapping[str, Path]
@@ -81,8 +81,8 @@ class Scope:
     required_name: str = ""
 
     @classmethod
-    def of(cls, gang: Gang, index: ClusterIndex) -> Scope:
-        """Raises ScopeUnmet."""
+    def of(cls, gang: GangRequest, index: ClusterIndex) -> GangTopology:
+        """Raises TopologyUnmet."""
         whole = {name: domains_of(info.labels) for name, info in index.nodes.items()}
         kept = trimmed(whole)
         levels = tuple(_NAMES[at] for at in kept)
@@ -115,26 +115,26 @@ class Scope:
         return frozenset(at for at, name in enumerate(self.levels) if name in _OPENED)
 
 
-def _refuse_separated(gang: Gang, paths: Mapping[str, Path], required: int) -> None:
+def _refuse_separated(gang: GangRequest, paths: Mapping[str, Path], required: int) -> None:
     """Fixed members may break already what is required."""
     held = set()
     for one in gang.fixed:
         if one.node not in paths:
-            raise ScopeUnmet(f"member {one.key} is on node {one.node}, which is not there")
+            raise TopologyUnmet(f"member {one.key} is on node {one.node}, which is not there")
         held.add(paths[one.node][: required + 1])
     if len(held) > 1:
         where = " and ".join(path[-1] or "an unnamed one" for path in sorted(held)[:3])
-        raise ScopeUnmet(f"members that stay are in several domains of level {gang.required}: {where}")
+        raise TopologyUnmet(f"members that stay are in several domains of level {gang.required}: {where}")
 
 
 def _required(level: str, kept: tuple[int, ...]) -> int:
     """The number of the level among those that are kept."""
     at = position(level)
     if at is None:
-        raise ScopeUnmet(f"{level} is no level of the fabric; levels are {', '.join((*_NAMES, NODE))}")
+        raise TopologyUnmet(f"{level} is no level of the fabric; levels are {', '.join((*_NAMES, NODE))}")
     if at == len(_NAMES):
         return len(kept)
     if at not in kept:
         known = ", ".join(LEVELS[_NAMES[at]])
-        raise ScopeUnmet(f"no node says which {_NAMES[at]} it is in (labels {known})")
+        raise TopologyUnmet(f"no node says which {_NAMES[at]} it is in (labels {known})")
     return kept.index(at)

@@ -103,7 +103,7 @@ class Packed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Packing:
+class GangPacking:
     """One run over one tree. `kinds`: kind of every node; `takes`: what a kind takes; `want`: members of each
     class; `domains`: how many there are of each level; `opened`: levels whose untouched domains count."""
 

@@ -29,9 +29,9 @@ from koordra.placement.gang.equivalence import NodeKind, natural
 from koordra.placement.gang.member_assignment import Rails, rail_of
 from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.topology.distribution import Distribution, Found
-from koordra.placement.gang.topology.domains import Scope
+from koordra.placement.gang.topology.domains import GangTopology
 from koordra.placement.gang.topology.packing import Count, NodeCounts
-from koordra.placement.gang.types import Gang
+from koordra.placement.gang.types import GangRequest
 from koordra.placement.index import NodeInfo
 
 _RAIL_QUESTIONS: Final = 150
@@ -43,7 +43,7 @@ Takes = Mapping[NodeKind, NodeCounts]
 
 @dataclass(slots=True)
 class FewerRails:
-    gang: Gang
+    gang: GangRequest
     fitting: NodeFit
     spread: Distribution
     budget: int
@@ -65,7 +65,7 @@ class FewerRails:
         def is_enough() -> bool:
             return self.fitting.asked - started > _RAIL_QUESTIONS * self.budget
 
-        bound = RailBound(self.fitting, self.spread.scope, found)
+        bound = RailBound(self.fitting, self.spread.topology, found)
         # Members of each class that some node has to take, if as few nodes as now are used.
         placed = [sum(numbers) for numbers in zip(*found.counts.values(), strict=True)]
         admitted = _Admitted(
@@ -222,15 +222,15 @@ class RailBound:
     """
 
     fitting: NodeFit
-    scope: Scope
+    topology: GangTopology
     found: Found
     _domains: list[tuple[int, NDArray[np.int64]]] = field(default_factory=list)
     """Per level, and for the nodes themselves: how many may be used, and where each node is."""
 
     def __post_init__(self) -> None:
-        nodes, paths = list(self.fitting.kinds.of), self.scope.paths
+        nodes, paths = list(self.fitting.kinds.of), self.topology.paths
         used = self.found.counts.keys() | (self.fitting.kinds.fixed & set(nodes))
-        for depth, allowed in enumerate(self.scope.domains(used), start=1):
+        for depth, allowed in enumerate(self.topology.domains(used), start=1):
             numbers: dict[tuple[str, ...], int] = {}
             where = [numbers.setdefault(paths[name][:depth], len(numbers)) for name in nodes]
             self._domains.append((allowed, np.array(where, dtype=np.int64)))

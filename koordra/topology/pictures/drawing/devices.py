@@ -23,7 +23,7 @@ from koordra.topology.pictures.drawing.pen import (
     Pen,
 )
 from koordra.topology.pictures.drawing.plan import BAR, GPU_SIZE, NIC_ROW, NIC_SIZE, Bar, Plan, Tile
-from koordra.topology.pictures.usage import Usage, labels, mig_summary, port_text
+from koordra.topology.pictures.usage import MachineUsage, labels, mig_summary, port_text
 
 _RIBBON: Final = 19.0
 _MIG_COLOURS: Final = ("#8fbf4f", "#5f8d1f", "#b8d98a", "#79a83a")
@@ -32,7 +32,7 @@ _MIG_COLOURS: Final = ("#8fbf4f", "#5f8d1f", "#b8d98a", "#79a83a")
 class DevicePen(Pen):
     """Draws one machine and its devices; holds what every tile needs."""
 
-    def __init__(self, machine: Machine, usage: Usage) -> None:
+    def __init__(self, machine: Machine, usage: MachineUsage) -> None:
         super().__init__()
         self.machine, self.usage, self.rails, self.short = machine, usage, rails(machine), labels(machine)
         self._vfs: defaultdict[str | None, list[Nic]] = defaultdict(list)

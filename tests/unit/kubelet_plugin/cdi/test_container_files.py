@@ -16,7 +16,7 @@ from koordra.cli.debug import command
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.cdi.container_files import cpu_mask, topology_file
 from koordra.kubelet_plugin.claims.claim_record import CLAIM_RECORD, ClaimRecord
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.status.dump import SCHEMA, dump
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
@@ -45,7 +45,9 @@ def test_cpu_masks_are_the_kernels(cpus: str, mask: str) -> None:
     assert cpu_mask(cpus) == mask
 
 
-def test_the_nccl_file_holds_the_claims_devices_where_they_are(inventory: Inventory, tmp_path: Path) -> None:
+def test_the_nccl_file_holds_the_claims_devices_where_they_are(
+    inventory: NodeInventory, tmp_path: Path
+) -> None:
     machine = inventory.machine
     devices = [machine.device(name) for name in (NIC_0, GPU_0, GPU_2)]
     text = topology_file([device for device in devices if device], machine)
@@ -66,7 +68,7 @@ def test_the_nccl_file_holds_the_claims_devices_where_they_are(inventory: Invent
         assert places[device.location.bus_id].numa == device.location.numa
 
 
-def test_there_is_no_nccl_file_where_there_is_nothing_to_say(inventory: Inventory) -> None:
+def test_there_is_no_nccl_file_where_there_is_nothing_to_say(inventory: NodeInventory) -> None:
     machine = inventory.machine
     one, two, near = (machine.device(name) for name in (GPU_0, GPU_1, NIC_0))
     assert one

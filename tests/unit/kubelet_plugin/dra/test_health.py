@@ -33,7 +33,7 @@ from koordra.kubelet_plugin.dra.health import (
     device_health,
 )
 from koordra.kubelet_plugin.dra.sockets import SocketServer
-from koordra.kubelet_plugin.publish.inventory import inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import GPU_0, NIC_0
 from tests.patience import PATIENCE

@@ -18,7 +18,7 @@ from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
 from koordra.node_state import claim_network
@@ -44,7 +44,7 @@ def vf_machine(tmp_path_factory: pytest.TempPathFactory) -> Discovery:
     return discover(folder)
 
 
-def linked(machine: Machine, layer: str) -> Inventory:
+def linked(machine: Machine, layer: str) -> NodeInventory:
     """The machine with all NICs of this link layer, and a network interface on each."""
 
     def change(nics: tuple[Nic, ...], letter: str) -> tuple[Nic, ...]:
@@ -62,17 +62,17 @@ def linked(machine: Machine, layer: str) -> Inventory:
 
 
 @pytest.fixture(scope="module")
-def inventories(vf_machine: Discovery) -> dict[str, Inventory]:
+def inventories(vf_machine: Discovery) -> dict[str, NodeInventory]:
     return {layer: linked(vf_machine.machine, layer) for layer in ("Ethernet", "InfiniBand")}
 
 
 @pytest.fixture
-def roce(tmp_path: Path, inventories: dict[str, Inventory]) -> PluginNode:
+def roce(tmp_path: Path, inventories: dict[str, NodeInventory]) -> PluginNode:
     return PluginNode(tmp_path / "roce", inventories["Ethernet"])
 
 
 @pytest.fixture
-def infiniband(tmp_path: Path, inventories: dict[str, Inventory]) -> PluginNode:
+def infiniband(tmp_path: Path, inventories: dict[str, NodeInventory]) -> PluginNode:
     return PluginNode(tmp_path / "ib", inventories["InfiniBand"])
 
 

@@ -19,7 +19,7 @@ from koordra.errors import CDIError, CheckpointError, KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.kubelet_plugin.isolation import NoIsolation
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.locks import StateLock
 from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
@@ -32,7 +32,7 @@ RIVAL = claim(3, gpu("gpu", GPU_0))
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def fresh(folder: Path, inventory: Inventory) -> PluginNode:
+def fresh(folder: Path, inventory: NodeInventory) -> PluginNode:
     """A node on which claim 2 runs already."""
     node = PluginNode(folder, inventory)
     for obj in (FIRST, SECOND, RIVAL):
@@ -85,7 +85,7 @@ def check_promises(node: PluginNode) -> None:
 @pytest.mark.parametrize(
     "operation", mostly_long([prepare_first, unprepare_first, prepare_again, repair], fast=2)
 )
-def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inventory: Inventory) -> None:
+def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inventory: NodeInventory) -> None:
     count = steps_of(operation, fresh(tmp_path / "counted", inventory))
     assert count >= 4
     for at in range(count):
@@ -116,7 +116,7 @@ def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inve
 
 
 def test_unprepare_holds_the_devices_until_the_last_file_is_gone(
-    tmp_path: Path, inventory: Inventory
+    tmp_path: Path, inventory: NodeInventory
 ) -> None:
     """Killed in between, a container that still has the claim's devices must not find them with somebody
     else."""
@@ -131,7 +131,7 @@ def test_unprepare_holds_the_devices_until_the_last_file_is_gone(
 
 
 def test_isolation_is_stopped_while_the_devices_are_still_held(
-    tmp_path: Path, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, inventory: NodeInventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = fresh(tmp_path, inventory)
     node.plugin().prepare(ref_of(FIRST))
@@ -145,7 +145,7 @@ def test_isolation_is_stopped_while_the_devices_are_still_held(
 
 @pytest.mark.parametrize("operation", [prepare_first, unprepare_first, repair])
 def test_nothing_happens_while_another_instance_holds_the_state(
-    operation: Operation, tmp_path: Path, inventory: Inventory
+    operation: Operation, tmp_path: Path, inventory: NodeInventory
 ) -> None:
     node = fresh(tmp_path, inventory)
     if operation is not prepare_first:
@@ -161,7 +161,7 @@ def test_nothing_happens_while_another_instance_holds_the_state(
 
 @pytest.mark.parametrize("operation", [prepare_first, unprepare_first])
 def test_killed_and_asked_again_without_a_repair(
-    operation: Operation, tmp_path: Path, inventory: Inventory
+    operation: Operation, tmp_path: Path, inventory: NodeInventory
 ) -> None:
     """The other instance of an update takes over: it has long started, and meets the half-done state in a
     call."""
@@ -179,7 +179,9 @@ def test_killed_and_asked_again_without_a_repair(
 
 @pytest.mark.parametrize("error", mostly_long([errno.EIO, errno.ENOSPC]))
 @pytest.mark.parametrize("operation", mostly_long([prepare_first, unprepare_first, prepare_again], fast=2))
-def test_any_one_step_fails(operation: Operation, error: int, tmp_path: Path, inventory: Inventory) -> None:
+def test_any_one_step_fails(
+    operation: Operation, error: int, tmp_path: Path, inventory: NodeInventory
+) -> None:
     for at in range(steps_of(operation, fresh(tmp_path / "counted", inventory))):
         node = fresh(tmp_path / str(at), inventory)
         if operation in PREPARED_BEFORE:
@@ -199,7 +201,7 @@ def test_any_one_step_fails(operation: Operation, error: int, tmp_path: Path, in
         check_promises(node)
 
 
-def test_full_disk(tmp_path: Path, inventory: Inventory) -> None:
+def test_full_disk(tmp_path: Path, inventory: NodeInventory) -> None:
     """Nothing can be written, so nothing more is prepared; what is prepared can be given back once there is
     space."""
     node = fresh(tmp_path, inventory)
@@ -219,7 +221,7 @@ def test_full_disk(tmp_path: Path, inventory: Inventory) -> None:
     assert node.holders() == {uid(1)}
 
 
-def test_read_only_cdi_directory(tmp_path: Path, inventory: Inventory) -> None:
+def test_read_only_cdi_directory(tmp_path: Path, inventory: NodeInventory) -> None:
     node = fresh(tmp_path, inventory)
     disk = FailingDisk(read_only=node.paths.cdi)
     plugin = node.plugin(disk)
@@ -233,7 +235,7 @@ def test_read_only_cdi_directory(tmp_path: Path, inventory: Inventory) -> None:
     assert node.holders() == {uid(1)}
 
 
-def test_roll_back_that_fails_too_keeps_the_devices(tmp_path: Path, inventory: Inventory) -> None:
+def test_roll_back_that_fails_too_keeps_the_devices(tmp_path: Path, inventory: NodeInventory) -> None:
     """The checkpoint says started, and nothing more can be written: nobody else gets the card until that is
     undone."""
     node = fresh(tmp_path, inventory)
@@ -269,7 +271,7 @@ KILLED_PROCESS = """
 import sys
 from pathlib import Path
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.inventory import inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from tests.fakes.disks import DyingDisk, kill_process
 from tests.fakes.node_claims import ANY_ISOLATION
@@ -284,7 +286,7 @@ node.unrepaired(DyingDisk(int(sys.argv[3]), kill_process)).prepare(ref_of(FIRST)
 
 @pytest.mark.parametrize("at", [3, 8])
 def test_a_process_that_is_really_killed(
-    at: int, tmp_path: Path, inventory: Inventory, machine_root: Path
+    at: int, tmp_path: Path, inventory: NodeInventory, machine_root: Path
 ) -> None:
     """SIGKILL in the middle, holding the state lock: the kernel drops the lock, and the next process
     repairs."""

@@ -24,7 +24,7 @@ from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
 from koordra.kubelet_plugin.prepare import claim_audit
-from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -137,7 +137,7 @@ fields = st.sampled_from(
 )
 def test_fuzzed_claims(
     tmp_path_factory: pytest.TempPathFactory,
-    inventory: Inventory,
+    inventory: NodeInventory,
     changes: list[tuple[str, Any]],
     config: list[Any],
     replaced: str | None,

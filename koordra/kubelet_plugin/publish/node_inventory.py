@@ -37,7 +37,7 @@ _GONE: Final = "is gone from this node; the claim needs another device"
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class NodeInventory:
     """`published` has the devices as ResourceSlices show them; `problems` what discovery could not determine.
 
     `driver_files` are the mounts that a CUDA program needs, empty where the machine has no driver.
@@ -98,11 +98,11 @@ class Inventory:
 
 def inventory_of(
     discovery: Discovery, *, offering: Offering | None = None, driver_files: tuple[Mount, ...] = ()
-) -> Inventory:
+) -> NodeInventory:
     offering = offering or Offering()
     devices = build_devices(discovery.machine, mode=names.MODE_JOINT, offering=offering)
     read = Reader({"devices": devices}, object="this node's ResourceSlice", field="spec")
-    return Inventory(
+    return NodeInventory(
         machine=discovery.machine,
         published={device.name: device for device in map(read_device, read.each("devices"))},
         problems=discovery.problems,
@@ -135,7 +135,7 @@ class InventorySource:
         self._offering = offering or Offering()
         self._clock = clock
         self._lock = threading.Lock()
-        self._current: Inventory | None = None
+        self._current: NodeInventory | None = None
         self._files_at = 0.0
 
     @property
@@ -152,7 +152,7 @@ class InventorySource:
             self._files_at = self._clock()
         _log_change(before, after)
 
-    def current(self) -> Inventory:
+    def current(self) -> NodeInventory:
         """Raises NodeError before the first reading."""
         with self._lock:
             if self._current is None:
@@ -166,7 +166,7 @@ class InventorySource:
         return driver_files(self._driver_root, machine.driver_version, on_host=self._driver_root_on_host)
 
 
-def _log_change(before: Inventory | None, after: Inventory) -> None:
+def _log_change(before: NodeInventory | None, after: NodeInventory) -> None:
     old, new = before.published if before else {}, after.published
     log.info(
         "machine_read",

@@ -36,7 +36,7 @@ from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.device_table import DeviceTable, MachineTerms, Masks
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import (
-    Member,
+    RequestKey,
     ScopeTracker,
     relaxation_levels,
     rules_of,
@@ -222,7 +222,7 @@ def _ways(
     asked: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: AllocationState
 ) -> Iterator[Way]:
     """All ways to give one member its devices, in the search's order."""
-    requests: list[tuple[Member, RequestAlternative, list[int]]] = []
+    requests: list[tuple[RequestKey, RequestAlternative, list[int]]] = []
     for position, claim in enumerate(asked):
         for index, request in enumerate(claim.requests):
             wanted = request.alternatives[0]
