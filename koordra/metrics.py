@@ -43,8 +43,7 @@ LATENCY_BUCKETS: Final = (
 
 
 class Metrics:
-    """The instruments of one process. Asking twice for a name is a programming error and raises
-    ValueError."""
+    """Instruments of one process. Asking twice for a name is a programming error and raises ValueError."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -70,8 +70,7 @@ def to_int(text: str | int) -> int:
 
 
 def canonical(value: Decimal | int) -> str:
-    """The shortest exact spelling: the largest binary suffix that divides a whole number, milli for
-    fractions."""
+    """The shortest exact spelling: the largest binary suffix of a whole number, milli for fractions."""
     exact = Decimal(value)
     if exact != exact.to_integral_value():
         milli = exact.scaleb(3)

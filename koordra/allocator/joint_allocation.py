@@ -141,8 +141,7 @@ class ScopeTracker:
         return self._keys[offered]
 
     def standing(self, offered: PublishedDevice) -> int:
-        """How the device's class stands (what more of it would change); equal standings are
-        interchangeable."""
+        """How the device's class stands (what more of it would change); equals are interchangeable."""
         key = self.key(offered)
         if key is None:
             return -1000

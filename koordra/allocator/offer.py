@@ -22,8 +22,7 @@ _SHARES: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "shares.koordra.io")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A group's placement on one node, by positions in its `devices`. `cost` orders offers; smaller is
-    better."""
+    """A group's placement on one node, by positions in its `devices`. `cost` orders offers, least first."""
 
     node: str
     claims: Sequence[ResolvedClaim]
@@ -114,8 +113,7 @@ def _add_new(into: list[Mapping[str, Any]], requirements: Sequence[Mapping[str, 
 
 
 def _configuration(claim: ResolvedClaim, chosen: Sequence[RequestAlternative]) -> list[Mapping[str, Any]]:
-    """Classes' entries first, then the claim's; `requests` is left out where an entry concerns all of
-    them."""
+    """Classes' entries first, then the claim's; `requests` is left out where an entry is for all of them."""
     found: list[Mapping[str, Any]] = []
     for device_class in dict.fromkeys(wanted.device_class for wanted in chosen):
         names = [wanted.label for wanted in chosen if wanted.device_class is device_class]

@@ -253,6 +253,5 @@ class Placement:
 
 
 def takes_all(asked: Sequence[ResolvedClaim]) -> bool:
-    """Whether some request is for all devices that match, which upstream may answer with an error on the
-    way."""
+    """Whether some request is for all devices that match, which upstream may answer with an error."""
     return any(wanted.takes_all for claim in asked for wanted in claim.alternatives)

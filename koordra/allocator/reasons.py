@@ -77,8 +77,7 @@ def reason_of(cause: Cause, detail: str, node: str | None = None) -> Reason:
 
 
 class ClaimRefused(PlanError):
-    """One claim cannot be planned at all; upstream ends with an error there. `reason` is told on the
-    claim."""
+    """One claim cannot be planned at all; upstream ends with an error. `reason` is told on the claim."""
 
     def __init__(self, claim: str, reason: Reason) -> None:
         self.claim = claim

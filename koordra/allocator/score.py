@@ -88,8 +88,7 @@ POLICIES: Final = tuple(_POLICIES)
 
 
 def policy_of(name: str) -> PlacementPolicy | None:
-    """The policy's two halves; None for FirstFit, which does not score. Raises PlanError for an unknown
-    name."""
+    """The policy's two halves; None for FirstFit, which does not score. PlanError for an unknown name."""
     if name not in _POLICIES:
         raise PlanError(f"{name!r} is not a policy; policies are {', '.join(POLICIES)}")
     return _POLICIES[name]

@@ -274,8 +274,7 @@ class ResourceSlice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaintRule:
-    """A taint that an administrator puts on every device the selector names; empty selector fields match
-    all."""
+    """A taint that an administrator puts on devices by a selector; empty selector fields match all."""
 
     taint: Taint
     driver: str = ""

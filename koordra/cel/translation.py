@@ -123,8 +123,7 @@ class _Writer:
         self._bound = 0
 
     def write(self, node: Node, *, mixed: bool = False) -> Steps[Written]:
-        """`mixed`: lists and maps inside may hold literals of several types, as the arguments of `format`
-        do."""
+        """`mixed`: lists and maps inside may hold literals of several types, as `format`'s arguments do."""
         _refuse_names(node)
         if not mixed:
             _refuse_mixed(node)

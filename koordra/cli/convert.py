@@ -20,8 +20,7 @@ from koordra.compat.settings_document import is_device_config, with_document
 from koordra.errors import InvalidManifest
 
 DEVICE_CONFIG: Final = "device-config.yaml"
-"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is
-read."""
+"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one in the manifests is read."""
 
 
 @click.command("convert")

@@ -156,8 +156,7 @@ def render_jobs(jobs: list[Job], output: str) -> str:
 
 
 def _kind(name: str) -> presets.Preset:
-    """By the name of a preset or of a folder in the checkout, or by path. InvalidInput lists what there
-    is."""
+    """By the name of a preset or a folder in the checkout, or by path. InvalidInput lists what there is."""
     path = Path(name)
     if path.is_file():
         return presets.load_file(path, name=path.parent.name if path.stem == "machine" else path.stem)

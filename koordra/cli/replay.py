@@ -215,8 +215,7 @@ _ALIGNMENT: Final = {
 
 
 def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
-    """Beside the policies asked for, topology-blind first fit is run, which is what they are compared
-    with."""
+    """Beside the policies asked for, topology-blind first fit is run, to compare them with."""
     if options["policies"] not in {DEFAULT_POLICY, FIRST_FIT, f"{DEFAULT_POLICY},{FIRST_FIT}"}:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))

@@ -24,8 +24,7 @@ from koordra.node_state.disk import reported
 HOOK_LOCK: Final = "nri.lock"
 _RETRY_S: Final = 0.1
 _STATE_RETRY_S: Final = 0.02
-"""Seconds between two attempts at a lock that another process holds; Prepare holds it for some
-milliseconds."""
+"""Seconds between two attempts at a lock that another process holds; Prepare holds it for milliseconds."""
 
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW

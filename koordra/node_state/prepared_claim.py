@@ -74,8 +74,7 @@ class ClaimDevice:
 
     @property
     def common(self) -> dict[str, Any]:
-        """The fields that the plugin's record (claims/claim_record.py) and the hook's record have in
-        common."""
+        """The fields that the plugin's record (claims/claim_record.py) and the hook's have in common."""
         return {field.name: getattr(self, field.name) for field in fields(ClaimDevice)}
 
 

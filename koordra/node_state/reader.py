@@ -62,13 +62,11 @@ class StateReader:
         return claims, unreadable
 
     def attached(self, uid: str) -> AttachedNetwork | None:
-        """Where the claim's network is; None while it is in no pod. CheckpointError: its record is
-        unusable."""
+        """Where the claim's network is; None while it is in no pod. CheckpointError: record unusable."""
         return self._of_claim(uid, self._files.attached_file(uid), claim_network.decode_attached)
 
     def planned(self, uid: str) -> ClaimNetwork | None:
-        """What the claim's pod gets of network interfaces; None for a claim without. CheckpointError:
-        unusable."""
+        """What the claim's pod gets of network interfaces; None without. CheckpointError: unusable."""
         return self._of_claim(uid, self._files.network_file(uid), claim_network.decode)
 
     def _of_claim(self, uid: str, path: Path, decode: Callable[[bytes], OfClaim]) -> OfClaim | None:

@@ -302,8 +302,7 @@ class Stub:
         return sock
 
     def _serve(self, sock: socket.socket, stop: threading.Event) -> bool:
-        """One connection, to its end or to `stop`; False when it ended before the runtime had
-        synchronized."""
+        """One connection, to its end or to `stop`; False when it ended before the runtime synchronized."""
         session = self._session = Session(self._plugin, sock, observer=self._observer)
         try:
             if stop.is_set():  # `_close_on` may have looked before there was a session

@@ -150,8 +150,7 @@ class _Planning:
     # --- groups ---------------------------------------------------------------------------------------------
 
     def _place(self, group: ClaimGroup) -> ClaimRefused | None:
-        """Plan one group and record the answer. Returns the error that upstream would have ended with, if
-        any."""
+        """Plan one group and record the answer. Returns the error upstream would have ended with, if any."""
         if group.missing:
             self._unsatisfiable(group, [reason_of(Cause.CONSTRAINT_VIOLATED, text) for text in group.missing])
             return None

@@ -214,8 +214,7 @@ class Fgd(BaselinePolicy):
         return (int(_scores(self._gains(fleet, np.array([node]), request, positions)[0]).argmax()),)
 
     def _gains(self, fleet: Fleet, at: Ints, request: Request, positions: Sequence[int]) -> _Floats:
-        """F before minus F after by (node, position of a shared GPU); -inf where the share does not fit
-        there."""
+        """F before minus F after by (node, position of a shared GPU); -inf where it does not fit."""
         target, gpus, shares = self._target, fleet.gpus[at], tag(request) == SHARE
         rest = np.maximum(gpus, 0).sum(axis=1)
         small, enough = target.below(gpus)

@@ -199,8 +199,7 @@ def policy_named(
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from what
-    arrives."""
+    """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from arrivals."""
 
     cluster: Cluster
     pods: Sequence[TracePod]

@@ -73,8 +73,7 @@ def inferred_parts(machine: Machine) -> set[str]:
 
 
 def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
-    """NVLinks between two GPUs of one node, from their attributes; 1 where only the common domain is
-    published."""
+    """NVLinks between two GPUs of one node, from their attributes; 1 if only the domain is published."""
     domain = attribute(a, names.ATTR_NVLINK_DOMAIN)
     if domain is None or domain != attribute(b, names.ATTR_NVLINK_DOMAIN):
         return 0

@@ -101,8 +101,7 @@ class Gpu:
 
     @property
     def publishable(self) -> bool:
-        """Certain enough to be offered whole, and not in MIG mode (then its instances are what can be
-        used)."""
+        """Certain enough to be offered whole, and not in MIG mode (then its instances are to be used)."""
         return self.certain and not self.mig_enabled
 
 

@@ -37,8 +37,7 @@ _Amount = tuple[Decimal, str]
 
 @lru_cache(maxsize=1 << 16)
 def nano(amount: Decimal) -> int:
-    """The amount in units of 10^-9, the finest that Kubernetes knows; what is finer is rounded up, as
-    there."""
+    """The amount in units of 10^-9, the finest that Kubernetes knows; finer is rounded up, as there."""
     return int((amount * _NANO).to_integral_value(ROUND_CEILING))
 
 
@@ -65,8 +64,7 @@ def measured(amounts: Mapping[str, Decimal], device: Device) -> Decimal | None:
 
 @dataclass(frozen=True)
 class Demand:
-    """What one request takes of one device: amount and spelling by capacity name as the device publishes
-    it."""
+    """What one request takes of one device: amount and spelling by capacity name as published."""
 
     amounts: Mapping[str, Decimal]
     spelled: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)

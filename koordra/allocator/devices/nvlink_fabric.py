@@ -52,8 +52,7 @@ class Fabric:
 
     @property
     def uniform(self) -> bool:
-        """Every pair has the same links (none, or a switched fabric), so that links distinguish no
-        choices."""
+        """Every pair has the same links (none, or a switched fabric), so links distinguish no choices."""
         return len({self.links[a][b] for a in range(len(self.links)) for b in range(a)}) <= 1
 
     def between(self, a: int, b: int) -> int:

@@ -37,8 +37,7 @@ Amounts = Mapping[str, int]
 
 
 def size_of(device: Device, takes: Counters, has: Counters) -> int:
-    """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of the card's
-    set."""
+    """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of its set."""
     series: dict[str, list[str]] = {}
     for name in sorted(has):
         stem = name.rstrip(_DIGITS)

@@ -217,8 +217,7 @@ def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice],
 
 @lru_cache(maxsize=1 << 12)
 def facts_of(driver: str, device: Device) -> tuple[DeviceFacts, DeviceFacts, Mapping[str, Any]]:
-    """What selectors read, what class selectors read, and plain attribute values for the topology
-    functions."""
+    """What selectors read, what class selectors read, and plain attributes for the topology functions."""
     attributes, capacity = _qualified(driver, device.attributes), _qualified(driver, device.capacity)
     facts = DeviceFacts(driver, device.allow_multiple_allocations, attributes, capacity)
     plain = {name: attribute.value for name, attribute in attributes.items()}

@@ -54,8 +54,7 @@ def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
 
 
 def refuse_memory_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:
-    """Raises ClaimRefused where the entry's `memoryPercent` is about a request that asks for bytes of
-    memory."""
+    """Raises ClaimRefused where the entry's `memoryPercent` is about a request for bytes of memory."""
     if not isinstance(parameters, GpuConfig) or parameters.memory_percent is None:
         return
     for request in claim.requests:

@@ -265,8 +265,7 @@ class _Resolver:
     def _parameters_of(
         self, device_class: DeviceClass, request: str, label: str
     ) -> tuple[list[Parameters], list[Parameters]]:
-        """koordra's parameters for one request: the class's, and the claim's (which win but for
-        isolation)."""
+        """koordra's parameters for one request: the class's and the claim's (which win but for isolation)."""
         of_class = [self._decoded(entry, device_class) for entry in device_class.config]
         of_claim = [
             self._decoded(entry)

@@ -235,8 +235,7 @@ def _keep_scopes(rule: Rule, state: AllocationState, left: Candidates) -> bool:
 
 
 def _places_on(state: AllocationState, device: int, wanting: Sequence[RequestAlternative]) -> int:
-    """How many of the requests the device can serve at most, each taking no more than the least anyone
-    asks."""
+    """How many of the requests the device can serve at most, each taking the least anyone asks."""
     if not state.shared[device]:
         return 1
     demands = [demand.nano for wanted in wanting if (demand := state.demand(wanted, device)) is not None]

@@ -156,8 +156,7 @@ class Packing:
         self._chosen: list[int] = []
 
     def solve(self) -> list[tuple[Item, int]] | None:
-        """The device of each item; None where there is no way, or where the budget ended (then it is below
-        0)."""
+        """The device of each item; None where there is no way, or the budget ended (it is below 0)."""
         return list(zip(self._items, self._chosen, strict=True)) if self._place(0, ()) else None
 
     def _place(self, at: int, held: tuple[int, ...]) -> bool:

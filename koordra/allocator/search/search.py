@@ -217,8 +217,7 @@ class Search(DeviceSteps):
                 raise refusal(claim.claim.key, Cause.INSUFFICIENT_CAPACITY, detail)
 
     def _moves(self, at: Position) -> Generator[Position, None, None]:
-        """The positions one step further. Each is yielded with its step taken; resuming takes the step
-        back."""
+        """Positions one step further. Each is yielded with its step taken; resuming takes the step back."""
         claim, index, request = self.requests[at.request]
         orbits, tried_orbits = self._orbits, set[Hashable]()
         if at.alternative is None:

@@ -281,8 +281,7 @@ class Symmetry:
         return self._joinable[key]
 
     def _last_use(self, search: PartialChoice) -> dict[tuple[int, int], int]:
-        """By constraint (of a claim, by its own position): the last request in walking order that it
-        covers."""
+        """By constraint (of a claim, by its position): the last request in walking order that it covers."""
         found = dict[tuple[int, int], int]()
         for claim, constraints in enumerate(search.constraints):
             for index, constraint in enumerate(constraints):

@@ -192,8 +192,7 @@ def _check_name(obj: Object, notes: Notes) -> None:
 
 
 def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -> None:
-    """Adds an object; one that is there already is added once, one that differs from its namesake is
-    refused."""
+    """Adds an object; one that is there is added once, one that differs from its namesake is refused."""
     who = reference_to(part)
     if not objects.name(part):
         who = (*who[:3], f"{objects.metadata(part).get('generateName')}{len(results)}")
@@ -210,8 +209,7 @@ def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -
 
 
 def _with_claims(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    """A pod or workload with every `source` flattened; the very same object where nothing is classic about
-    it."""
+    """A pod or workload with every `source` flattened; the same object where nothing of it is classic."""
     changed = obj
     for path in pods_in(obj):
         place = (*path, "spec")

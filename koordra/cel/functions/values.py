@@ -95,8 +95,7 @@ class Semver(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, normalize: bool = False) -> Semver:
-        """`normalize` strips a leading v and leading zeros and fills up missing numbers. Raises
-        ValueError."""
+        """`normalize` strips a leading v, leading zeros and fills up missing numbers. Raises ValueError."""
         found = _STRICT.fullmatch(_normalized(text) if normalize else text)
         if found is None:
             raise ValueError(f"{text!r} is not a semantic version")

@@ -165,8 +165,7 @@ def covers(patterns: Iterable[str], key: str) -> bool:
 
 
 def split_list(view: PodView, key: str, *, strip: bool = True) -> tuple[str, ...] | None:
-    """The entries of a comma list, None where the annotation is absent or blank. Raises Refused for `,`
-    alone."""
+    """The entries of a comma list, None where the annotation is absent or blank. Refused for `,` alone."""
     value = view.annotations.get(key) or ""
     if not value.strip():
         return None
@@ -184,8 +183,7 @@ def asking_containers(view: PodView, normalized: NormalizedRequest) -> list[Cont
 
 
 def warn_of_environment(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
-    """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets
-    itself."""
+    """Variables that the dialect's plugin used to set, and a container of the pod reads or sets itself."""
     for container in asking_containers(view, normalized):
         for name, (meaning, becomes) in dialect.lost_variables.items():
             if container.mentions(name):

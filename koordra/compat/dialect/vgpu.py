@@ -110,8 +110,7 @@ def check_scaling(own: VgpuSettings, notes: Notes) -> None:
 
 
 def as_mig(share: Share, view: PodView, mode: str, *, cores: str, remedy: str) -> Share:
-    """The share in mode `mig` (annotation `mode`): instances with enough memory, which may lie on one
-    card."""
+    """The share in mode `mig` (annotation `mode`): instances with enough memory, which may be on one card."""
     who = f"{share.phase} {share.container}"
     if share.memory.bytes is None:
         raise view.refuse(mode, f"{who}: an instance cannot be chosen by {share.memory}", remedy)

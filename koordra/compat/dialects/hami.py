@@ -130,8 +130,7 @@ def _check_weights(view: PodView) -> None:
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    """Raises Refused for what HAMi would refuse, forget or never place, and for what koordra cannot
-    honour."""
+    """Raises Refused for what HAMi would refuse, forget or never place, or koordra cannot honour."""
     check_scaling(vgpu_settings(view.settings, HAMI), view.notes)
     mode = _mode(view)
     shares = view.shares(_share)

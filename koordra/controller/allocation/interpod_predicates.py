@@ -258,8 +258,7 @@ def _key(term: _Term) -> str:
 
 
 def host_ports(spec: Fields) -> list[Port]:
-    """(ip, protocol, port) of every host port the pod asks for; containers and restartable init
-    containers."""
+    """(ip, protocol, port) of each host port the pod asks for; containers and restartable init containers."""
     found = []
     sidecars = [entry for entry in spec.get("initContainers") or () if entry.get("restartPolicy") == "Always"]
     for container in (*(spec.get("containers") or ()), *sidecars):

@@ -130,8 +130,7 @@ class PassContext:
         return written
 
     def give_back(self, claim: Object, *, why: str) -> None:
-        """Free an unreserved claim. Whatever keeps that from happening is looked at again in the next
-        pass."""
+        """Free an unreserved claim. What keeps that from happening is looked at again in the next pass."""
         if claims_of.is_immediate(claim):
             return
         users = self.users().get(objects.key(claim), ())

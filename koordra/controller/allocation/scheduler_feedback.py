@@ -115,8 +115,7 @@ class Grant:
         return replace(self, condition=condition, changed=changed, reserved=reserved)
 
     def read(self, claim: Object, member: PodClaims, *, refusals: int, now: float) -> Answer:
-        """Apply the table, for a living pod without a node. `refusals`: how often the pod was refused
-        before."""
+        """Apply the table, for a living pod without a node. `refusals`: how often it was refused before."""
         if not claims_of.is_allocated(claim):
             if set(self.reserved) - {objects.uid(member.pod)}:
                 return Answer(Reading.SETTLED)

@@ -201,8 +201,7 @@ class Writer:
         return self._patch_claim(claim, {"metadata": {"finalizers": [*finalizers, names.DELETE_PROTECTION]}})
 
     def _patch_claim(self, claim: Object, change: Fields, *, fenced: bool = True) -> Written:
-        """A merge patch, of the status or of the rest, that holds only for this version of this very
-        claim."""
+        """A merge patch, of the status or of the rest, that holds only for this version of this claim."""
         subresource = "status" if "status" in change else None
         body = {**change, "metadata": {**change.get("metadata", {}), **_this_version(claim)}}
         written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)

@@ -131,8 +131,7 @@ def _table_of(kind: Kind) -> Kind:
 
 
 def key_of(kind: Kind, obj: Object) -> str:
-    """`namespace/name`, or the name of a cluster-scoped object; with the API group before it for a pod
-    group."""
+    """`namespace/name`, or the name of a cluster-scoped object; after the API group for a pod group."""
     if kind is POD_GROUP:
         return f"{str(obj.get('apiVersion')).partition('/')[0]}/{objects.key(obj)}"
     return objects.key(obj) if kind.namespaced else objects.name(obj)

@@ -46,8 +46,7 @@ class Group:
 
     @cached_property
     def placed(self) -> tuple[Object, ...]:
-        """Those of its pods that have their devices already (koordra's and others'); each claim once, by
-        key."""
+        """Those of its pods that have devices already (koordra's and others'); each claim once, by key."""
         return tuple(filter(claims_of.is_allocated, _each((*one.ours, *one.others) for one in self.members)))
 
     @cached_property

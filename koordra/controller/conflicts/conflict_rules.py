@@ -234,8 +234,7 @@ def joint_places(slices: Iterable[Object]) -> set[Place]:
 
 
 def writer_conflicts(claim: Object, joint: Container[Place]) -> list[DeviceConflict]:
-    """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody
-    else."""
+    """An allocation of joint devices (`joint`: pool and name) which the API server ascribes to others."""
     taken = [
         str(result.get("device"))
         for result in claims_of.results(claim)

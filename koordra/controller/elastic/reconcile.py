@@ -331,8 +331,7 @@ def start_elastic(
     report: Callable[[ClaimEvent], None],
     stop: threading.Event,
 ) -> threading.Thread:
-    """Until `stop`, in a thread of its own. `observe`: the term's caches; `changed` is set when they
-    change."""
+    """Until `stop`, in its own thread. `observe`: the term's caches; `changed` is set when they change."""
     reconciler = ElasticReconciler(client, now=now, may_write=may_write, report=report)
 
     def reconcile(caches: Caches) -> None:

@@ -51,8 +51,7 @@ class PlacementRequest:
     placer: Placer
 
     def place(self, *, budget: int = 1, without: frozenset[str] = frozenset()) -> placement.GangAnswer:
-        """Places in the cluster as it is in a pass. `without`: uids of claims and pods as if they were
-        gone."""
+        """The cluster's places in a pass. `without`: uids of claims and pods as if they were gone."""
         with self.placer.overlay(without) if without else nullcontext():
             try:
                 answer = placement.place_gang(self.asked, self.placer.engine, budget=budget)
@@ -146,8 +145,7 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
 
 
 def _colocated(members: Iterable[Member]) -> list[Group]:
-    """Members that share a claim that waits, in the order given; so are the groups, by their first
-    members."""
+    """Members that share a claim that waits, in the order given; so are the groups, by first members."""
     index, order = GroupIndex(), dict[str, int]()
     for member in members:
         order[member.uid] = len(order)

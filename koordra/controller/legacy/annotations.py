@@ -123,8 +123,7 @@ def _device(device: Fields, parent: Fields | None) -> Device:
 
 
 def _minor(device: Fields) -> int:
-    """A card's minor; of a NIC the number in its RDMA device's name (mlx5_3 is 3), as Koordinator counts
-    them."""
+    """A card's minor; of a NIC the number in its RDMA device's name (mlx5_3 is 3), as Koordinator does."""
     found = attribute(device, "minor")
     if isinstance(found, int):
         return found

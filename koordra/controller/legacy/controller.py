@@ -35,8 +35,7 @@ log = get_logger(__name__)
 PERIOD: Final = 10.0
 GATHER: Final = 0.25
 SETTLE: Final = 2.0
-"""Seconds for which a pod without its template is left to the watches: the template may be a moment
-behind."""
+"""Seconds for which a pod without its template is left to the watches: the template may be behind."""
 REPORT_AGAIN: Final = 30.0
 PATIENCE: Final = 30.0
 """Seconds for which pods wait without a word for what is to be read first."""
@@ -76,8 +75,7 @@ class LegacyController:
         self._over: dict[str, str] = {}
 
     def start(self, caches: Informers, stop: threading.Event) -> threading.Thread:
-        """A leader's term, in a thread of its own. The caches are listed, and `on_pod` was told of their
-        pods."""
+        """A leader's term, in a thread of its own. The caches are listed, and `on_pod` told of their pods."""
         self._caches = caches
         self._since = time.monotonic()
         return spawn(partial(self._run, stop), name="legacy-upkeep")

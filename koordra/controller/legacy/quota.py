@@ -132,8 +132,7 @@ def is_scoped(quota: Fields) -> bool:
 
 
 def in_scope(quota: Fields, pod: Fields) -> bool:
-    """Whether the quota counts the pod. A scope that is not known here counts it, which is the stricter
-    side."""
+    """Whether the quota counts the pod. A scope not known here counts it, which is the stricter side."""
     spec = objects.spec_of(quota)
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     return all(_in(str(scope), pod) for scope in spec.get("scopes") or ()) and all(

@@ -46,8 +46,7 @@ _PAUSES: Final = {
     Outcome.DROPPED: REFUSED_PAUSE,
     Outcome.REFUSED: REFUSED_PAUSE,
 }
-"""Seconds after an allocation that was not written; after other outcomes the group is planned again at
-once."""
+"""Seconds after an allocation that was not written; after other outcomes the group is replanned at once."""
 
 
 class AllocationStep:
@@ -173,8 +172,7 @@ class AllocationStep:
         return None
 
     def _preempt(self, group: Group, now: float) -> bool:
-        """Evict for the group where that helps; False when an eviction was refused and is to be tried
-        again."""
+        """Evict for the group where that helps; False: an eviction was refused and is to be tried again."""
         if self.reservations.holds(group.key):
             return True
         excluded = self._excluded(group)

@@ -235,8 +235,7 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
 
 
 def basis_of(group: Group, epoch: int, excluded: Sequence[Excluded]) -> Basis:
-    """What a plan for this group depends on; specs of claims cannot change. `excluded`: of each of its
-    parts."""
+    """What a plan for this group depends on; specs of claims cannot change. `excluded`: of each part."""
     pods = tuple(
         (
             objects.uid(member.pod),

@@ -103,8 +103,7 @@ def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:
 
 
 def waiting(claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> ClaimEvent:
-    """Why a claim waits: the nearest miss is the reason, the message names node, devices, clause and
-    figures."""
+    """Why a claim waits: the nearest miss is the reason, the message has node, devices, clause, figures."""
     headline = nearest_miss(reasons)
     return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (claim, *pods))
 

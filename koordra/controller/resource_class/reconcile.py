@@ -274,8 +274,7 @@ def start_classes(
 
 
 def restrictions(claims: Iterable[Fields], classes: Mapping[str, Object]) -> list[Object]:
-    """The node selectors of the classes that the claims name, each once. A broken annotation selects no
-    node."""
+    """The node selectors of the classes that the claims name, each once. A broken one selects no node."""
     found: list[Object] = []
     for name in dict.fromkeys(name for claim in claims for name in claims_of.class_names(claim)):
         device_class = classes.get(name)

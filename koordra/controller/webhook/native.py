@@ -69,8 +69,7 @@ class _Work:
 
 
 def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
-    """A claim or template for native nodes. `classes`: DeviceClasses by name, to distinguish GPUs from
-    NICs."""
+    """A claim or template for native nodes. `classes`: DeviceClasses by name, to tell GPUs from NICs."""
     asked = AskedDevices.of(obj)
     if not asked.entries or asked.is_class or _is_too_long(asked):
         return Translated(obj)

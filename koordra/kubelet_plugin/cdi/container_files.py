@@ -80,8 +80,7 @@ def metadata_edits(record: ClaimRecord, request: str, *, files: StateFolder) -> 
 
 
 def topology_edits(record: ClaimRecord, *, inventory: NodeInventory, files: StateFolder) -> ContainerEdits:
-    """The mount of the claim's NCCL topology and the variable that names it; nothing where the claim has
-    none."""
+    """The mount of the claim's NCCL topology and the variable that names it; nothing if it has none."""
     if topology_file(_places(record, inventory), inventory.machine) is None:
         return ContainerEdits()
     path = f"{TOPOLOGY_IN_CONTAINER}/{record.ref.uid}.xml"

@@ -40,8 +40,7 @@ T = TypeVar("T", GpuConfig, RdmaConfig)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One decoded entry. Requests are named as in results: `gpu`, or `gpu/a100` for one of its
-    alternatives."""
+    """One decoded entry. Requests are named as in results: `gpu`, or `gpu/a100` for an alternative."""
 
     requests: tuple[str, ...]
     parameters: Parameters

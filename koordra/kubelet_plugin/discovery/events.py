@@ -265,8 +265,7 @@ class XidEvents:
 
 
 def _register(nvml: Any, events: Any) -> dict[int | None, str]:
-    """Handle -> bus id of the cards that report Xids; one that cannot is left out, the others still
-    report."""
+    """Handle -> bus id of the cards that report Xids; one that cannot is left out, others still report."""
     cards: dict[int | None, str] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         try:

@@ -104,8 +104,7 @@ class MachineRoot:
             return None
 
     def device_node(self, path: str) -> DeviceNode | None:
-        """The character device at ``/dev/...``; None where there is none (a link or a block device is
-        none)."""
+        """The character device at ``/dev/...``; None where there is none (links, block devices are none)."""
         inside = path.lstrip("/")
         status = self.status(inside)
         if status is None:

@@ -166,8 +166,7 @@ def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:
 
 
 def _profiles(card: NvmlQuery) -> tuple[MigProfile, ...]:
-    """The card's MIG profiles. Profiles that the product lacks answer "invalid argument" or "not
-    supported"."""
+    """The card's MIG profiles. Those the product lacks answer "invalid argument" or "not supported"."""
     nvml = card.nvml
     quiet = (nvml.NVML_ERROR_INVALID_ARGUMENT,)
     found: dict[int, MigProfile] = {}

@@ -156,8 +156,7 @@ class NetlinkLinks:
         _inside(netns, task)
 
     def configure(self, plan: NetworkPlan, *, netns: str) -> LinkState:
-        """Bring the planned interface of the pod up, with addresses and routes; repeating it changes
-        nothing."""
+        """Bring the planned interface of the pod up, with addresses and routes; repeating changes nothing."""
 
         def task(route: Any) -> LinkState:
             index = _index(route, plan.interface)

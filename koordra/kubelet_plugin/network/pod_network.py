@@ -106,8 +106,7 @@ class PodNetworks:
         log.info("network_released", uid=claim.uid, devices=[device.device for device in claim.devices])
 
     def release_claim(self, uid: str) -> None:
-        """Detach whatever a pod still has of the claim: its sandbox was never stopped, or the hook missed
-        it."""
+        """Detach what a pod still has of the claim: its sandbox was never stopped, or the hook missed it."""
         for claim in read_attached(self._files, self._disk, uid=uid):
             self.release(claim)
 
@@ -189,8 +188,7 @@ class PodNetworks:
         return replace(given, addresses=state.addresses, mac=state.mac, gid_ready=self._gid_ready(plan))
 
     def _before(self, plan: NetworkPlan) -> tuple[tuple[str, Any], ...]:
-        """The interface's settings on the host. Raises NodeError for one that must not, or cannot, be
-        moved."""
+        """The interface's settings on the host. Raises NodeError where it must not, or cannot, move."""
         host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
         if host is None:
             raise NodeError(f"the network interface {plan.host_interface} is not on the host; who has it?")

@@ -38,8 +38,7 @@ class DeviceGuardFile:
         self._written: DeviceGuard | None = None
 
     def update(self, machine: Machine) -> None:
-        """Write the guard of this machine if it changed. Raises CheckpointError; the call is to be
-        repeated."""
+        """Write the guard of this machine if changed. Raises CheckpointError; the call is to be repeated."""
         with self._lock:
             guard = guard_of(machine, node_name=self._node)
             if self._written is not None:

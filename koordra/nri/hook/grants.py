@@ -81,8 +81,7 @@ class Grants:
 
 
 def claim_markers(container: Container) -> tuple[str, ...]:
-    """The marker variables that stand for claims, in the order in which they were set (a name counts
-    once)."""
+    """The marker variables that stand for claims, in the order they were set (a name counts once)."""
     variables = dict.fromkeys(name for name, _ in container.env if name.startswith(MARKER_PREFIX))
     return tuple(name for name in variables if _device_index(name, variables) is None)
 

@@ -30,8 +30,7 @@ _SECOND_GENERATION_SINCE: Final = {"nri": (0, 10), "containerd": (2, 2), "cri-o"
 
 @dataclass(frozen=True, slots=True)
 class EventMethod:
-    """One event: the method of the Plugin service that carries it, and the plugin's method that handles
-    it."""
+    """One event: the method of the Plugin service that carries it, the plugin's method that handles it."""
 
     event: int
     method: str
@@ -75,8 +74,7 @@ def applies_device_rules(runtime: nri_pb2.ConfigureRequest) -> bool:
 
 
 def subscription(wanted: int, known: int) -> int:
-    """The mask to answer Configure with: what is wanted and known. Never zero, which would mean
-    everything."""
+    """The mask to answer Configure with: what is wanted and known. Never zero, which means everything."""
     return wanted & known or BY_EVENT[Event.REMOVE_POD_SANDBOX].bit
 
 
@@ -90,8 +88,7 @@ class Plugin:
     """
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
-        """The runtime introduces itself, and hands over the configuration text of a plugin that it
-        launched."""
+        """The runtime introduces itself, and hands over the configuration text of a plugin it launched."""
 
     def synchronize(
         self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]

@@ -174,8 +174,7 @@ class ApiReporter:
 def with_condition(
     claim: Object, device: GrantedDevice, *, pool: str, condition: dict[str, Any], now: str
 ) -> list[Object] | None:
-    """`status.devices` with the condition on the device; None if it has it already or this is another
-    claim."""
+    """`status.devices` with the condition on the device; None if it has it, or this is another claim."""
     status = objects.status_of(claim)
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     entry: Object = {"driver": names.DRIVER, "pool": pool, "device": device.device}

@@ -194,8 +194,7 @@ def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevic
 def _unknown_to_hook(
     container: Container, claims: Mapping[str, PreparedClaim]
 ) -> tuple[Grants, tuple[Drift, ...]]:
-    """A container that is not in the ledger: it holds what its nonces prove, and no hook has set
-    `granted`."""
+    """A container not in the ledger: it holds what its nonces prove, and no hook has set `granted`."""
     env = dict(container.env)
     markers = [name for name in env if name.startswith(MARKER_PREFIX)]
     if any(env[name] == GRANTED for name in markers):

@@ -99,8 +99,7 @@ def defragment(
 
 
 def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
-    """The first site whose own pods find places, and the number of moves from which on that is not
-    certain."""
+    """The first site whose own pods find places, and the number of moves from which that is not certain."""
     unsure = len(search.pods) + 1
     for site in sites:
         moves = search.rehoused(site, site.evicted)

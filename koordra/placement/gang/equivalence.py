@@ -38,8 +38,7 @@ from koordra.placement.request.request_class import RequestClass, ResolvedGroup,
 from koordra.quantity import parse
 
 Requests = list[tuple[int, int, str]]
-"""Of a claim, in order: 0, how many devices and of which class; a last entry that is more than any
-request."""
+"""Of a claim, in order: 0, how many devices and of which class; a last entry above any request."""
 
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 

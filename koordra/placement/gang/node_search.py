@@ -57,8 +57,7 @@ class NodeSearch:
     _pools: dict[tuple[str, Rails], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
 
     def search(self, info: NodeInfo, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
-        """The node's assignments for these members, on these rails; and whether a better answer is not
-        known."""
+        """The node's assignments for these members, on these rails; whether a better answer is not known."""
         engine, members = self.engine, [member for _, own in alike for member in own]
         whole, taken = together(engine, members), engine.index.taken
         pools, positions = (None, None) if rails is None else self._on_rails(info, rails)
@@ -92,8 +91,7 @@ class NodeSearch:
     def ask(
         self, info: NodeInfo, resolved: ResolvedGroup, taken: Usage, pools: Sequence[Pool] | None = None
     ) -> NodeAnswer:
-        """The allocator's answer for these members on the node. `pools`: as if it had these, and no
-        others."""
+        """The allocator's answer for these members on the node. `pools`: as if it had these, no others."""
         placement = Placement(
             resolved.asked,
             resolved.siblings,
@@ -197,8 +195,7 @@ def _ways(alike: Alike) -> list[tuple[int, ...]]:
 
 
 def _widened(asked: Sequence[ResolvedClaim], steps: Sequence[int]) -> list[ResolvedClaim]:
-    """The claims with every Preferred scope turned into the one that is so many levels wider, now
-    Required."""
+    """The claims with every Preferred scope turned into the one so many levels wider, now Required."""
     found, levels = [], iter(steps)
     for claim in asked:
         kept = [

@@ -52,8 +52,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """Places of one sort of card, in the order in which they are published. Equal ones are
-    interchangeable."""
+    """Places of one sort of card, in the order they are published. Equal ones are interchangeable."""
 
     counters: Counts
     places: tuple[Place, ...]

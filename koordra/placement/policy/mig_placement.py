@@ -95,8 +95,7 @@ class MigCardValues:
         )
 
     def _mix(self, layout: Layout) -> list[tuple[float, int, int]]:
-        """Parts of the mix, what is asked for, and the places that serve it, as bits; the parts sum up to
-        one."""
+        """Parts of the mix, what is asked for, and the places that serve it, as bits; parts sum up to one."""
         empty = layout.states.possible[-1]
         asked: dict[int, float] = {}
         for one in self.slices:

@@ -38,8 +38,7 @@ _OF_KUBERNETES: Final = "node.kubernetes.io/"
 
 
 class RequestModels:
-    """Judgements by request and node class. `identities`: attributes whose values node classes do not
-    keep."""
+    """Judgements by request and node class. `identities`: attributes whose values classes do not keep."""
 
     def __init__(self, features: Features, identities: set[str]) -> None:
         self._features, self._identities = features, identities

@@ -129,8 +129,7 @@ def _read(entry: Any) -> tuple[Request, int]:
 _ROUNDS_AT_ONCE = 30
 _FIRST_LOOK = 32
 _HORIZON = 1 << 15
-"""Arrivals after which old ones count half; a workload that changes is followed within one or two of
-these."""
+"""Arrivals after which old ones count half; a workload that changes is followed in one or two of these."""
 
 
 _Holes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

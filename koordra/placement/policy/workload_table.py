@@ -61,8 +61,7 @@ class SliceDemand(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnedTable:
-    """What was learned; the default is what is assumed before anything was: no hole is lost, nothing is
-    short."""
+    """What was learned; the default is assumed before anything was: no hole is lost, nothing is short."""
 
     holes: tuple[int, ...] = (0,) * (STEPS + 1)
     cores: tuple[PerGpuDemand, ...] = ()

@@ -43,8 +43,7 @@ class MachineUsage:
         return "; ".join(states)
 
     def holders_of(self, device: Device) -> tuple[str, ...]:
-        """Claims that hold the device or a MIG instance of it, each once, in the order of the device's
-        parts."""
+        """Claims that hold the device or a MIG instance of it, each once, in the order of its parts."""
         parts = sorted(name for name in self.holders if name.startswith(f"{device.name}-mig-"))
         found = [claim for name in (device.name, *parts) for claim in self.holders.get(name, ())]
         return tuple(dict.fromkeys(found))

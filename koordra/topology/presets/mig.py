@@ -59,8 +59,7 @@ def _profile(*, mebibytes: int, placements: Sequence[Sequence[int]], **row: Any)
 def mig_instances(
     entry: Mapping[str, Any], *, minor: int, major: int, identity: str
 ) -> tuple[MigInstance, ...]:
-    """The instances that ``mig_instances`` lists, numbered from 1, with the nodes that the driver gives
-    them."""
+    """The instances that ``mig_instances`` lists, numbered from 1, with the nodes the driver gives them."""
     profiles = {profile.name: profile for profile in mig_profiles(entry)}
     found = []
     for number, (name, start) in enumerate(entry.get("mig_instances", ()), start=1):

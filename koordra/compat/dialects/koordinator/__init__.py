@@ -140,8 +140,7 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
 
 
 def _turned_down(request: dict[str, int], view: PodView) -> str:
-    """Names that do not stand together, as they are written: what the webhook adds would puzzle the
-    reader."""
+    """Names that do not stand together, as they are written: what the webhook adds would puzzle readers."""
     asked = {view.settings.name(name) for name in (*request, GPU)}
     written = sorted({name for container in view.containers for name in container.resources} & asked)
     if len(written) > 1:

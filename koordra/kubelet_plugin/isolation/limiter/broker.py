@@ -144,8 +144,7 @@ class Broker:
             self._answer(claim_uid, _CREDENTIALS.unpack(raw)[0], message)
 
     def _disconnect(self, claim_uid: str) -> None:
-        """Close the claim's connection and accept the next one, if the claim still exists. The lock is
-        held."""
+        """Close the claim's connection and accept the next one, if the claim still exists. Lock held."""
         connection, _ = self._callers_connected.pop(claim_uid, (None, 0.0))
         if connection is None:
             return

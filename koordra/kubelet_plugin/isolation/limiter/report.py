@@ -108,8 +108,7 @@ def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, 
 
 
 def enforces(claims: Path, uid: str) -> bool | None:
-    """Whether the claim's limiter enforces; None where there is no limiter, or no process has used CUDA
-    yet."""
+    """Whether the claim's limiter enforces; None without a limiter, or before a process used CUDA."""
     found = verdict(claims, uid)
     return found.enforced if found else None
 

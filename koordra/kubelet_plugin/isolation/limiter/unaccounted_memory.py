@@ -103,8 +103,7 @@ class Contexts:
         return learned if learned is not None else USUAL.get(gpu.architecture or "" if gpu else "", UNKNOWN)
 
     def learn(self, uuid: str, seen: int) -> bool:
-        """A process with one context was seen to have this much for it and its modules; whether that is
-        news."""
+        """A process with one context was seen to have this much for it and its modules; whether it is new."""
         if self._declared is not None or not LEAST <= seen <= MOST:
             return False
         gpu, key = _card(self._machine(), uuid)

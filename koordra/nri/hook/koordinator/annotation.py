@@ -259,8 +259,7 @@ class PodClaims:
         self._known: dict[str, bool] = {}
 
     def of_koordra(self, *, namespace: str, pod: str, uid: str) -> bool:
-        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError if that is
-        unknown."""
+        """Whether one of the pod's claims has a device of koordra's. KoordraError if that is unknown."""
         if uid not in self._known:
             found = self._client.get(kinds.PODS, pod, namespace=namespace)
             if (found.get("metadata") or {}).get("uid") != uid:

@@ -1,5 +1,4 @@
-"""The lower part of the page: how near every GPU is to every NIC, NUMA distances, and what the colours
-mean."""
+"""The lower part of the page: how near every GPU is to every NIC, NUMA distances, what colours mean."""
 
 from __future__ import annotations
 
