@@ -177,6 +177,11 @@ class PodIndex:
         """Whether some pod that names the claim can still run with it."""
         return any(objects.uid(pod) not in self.lacking for pod in self.users.get(key, ()))
 
+    def serves(self, claim: Object) -> bool:
+        """Whether some pod that names the claim can start as its claims are: all allocated, on one node."""
+        using = map(objects.uid, self.users.get(objects.key(claim), ()))
+        return any(not (one.pending or one.refused) for one in self.members({*using} - self.split))
+
     # changes
 
     def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
@@ -272,11 +277,12 @@ def split_across_nodes(member: PodClaims) -> tuple[Object, ...]:
     """Unreserved claims of a pod to give back because its claims are pinned to different nodes, where it can
     never run.
 
-    It happens when a shared claim moved on with another pod. Claims beside one that is reserved stay.
+    It happens when a shared claim moved on with another pod. Claims beside one that is reserved stay; those
+    with which another pod can start (`PodIndex.serves`) are the caller's to leave alone: they would be given
+    to that pod again, and taken again, for ever.
     """
-    if is_bound(member.pod) or len(member.ours) < 2:
-        return ()
-    pinned = [(claim, node) for claim in member.ours if (node := claims_of.node_of(claim)) is not None]
+    ours = () if is_bound(member.pod) or len(member.ours) < 2 else member.ours
+    pinned = [(claim, node) for claim in ours if (node := claims_of.node_of(claim)) is not None]
     if len({node for _, node in pinned}) < 2:
         return ()
     used = {node for claim, node in pinned if claims_of.reserved_for(claim)}

@@ -116,8 +116,9 @@ def _run(
                 found[key] = replace(placement, node=None)
                 continue
             found[key] = placement
-            given = claims_of.with_allocation(claim, placement.allocations[key])
-            cache.apply([Change(RESOURCE_CLAIMS, key, given)])
+            cache.apply(
+                [Change(RESOURCE_CLAIMS, key, claims_of.with_allocation(claim, placement.allocations[key]))]
+            )
     return found, nowhere
 
 

@@ -20,6 +20,7 @@ does not answer or the lease runs out; the caller waits and calls again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import filterfalse
 
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import Cause, Reason, reason_of
@@ -139,9 +140,10 @@ class Reconciler:
         for claim in self.cache.claim_index.orphans():
             context.give_back(claim, why="no pod can use it any more")
         for member in pods.members(pods.split):
-            why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
-            for claim in split_across_nodes(member):
-                context.give_back(claim, why=why)
+            for claim in filterfalse(pods.serves, split_across_nodes(member)):
+                context.give_back(
+                    claim, why=f"the claims of pod {objects.name(member.pod)} are on different nodes"
+                )
 
     # 5. gates
 

@@ -231,6 +231,22 @@ def test_claims_of_one_pod_on_different_nodes_come_together_again() -> None:
     assert cluster.node_of("a") == cluster.node_of("b") == other
 
 
+def test_claims_that_other_pods_can_start_with_are_not_taken_for_a_pod_that_needs_both() -> None:
+    """They would be given to the same pods again, pass after pass."""
+    cluster = JointCluster()
+    for name, host in (("a", "n0"), ("b", "n1")):
+        cluster.claim(name)
+        cluster.pod(name, name, nodeSelector={"kubernetes.io/hostname": host})
+    cluster.pod("both", "a", "b")
+    assert cluster.settle(passes=6) == AUDIT_PERIOD
+    assert (cluster.node_of("a"), cluster.node_of("b")) == ("n0", "n1")
+    assert cluster.reasons().count(ALLOCATED) == 2
+    assert GIVEN_BACK not in cluster.reasons()
+    cluster.api.delete(PODS, "b")
+    cluster.settle()
+    assert (cluster.node_of("a"), cluster.node_of("b")) == ("n0", "n0"), "it goes where the other one is"
+
+
 def test_a_refusal_is_not_read_twice_when_there_is_no_other_place() -> None:
     cluster = JointCluster(nodes=1)
     cluster.claim("shared")
