@@ -265,7 +265,7 @@ class KubeClient:
     ) -> urllib3.BaseHTTPResponse:
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent, **self._credentials()}
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         if body is not None:
             headers["Content-Type"] = content_type
         try:
@@ -273,7 +273,7 @@ class KubeClient:
                 method,
                 url,
                 body=body if body is None or isinstance(body, bytes) else encoded(body),
-                headers=headers,
+                headers={**headers, **self._credentials()},
                 preload_content=False,
                 timeout=urllib3.Timeout(
                     connect=self.timeout,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
+from urllib3 import PoolManager
 
 from koordra.errors import InvalidManifest
 from koordra.kube import KubeClient
@@ -19,16 +20,15 @@ def new_client(
 ) -> KubeClient:
     """A client of the API server that a kubeconfig file names; None takes the pod's service account, or
     KUBECONFIG or ~/.kube/config outside a cluster. Raises InvalidManifest."""
-    configuration = _configuration(kubeconfig)
+    configuration, pool = _configuration(kubeconfig)
 
     def credentials() -> dict[str, str]:
         return {each["key"]: each["value"] for each in configuration.auth_settings().values()}
 
-    pool = RESTClientObject(configuration).pool_manager
     return KubeClient(str(configuration.host), pool, credentials, timeout=timeout, user_agent=user_agent)
 
 
-def _configuration(kubeconfig: str | None) -> Configuration:
+def _configuration(kubeconfig: str | None) -> tuple[Configuration, PoolManager]:
     configuration = Configuration()
     configuration.retries = False
     try:
@@ -39,10 +39,10 @@ def _configuration(kubeconfig: str | None) -> Configuration:
                 config.load_kube_config(client_configuration=configuration)
         else:
             config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
-    except (config.ConfigException, OSError, ValueError) as error:
+        return configuration, RESTClientObject(configuration).pool_manager
+    except Exception as error:  # the library checks little: a file that is none ends in any type of error
         raise InvalidManifest(
             f"no usable Kubernetes configuration: {error}",
             object=kubeconfig or "kubeconfig",
             remedy="name a kubeconfig with --kubeconfig or KUBECONFIG",
         ) from error
-    return configuration

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from urllib3 import PoolManager
 
 from koordra import errors
 from koordra.api import kinds
@@ -194,6 +195,49 @@ def test_credentials_in_the_url_are_not_told(tmp_path: Path) -> None:
 def test_no_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidManifest, match="no usable Kubernetes configuration"):
         new_client(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2",
+        "[1, 2]",
+        "words",
+        "\x00",
+        (
+            "{clusters: [{name: c, cluster: {server: 'http://x', proxy-url: 'foo://x'}}], current-context: x, "
+            "contexts: [{name: x, context: {cluster: c}}]}"
+        ),
+        (
+            "{clusters: [{name: c, cluster: {server: 'http://x'}}], users: [{name: u, user: words}], "
+            "contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}"
+        ),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
+    """Whatever is wrong with it, and whatever the library makes of that."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(errors.InvalidManifest, match="no usable Kubernetes configuration") as caught:
+        new_client(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_credentials_that_cannot_be_read_now_are_an_outage(server: ScriptedServer, tmp_path: Path) -> None:
+    """A token that is being renewed: the request is tried again like one that nobody answered."""
+
+    def credentials() -> dict[str, str]:
+        return {"authorization": (tmp_path / "token").read_text()}
+
+    client = KubeClient(server.url, PoolManager(), credentials, timeout=PATIENCE, user_agent="u")
+    with pytest.raises(errors.ApiUnreachable, match="token"):
+        client.get(kinds.NODES, "n")
+    server.script = [(200, {}), (200, {})]
+    for text in ("Bearer one", "Bearer two"):
+        (tmp_path / "token").write_text(text)
+        client.get(kinds.NODES, "n")
+        assert server.authorization == text
 
 
 def test_watch_events_may_be_cut_anywhere(server: ScriptedServer, client: KubeClient) -> None:
