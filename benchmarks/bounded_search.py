@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import CostPair
 from koordra.placement import Plan, plan
@@ -73,7 +73,7 @@ def asked(nodes: int) -> tuple[float, int, Plan]:
     """Milliseconds that the nodes took to answer, how many answers were worked out, and the plan."""
     draw = random.Random(5)
     objects = [entry for number in range(nodes) for entry in busy(draw, f"node-{number:04}")]
-    spent, on_node = [0.0, 0], Placement.on_node
+    spent, on_node = [0.0, 0], GroupSearch.on_node
 
     def timed(*given: Any, **options: Any) -> NodeAnswer:
         start = time.process_time()
@@ -82,7 +82,7 @@ def asked(nodes: int) -> tuple[float, int, Plan]:
         spent[1] += found.bound is None
         return found
 
-    with patch.object(Placement, "on_node", timed):
+    with patch.object(GroupSearch, "on_node", timed):
         found = plan([*machines.device_classes(), *objects, pairs()], policy=POLICY)
     return spent[0], int(spent[1]), found
 

@@ -36,7 +36,7 @@ from koordra.placement.free_amounts.state import Request
 from koordra.placement.mig.layout import Layout, Slice
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload, expected
-from koordra.simulation.machine_cluster import MachineCluster, Placement
+from koordra.simulation.machine_cluster import MachineCluster, PodPlacement
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
 from tests.machines.placements import with_every_placement
@@ -139,7 +139,7 @@ class Koordra:
         }
         return self._cluster.take(claim, request)
 
-    def release(self, held: Placement) -> None:
+    def release(self, held: PodPlacement) -> None:
         self._cluster.release(held)
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks._results import table, write
 from benchmarks.scale_dra import cluster_of
+from koordra.allocator.group_search import GroupSearch
 from koordra.allocator.offer import Offer
-from koordra.allocator.placement import Placement
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.search.solution import CostPair
 from koordra.api import names, objects
@@ -141,17 +141,17 @@ def _timed(slices: list[Object], nodes: list[Object], wanted: str) -> Object:
 def _searches() -> Iterator[list[str]]:
     """The nodes that `plan()` searches, or whose answer it remembers from one like it."""
     found: list[str] = []
-    search = Placement.on_node
+    search = GroupSearch.on_node
 
-    def counted(self: Placement, name: str, *given: Any, **named: Any) -> Any:
+    def counted(self: GroupSearch, name: str, *given: Any, **named: Any) -> Any:
         found.append(name)
         return search(self, name, *given, **named)
 
-    Placement.on_node = counted  # type: ignore[method-assign]
+    GroupSearch.on_node = counted  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Placement.on_node = search  # type: ignore[method-assign]
+        GroupSearch.on_node = search  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `koordra.placement`.
 
-    placement          one group on one node after the other: the way through everything below
+    group_search       one group on one node after the other: the way through everything below
     request/           what a claim asks for
     devices/           what a node offers, and which device can serve which request
     allocation_state   one node while a group is placed, in whole numbers

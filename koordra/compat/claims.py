@@ -27,7 +27,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION, Scope
 from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.dialect.vgpu import cel_text
-from koordra.compat.normalized_request import LEAST, Nics, NormalizedRequest, Share, Together
+from koordra.compat.normalized_request import LEAST, Nics, NormalizedRequest, Share, Sharing
 from koordra.compat.request_merging import MergedRequests, merge
 from koordra.quantity import canonical
 
@@ -54,7 +54,7 @@ def claim_of(normalized: NormalizedRequest, view: PodView) -> tuple[Object, Used
         "config": [*_gpu_configs(merged), *_nearness(merged), *_policies(normalized)],
     }
     used = {container: tuple(found) for container, found in merged.used.items()}
-    if normalized.together is Together.POD:
+    if normalized.together is Sharing.POD:
         used = dict.fromkeys(normalized.users, tuple(request["name"] for request in requests))
     return {"devices": {name: entries for name, entries in parts.items() if entries}}, used
 
@@ -114,7 +114,7 @@ def _constraints(merged: MergedRequests) -> Iterator[Object]:
     for members in merged.apart:
         if any(not merged.requests[name].whole for name in members):
             yield {"requests": list(members), "distinctAttribute": names.ATTR_UUID}
-    if merged.normalized.together is Together.ONE_CARD and len(merged.requests) > 1:
+    if merged.normalized.together is Sharing.ONE_CARD and len(merged.requests) > 1:
         yield {"requests": list(merged.requests), "matchAttribute": names.ATTR_UUID}
     if nics is not None and nics.virtual and nics.most > 1:
         yield {"requests": [RDMA_REQUEST], "distinctAttribute": names.ATTR_PARENT}

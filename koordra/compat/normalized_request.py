@@ -33,7 +33,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 
-class Phase(StrEnum):
+class ContainerPhase(StrEnum):
     """When a container runs. A sidecar is an init container that goes on running (restartPolicy Always)."""
 
     APP = "container"
@@ -41,7 +41,7 @@ class Phase(StrEnum):
     INIT = "init container"
 
 
-class Together(StrEnum):
+class Sharing(StrEnum):
     PER_CONTAINER = "per-container"
     ONE_CARD = "same-card-for-pod"
     POD = "pod-shared"
@@ -82,7 +82,7 @@ class Share:
     """
 
     container: str
-    phase: Phase
+    phase: ContainerPhase
     count: int
     memory: Memory = WHOLE
     cores: int = 0
@@ -157,7 +157,7 @@ class NormalizedRequest:
 
     shares: tuple[Share, ...] = ()
     nics: Nics | None = None
-    together: Together = Together.PER_CONTAINER
+    together: Sharing = Sharing.PER_CONTAINER
     ignores_init: bool = False
     users: tuple[str, ...] = ()
     selectors: tuple[str, ...] = ()

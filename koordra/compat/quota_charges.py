@@ -27,7 +27,7 @@ from koordra.api.objects import Fields, Object
 from koordra.compat.dialect import charges
 from koordra.compat.dialect.charges import Charged
 from koordra.compat.dialects import DIALECTS, dialect_named
-from koordra.compat.normalized_request import Memory, Phase, Share
+from koordra.compat.normalized_request import ContainerPhase, Memory, Share
 from koordra.compat.settings import Settings
 from koordra.quantity import to_int
 
@@ -89,7 +89,7 @@ def _charged(spec: Fields, settings: Settings) -> Charged:
         shares.append(
             Share(
                 container=request.name,
-                phase=Phase.APP,
+                phase=ContainerPhase.APP,
                 count=asked.count,
                 memory=Memory(capacity.get(names.CAPACITY_MEMORY), percents.get(request.name)),
                 cores=capacity.get(names.CAPACITY_CORES, 0),

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.normalized_request import Memory, NormalizedRequest, Phase, Share, Together
+from koordra.compat.normalized_request import ContainerPhase, Memory, NormalizedRequest, Share, Sharing
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class MergedRequests:
         }
         if self.normalized.ignores_init:
             return [self._nearest(share, alike)]
-        if self.normalized.together is Together.ONE_CARD and alike:
+        if self.normalized.together is Sharing.ONE_CARD and alike:
             return self._on_the_card(share, alike)
         return self._grown(share, alike)
 
@@ -155,10 +155,10 @@ def merge(normalized: NormalizedRequest, notes: Notes) -> MergedRequests:
     """Raises Refused for an init container that nobody would serve."""
     merged = MergedRequests(normalized, notes)
     for share in normalized.shares:
-        if share.phase is not Phase.INIT:
+        if share.phase is not ContainerPhase.INIT:
             merged.use(share.container, [merged.add(share)])
     for share in normalized.shares:
-        if share.phase is Phase.INIT:
+        if share.phase is ContainerPhase.INIT:
             names = merged.for_init(share)
             merged.use(share.container, names)
             if share.distinct and share.count > 1 and len(names) > 1:

@@ -43,7 +43,7 @@ from koordra.compat.dialect import Dialect, asking_containers, warn_of_environme
 from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialects import DIALECTS
-from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
+from koordra.compat.normalized_request import ContainerPhase, NormalizedRequest, Sharing
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidInput
 
@@ -280,16 +280,16 @@ def _line(container: Container, used: Sequence[str], normalized: NormalizedReque
     own = [
         str(share)
         for share in normalized.shares
-        if share.container == container.name or together is Together.POD
+        if share.container == container.name or together is Sharing.POD
     ]
-    if together is Together.POD and normalized.nics:
+    if together is Sharing.POD and normalized.nics:
         own.append(str(normalized.nics))
     how = {
-        Together.POD: ", seen by all containers of the pod",
-        Together.ONE_CARD: ", on one card with the pod's other containers",
-        Together.PER_CONTAINER: "",
+        Sharing.POD: ", seen by all containers of the pod",
+        Sharing.ONE_CARD: ", on one card with the pod's other containers",
+        Sharing.PER_CONTAINER: "",
     }[together]
     plural = "request" if len(used) == 1 else "requests"
-    reused = ", used before the containers need it" if container.phase is Phase.INIT else ""
+    reused = ", used before the containers need it" if container.phase is ContainerPhase.INIT else ""
     asks = f"{normalized.dialect}: {'; '.join(own)}{how}"
     return f"{called}: {asks}; {plural} {', '.join(used)}{reused}"

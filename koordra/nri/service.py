@@ -35,7 +35,7 @@ from koordra.nri.hook.cgroups import RdmaLimit, has_controller
 from koordra.nri.hook.koordinator import admission_policy
 from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, SandboxNetworks, Settings
+from koordra.nri.hook.plugin import PLUGIN_NAME, HookPlugin, SandboxNetworks, Settings
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.stub import Stub
 from koordra.nri.transport.instrumentation import MetricsObserver
@@ -114,7 +114,7 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )
     Stub(
-        Hook(
+        HookPlugin(
             state,
             settings=settings,
             ledger=ledger,

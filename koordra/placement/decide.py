@@ -25,8 +25,8 @@ from typing import Final
 
 from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.features import Features
+from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.allocator.offer import Offer
-from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
@@ -37,10 +37,10 @@ from koordra.api.tables import BoundedCache
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.candidates.candidate_list import (
     Candidate,
+    CandidateCost,
     Entry,
     Result,
     Unit,
-    Value,
     Where,
     first_of,
     offer_of,
@@ -168,7 +168,7 @@ class Engine:
             epoch=self.order.epoch,
             first_look=partial(self._first_look, resolved),
         )
-        placement: Placement | None = None
+        placement: GroupSearch | None = None
         late: list[Candidate] = []
 
         def search(name: str, candidate: Candidate, best: Entry | None) -> Candidate | None:
@@ -180,7 +180,7 @@ class Engine:
                 wasted = candidate.value.cluster
                 if result.bound.cluster and not self._learned(resolved):
                     wasted = result.bound.cluster[-1]
-                return Candidate(candidate.unit, Value(result.bound.claim, wasted), known=False)
+                return Candidate(candidate.unit, CandidateCost(result.bound.claim, wasted), known=False)
             if result.cost is None:
                 if result.undecided:
                     late.append(candidate)
@@ -237,14 +237,14 @@ class Engine:
         wasted = least.cluster[-1] if least.cluster else 0
         if self._learned(resolved):
             wasted = self.order.least(resolved, info)
-        return Candidate(unit, Value(least.claim, wasted), known=False)
+        return Candidate(unit, CandidateCost(least.claim, wasted), known=False)
 
-    def _value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> Value:
+    def _value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> CandidateCost:
         if self.policy is None:
-            return Value(0, 0)
+            return CandidateCost(0, 0)
         if self._learned(resolved):
-            return Value(cost.claim, self.order.value(resolved, self.index.nodes[name], cost.cluster))
-        return Value(cost.claim, cost.cluster[-1])
+            return CandidateCost(cost.claim, self.order.value(resolved, self.index.nodes[name], cost.cluster))
+        return CandidateCost(cost.claim, cost.cluster[-1])
 
     def _learned(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, not the written cost's rest alone."""
@@ -276,7 +276,7 @@ class Engine:
         resolved: ResolvedGroup,
         info: NodeInfo,
         ceiling: CostPair | None,
-        placement: Placement | None = None,
+        placement: GroupSearch | None = None,
     ) -> Result:
         known = self._known(resolved, info, ceiling)
         if known is not None:
@@ -304,7 +304,7 @@ class Engine:
         info: NodeInfo,
         taken: Usage,
         *,
-        placement: Placement | None = None,
+        placement: GroupSearch | None = None,
         alike: Hashable = None,
         ceiling: CostPair | None = None,
         pools: Sequence[Pool] | None = None,
@@ -323,9 +323,9 @@ class Engine:
             verdicts=None if of is None or alone else resolved.request_class.verdicts.get_or_make(of, dict),
         )
 
-    def placement_for(self, resolved: ResolvedGroup) -> Placement:
+    def placement_for(self, resolved: ResolvedGroup) -> GroupSearch:
         """The search of nodes for the group, with one budget for all of them."""
-        return Placement(
+        return GroupSearch(
             resolved.asked,
             resolved.siblings,
             policy=self.policy,

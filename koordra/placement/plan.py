@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
+from koordra.allocator.group_search import GroupSearch, takes_all
 from koordra.allocator.offer import Offer
-from koordra.allocator.placement import Placement, takes_all
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import objects
@@ -224,7 +224,7 @@ class _Planning:
         asked = resolved.asked
         if engine.policy is None or not takes_all(asked) or any(claim.joints for claim in asked):
             return None
-        placement = Placement(
+        placement = GroupSearch(
             asked, resolved.siblings, policy=None, features=engine.features, budget=UPSTREAMS_WALK
         )
         excluded = self._excluded(group)

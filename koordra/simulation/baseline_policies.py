@@ -47,7 +47,7 @@ import numpy.typing as npt
 
 from koordra.placement.free_amounts.state import WHOLE, MachineType, Request
 from koordra.placement.policy.workload import WorkloadShare
-from koordra.simulation.fleet import INFEASIBLE, SHARE, Bools, Fleet, Ints, Placement, tag
+from koordra.simulation.fleet import INFEASIBLE, SHARE, Bools, Fleet, FleetPlacement, Ints, tag
 
 _CORES: Final = 128_000
 _GPUS: Final = 8_000
@@ -133,7 +133,7 @@ SCORES: Final[dict[str, Callable[[View], Ints]]] = {
 }
 
 
-def place_randomly(fleet: Fleet, request: Request, generator: np.random.Generator) -> Placement | None:
+def place_randomly(fleet: Fleet, request: Request, generator: np.random.Generator) -> FleetPlacement | None:
     """Any node that fits, any of its GPUs that fit; placed."""
     feasible = (fleet.keys(request) < INFEASIBLE).nonzero()[0]
     if not len(feasible):
@@ -144,7 +144,7 @@ def place_randomly(fleet: Fleet, request: Request, generator: np.random.Generato
         fitting = fleet.fitting(node, request)
         order = generator.permutation(len(fitting))[: request.gpus]
         chosen = tuple(sorted([fitting[int(at)] for at in order]))
-    placement = Placement(node, request, chosen)
+    placement = FleetPlacement(node, request, chosen)
     fleet.take(placement)
     return placement
 

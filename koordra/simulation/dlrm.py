@@ -23,7 +23,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from koordra.placement.free_amounts.state import FULL, WHOLE, Request
-from koordra.simulation.machine_cluster import MachineCluster, Placement
+from koordra.simulation.machine_cluster import MachineCluster, PodPlacement
 from koordra.simulation.openb import Row, rows_of
 from koordra.simulation.replay import Clock, Progress, decision_us
 from koordra.topology.levels import Level
@@ -130,7 +130,7 @@ def replay(
 ) -> Alignment:
     """Apply the events."""
     found = Alignment()
-    held: dict[int, Placement] = {}
+    held: dict[int, PodPlacement] = {}
     allocated = 0
     for number, event in enumerate(events):
         if number % 512 == 0:

@@ -50,7 +50,7 @@ class Policy(Protocol):
         ...
 
 
-class Placement(NamedTuple):
+class FleetPlacement(NamedTuple):
     """Where a request went: the node's number, its GPUs by position."""
 
     node: int
@@ -72,13 +72,13 @@ class Fleet:
         self._rows: dict[Request, tuple[Ints, set[int]]] = {}
         """The keys by node, and the nodes that changed since they were made."""
 
-    def place(self, request: Request) -> Placement | None:
+    def place(self, request: Request) -> FleetPlacement | None:
         """The best place for the request, taken; None where no node can serve it."""
         keys = self.keys(request)
         node = int(keys.argmin())
         if keys[node] >= INFEASIBLE:
             return None
-        found = Placement(node, request, self.policy.choose(self, node, request))
+        found = FleetPlacement(node, request, self.policy.choose(self, node, request))
         self.take(found)
         return found
 
@@ -108,7 +108,7 @@ class Fleet:
         """The node's GPUs with as much free as the request wants of each."""
         return [at for at, free in enumerate(self.nodes[node].gpus) if free >= request.milli]
 
-    def take(self, placement: Placement) -> None:
+    def take(self, placement: FleetPlacement) -> None:
         """The request is placed there."""
         node, request = placement.node, placement.request
         state = self.nodes[node] = after(self.nodes[node], request, Choice(placement.gpus))

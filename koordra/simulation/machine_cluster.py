@@ -21,7 +21,7 @@ from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.topology.machine_shape import pair_level
 
 
-class Placement(NamedTuple):
+class PodPlacement(NamedTuple):
     """`key`: of claim and pod. `level` is the worst of GPU and NIC, `best` the best that was free on the
     node; for one of each."""
 
@@ -69,12 +69,12 @@ class MachineCluster:
             apply(ClusterChange(NODE, name, {"metadata": {"name": name}, "status": {"allocatable": size}}))
         self.capacity = WHOLE * gpus * count
 
-    def place(self, request: Request) -> Placement | None:
+    def place(self, request: Request) -> PodPlacement | None:
         """The best place for the request, taken; None where no node can serve it."""
         self._number += 1
         return self.take(claim_of(request, f"c{self._number}"), request)
 
-    def take(self, manifest: Fields, request: Request) -> Placement | None:
+    def take(self, manifest: Fields, request: Request) -> PodPlacement | None:
         """The same of a claim, for a pod that asks for the request's cores and memory."""
         engine, key = self.engine, objects.key(manifest)
         group = ClaimGroup((ResourceClaim.from_dict(manifest),), (pod_of(request, objects.name(manifest)),))
@@ -88,9 +88,9 @@ class MachineCluster:
         levels = self._levels(offer, request)
         (allocation,) = offer.allocations(pin_to_node=True)
         engine.index.assume(manifest, allocation, key=key, node=offer.node, pods=group.pods)
-        return Placement(key, request, *levels)
+        return PodPlacement(key, request, *levels)
 
-    def release(self, placement: Placement) -> None:
+    def release(self, placement: PodPlacement) -> None:
         """The request is there no more."""
         self.engine.index.forget(placement.key)
         self.engine.index.apply(ClusterChange(POD, placement.key, {}))

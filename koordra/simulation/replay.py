@@ -31,7 +31,7 @@ from koordra.simulation.baseline_policies import (
     fragmented,
     place_randomly,
 )
-from koordra.simulation.fleet import Fleet, Placement, Policy
+from koordra.simulation.fleet import Fleet, FleetPlacement, Policy
 from koordra.simulation.learning import FleetExpectedWaste, capacity_of
 from koordra.simulation.openb import TraceNode, TracePod
 
@@ -147,7 +147,7 @@ def run(
     capacity: int,
     *,
     clock: Clock,
-    place: Callable[[Request], Placement | None] | None = None,
+    place: Callable[[Request], FleetPlacement | None] | None = None,
     fragmentation: Callable[[Fleet], float] | None = None,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Run:
@@ -226,7 +226,7 @@ class Experiment:
         fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
         online = Online(capacity_of(cluster.kinds, cluster.nodes))
 
-        def place(request: Request) -> Placement | None:
+        def place(request: Request) -> FleetPlacement | None:
             if name == "random":
                 return place_randomly(fleet, request, generator)
             if self.unknown and isinstance(policy, FleetExpectedWaste):

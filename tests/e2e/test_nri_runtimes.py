@@ -26,7 +26,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.cgroups import numbers
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, NodeDevices
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.plugin import Hook, Settings
+from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.stub import Plugin, Stub
 from koordra.nri.transport.instrumentation import MetricsObserver
 from koordra.nri.transport.ttrpc import Call
@@ -556,7 +556,7 @@ def test_a_pod_of_koordinators_scheduler(
     text = json.dumps({"gpu": [mine], "rdma": [theirs]})
     settings = Settings(koordinator=NodeDevices(node.root))
     state = StateReader(node.state, node_name=NODE)
-    hook = Hook(state, settings=settings, ledger=Ledger(node.state))
+    hook = HookPlugin(state, settings=settings, ledger=Ledger(node.state))
     node.hook.stop()
     pod = containerd.cri.run_pod(dns_label(request), annotations={ANNOTATION: text})
     try:

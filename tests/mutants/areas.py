@@ -15,7 +15,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.allocator.devices.gpu_nic_distance",
         "koordra.allocator.devices.partitionable_gpu",
     ),
-    "search": ("koordra.allocator.search", "koordra.allocator.placement"),
+    "search": ("koordra.allocator.search", "koordra.allocator.group_search"),
     "lease": ("koordra.controller.leadership",),
     "writer": (
         "koordra.controller.allocation.writes",

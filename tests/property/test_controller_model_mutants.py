@@ -11,7 +11,7 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.allocation.writes import Writer, Written
+from koordra.controller.allocation.writes import Writer, WriteResult
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
 from koordra.controller.reconcile.allocation_step import AllocationStep
@@ -57,7 +57,7 @@ def test_a_write_without_a_version_is_caught(
 ) -> None:
     conditional = Writer._send
 
-    def send(self: Writer, kind: Kind, obj: Object, body: Any, **how: Any) -> Written:
+    def send(self: Writer, kind: Kind, obj: Object, body: Any, **how: Any) -> WriteResult:
         if kind is RESOURCE_CLAIMS and concerned(body):
             body = {**body, "metadata": {**body["metadata"], "resourceVersion": None}}
         return conditional(self, kind, obj, body, **how)

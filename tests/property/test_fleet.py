@@ -19,7 +19,7 @@ import pytest
 
 from koordra.placement.free_amounts.state import FreeAmounts, Request
 from koordra.placement.policy.workload import Online, Workload
-from koordra.simulation.fleet import Fleet, Placement
+from koordra.simulation.fleet import Fleet, FleetPlacement
 from koordra.simulation.learning import FleetExpectedWaste, capacity_of
 from koordra.simulation.replay import policy_named
 from tests.long import mostly_long
@@ -70,7 +70,7 @@ def test_a_long_life_leaves_no_drift(chapter: int) -> None:
     policy = policy_named(name, KINDS, Workload.of(learning))
     fleet = Fleet(KINDS, nodes, policy)
     online = Online(capacity_of(KINDS, nodes))
-    placed = list[Placement | None]()
+    placed = list[FleetPlacement | None]()
     for _ in range(DECISIONS):
         request = _request(generator, wild=wild)
         table = online.observe(request)

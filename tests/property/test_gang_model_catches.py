@@ -14,7 +14,7 @@ import pytest
 from koordra.controller.gangs import commit, eviction, phase
 from koordra.controller.gangs.commit import allocate
 from koordra.controller.gangs.membership import Gang
-from koordra.controller.gangs.phase import GangStatus, Phase, status_of
+from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
 from tests.property.test_gang_model import one_schedule
 
 MOST = 1500
@@ -27,15 +27,15 @@ def starts_with_fewer(gang: Gang, **known: Any) -> GangStatus:
     placed = tuple(
         member for member in gang.held if member.is_placed and member.claims and member.claims.ours
     )
-    if found.phase in {Phase.PARTIALLY_ALLOCATED, Phase.GATHERING} and placed:
-        return GangStatus(Phase.READY, ungate=placed)
+    if found.phase in {GangPhase.PARTIALLY_ALLOCATED, GangPhase.GATHERING} and placed:
+        return GangStatus(GangPhase.READY, ungate=placed)
     return found
 
 
 def plans_a_part(gang: Gang, **known: Any) -> GangStatus:
     """One member is enough for the allocations to be written."""
     found = status_of(gang, **known)
-    return replace(found, needed=1) if found.phase is Phase.WAITING else found
+    return replace(found, needed=1) if found.phase is GangPhase.WAITING else found
 
 
 def keeps_what_was_cut_off(gang: Gang, **known: Any) -> GangStatus:

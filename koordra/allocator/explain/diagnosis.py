@@ -13,7 +13,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from koordra.allocator.allocation_state import AllocationState
-from koordra.allocator.explain.nearest_fit import ClaimReason, Together
+from koordra.allocator.explain.nearest_fit import ClaimReason, NearestFit
 from koordra.allocator.explain.rejection import Rejection, device_reason
 from koordra.allocator.joint_allocation import Rule
 from koordra.allocator.reasons import Cause, Reason, figure, reason_of
@@ -52,7 +52,7 @@ def reasons_on_node(
             found += [(position, reason) for position in range(len(claims))]
     if served:
         if form not in known:
-            known[form] = Together(node, claims, state, joint_rules).reasons()
+            known[form] = NearestFit(node, claims, state, joint_rules).reasons()
         found += [(position, replace(reason, node=node)) for position, reason in known[form]]
     return found
 

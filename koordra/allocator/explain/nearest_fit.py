@@ -49,7 +49,7 @@ ConstraintAt = tuple[int, int]
 """A constraint by the position of its claim and its own."""
 
 
-class Together:
+class NearestFit:
     def __init__(
         self,
         node: str,

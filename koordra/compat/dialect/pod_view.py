@@ -15,7 +15,7 @@ from typing import Any, Final
 from koordra.api.classic.notes import Notes, Refused
 from koordra.api.objects import Fields, Object
 from koordra.api.pods import CONTAINER_LISTS, SIDES, amounts, resource_names
-from koordra.compat.normalized_request import Phase, Share
+from koordra.compat.normalized_request import ContainerPhase, Share
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidQuantity
 from koordra.quantity import to_int
@@ -29,7 +29,7 @@ class Container:
     """`where` is the field of the container in its object."""
 
     name: str
-    phase: Phase
+    phase: ContainerPhase
     where: str
     raw: Fields
 
@@ -209,12 +209,14 @@ def _containers(spec: Fields, *, where: str, notes: Notes) -> Iterator[Container
     for group in CONTAINER_LISTS:
         entries = spec.get(group)
         for index, raw in enumerate(entries if isinstance(entries, list) else ()):
-            here, phase = f"{where}.{group}[{index}]", Phase.APP
+            here, phase = f"{where}.{group}[{index}]", ContainerPhase.APP
             if not isinstance(raw, (dict, Mapping)):
                 raise notes.refuse(here, "is not an object", "write name, image and resources")
             _check_resources(raw.get("resources") or {}, f"{here}.resources", notes)
             if group != "containers":
-                phase = Phase.SIDECAR if raw.get("restartPolicy") == "Always" else Phase.INIT
+                phase = (
+                    ContainerPhase.SIDECAR if raw.get("restartPolicy") == "Always" else ContainerPhase.INIT
+                )
             yield Container(str(raw.get("name") or ""), phase, here, raw)
 
 

@@ -22,7 +22,7 @@ from koordra.compat.dialect import (
     PodView,
     Settings,
     Share,
-    Together,
+    Sharing,
     Variables,
     charges,
     memory_unit_section,
@@ -35,7 +35,7 @@ _LARGEST_CARD: Final = 1 << 40
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    return NormalizedRequest(view.shares(_share), together=Together.ONE_CARD, ignores_init=True)
+    return NormalizedRequest(view.shares(_share), together=Sharing.ONE_CARD, ignores_init=True)
 
 
 def _share(request: ContainerRequest) -> Share | None:

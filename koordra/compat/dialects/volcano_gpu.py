@@ -19,7 +19,7 @@ from koordra.compat.dialect import (
     PodView,
     Settings,
     Share,
-    Together,
+    Sharing,
     Variables,
     charges,
     number_section,
@@ -41,9 +41,7 @@ def parse(view: PodView) -> NormalizedRequest:
         raise view.notes.refuse(
             view.where, f"asks for {both}, and a node offers one of the two", "use one of them"
         )
-    return NormalizedRequest(
-        shared or whole, together=Together.ONE_CARD if shared else Together.PER_CONTAINER
-    )
+    return NormalizedRequest(shared or whole, together=Sharing.ONE_CARD if shared else Sharing.PER_CONTAINER)
 
 
 def _memory(request: ContainerRequest) -> Share | None:

@@ -19,7 +19,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
-from koordra.controller.allocation.writes import Outcome, Writer, Written
+from koordra.controller.allocation.writes import WriteOutcome, Writer, WriteResult
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
@@ -86,13 +86,13 @@ class PassContext:
         if at is not None and (self._wake_at is None or at < self._wake_at):
             self._wake_at = at
 
-    def settled(self, written: Written) -> Written:
+    def settled(self, written: WriteResult) -> WriteResult:
         """Take over what a write has shown of its claim; raise where the pass cannot go on."""
-        if written.outcome is Outcome.IN_DOUBT and written.obj is not None and written.sent is not None:
+        if written.outcome is WriteOutcome.IN_DOUBT and written.obj is not None and written.sent is not None:
             self.cache.doubt(written.obj, written.sent)
-        if written.outcome in {Outcome.IN_DOUBT, Outcome.UNREACHABLE, Outcome.FENCED}:
+        if written.outcome in {WriteOutcome.IN_DOUBT, WriteOutcome.UNREACHABLE, WriteOutcome.FENCED}:
             raise ApiUnreachable(written.message)
-        if written.outcome is Outcome.CONFLICT:
+        if written.outcome is WriteOutcome.CONFLICT:
             self._conflicts += 1
             self.wake(self.clock() + min(CONFLICT_PAUSE * 2.0**self._conflicts, LONGEST_CONFLICT_PAUSE))
         if written.obj is not None and written.obj.get("kind") == "ResourceClaim":
@@ -107,12 +107,12 @@ class PassContext:
         *,
         level: str | None,
         timed: bool = False,
-    ) -> Written:
+    ) -> WriteResult:
         """Write the allocation of one claim of the group, and report it or why it could not be written.
         `timed`: the claim waited for nobody but the controller."""
         claim = self.cache.claims.get(key)
         if claim is None:
-            return Written(Outcome.GONE)
+            return WriteResult(WriteOutcome.GONE)
         pods, written = group.users(claim), self.settled(self.writer.allocate(claim, allocation))
         outcome, message = written.outcome, written.message
         if written.obj is not None and written.ok:
@@ -123,9 +123,9 @@ class PassContext:
             self.events.allocated(written.obj, pods, level=level)
             return written
         log.info("allocation_not_written", claim=key, outcome=outcome.value, message=message)
-        if outcome is Outcome.DROPPED:
+        if outcome is WriteOutcome.DROPPED:
             self.events.waiting(claim, pods, (reason_of(Cause.FEATURE_DISABLED, message),))
-        elif outcome is Outcome.REFUSED:
+        elif outcome is WriteOutcome.REFUSED:
             self.events.report(claim_events.write_refused(claim, pods, message=message))
         return written
 
@@ -139,6 +139,6 @@ class PassContext:
         if written.ok:
             log.info("claim_given_back", claim=objects.key(claim), why=why)
             self.events.report(claim_events.given_back(claim, users, why=why))
-        elif written.outcome is Outcome.REFUSED:
+        elif written.outcome is WriteOutcome.REFUSED:
             log.error("give_back_refused", claim=objects.key(claim), error=written.message)
             self.wake(self.clock() + REFUSED_PAUSE)

@@ -44,7 +44,7 @@ Fits = Callable[[Group, NodeInfo, frozenset[str]], bool]
 Victim = tuple[Object, ...]
 """Pods that are evicted together: one, or all members of a gang."""
 
-Together = Mapping[str, Victim]
+EvictedWith = Mapping[str, Victim]
 """Whom a pod (by uid) is evicted with, itself included; nobody: it is not to be evicted. Others are evicted
 alone."""
 
@@ -64,7 +64,7 @@ class EvictionBackoff:
         pause = min(before * 2, LONGEST_REFUSAL)
         self._until = {**kept, objects.uid(pod): (now + pause, pause)}
 
-    def without_refused(self, together: Together, now: float) -> dict[str, Victim]:
+    def without_refused(self, together: EvictedWith, now: float) -> dict[str, Victim]:
         """`together` with nobody for those that are spared."""
         found = dict(together)
         for uid, (until, _) in self._until.items():
@@ -83,7 +83,7 @@ class Preemption:
 
     group: Group
     users: Users
-    together: Together
+    together: EvictedWith
     fits: Fits
 
     def cheapest(self, nodes: Iterable[NodeInfo]) -> tuple[str, Victim] | None:

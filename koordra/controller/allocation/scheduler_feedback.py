@@ -7,8 +7,8 @@ allocation (its PostFilter, when the claim was unavailable on some node), or lea
 condition may as well be an *old* answer: the pod was tried before its claims were allocated, or a scheduling
 cycle that began before our write ended after it. The API shows no causal link, so evidence is needed.
 
-From our write on, a `Grant` remembers per pod and claim when it was written and which condition the pod had.
-Then:
+From our write on, an `AwaitedAllocation` remembers per pod and claim when it was written and which condition
+the pod had. Then:
 
     allocation  reservedFor    pod                                          reads as
     ----------  -------------  -------------------------------------------  ---------------------------
@@ -68,7 +68,7 @@ LONGEST_PATIENCE: Final = 240.0
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class AwaitedAllocation:
     """An allocation that waits for the scheduler's answer, as far as one pod is concerned.
 
     `since` and `changed` are monotonic seconds; `condition` is the last one seen and `changed` when it last
@@ -87,7 +87,7 @@ class Grant:
     reserved: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, claim: Object, pod: Object, now: float) -> Grant | None:
+    def of(cls, claim: Object, pod: Object, now: float) -> AwaitedAllocation | None:
         """To be remembered for an allocated claim and a pod that waits; None where it is pinned to no node.
 
         `pod` is the pod as it was seen when the allocation was written, or is first seen with it.
@@ -106,7 +106,7 @@ class Grant:
             reserved=tuple(claims_of.reserved_for(claim)),
         )
 
-    def with_seen(self, claim: Object, pod: Object, now: float) -> Grant:
+    def with_seen(self, claim: Object, pod: Object, now: float) -> AwaitedAllocation:
         """With what is seen now, for the rules that compare two moments."""
         condition, reserved = pod_scheduled(pod), self.reserved
         if claims_of.is_allocated(claim):
@@ -114,21 +114,21 @@ class Grant:
         changed = now if condition != self.condition else self.changed
         return replace(self, condition=condition, changed=changed, reserved=reserved)
 
-    def read(self, claim: Object, member: PodClaims, *, refusals: int, now: float) -> Answer:
+    def read(self, claim: Object, member: PodClaims, *, refusals: int, now: float) -> SchedulerAnswer:
         """Apply the table, for a living pod without a node. `refusals`: how often it was refused before."""
         if not claims_of.is_allocated(claim):
             if set(self.reserved) - {objects.uid(member.pod)}:
-                return Answer(Reading.SETTLED)
-            return Answer(Reading.ERASED, self.condition.message or "the allocation was erased")
+                return SchedulerAnswer(Reading.SETTLED)
+            return SchedulerAnswer(Reading.ERASED, self.condition.message or "the allocation was erased")
         has_moved = claims_of.node_of(claim) != self.node or _timestamp(claim) != self.allocated_at
         if has_moved or claims_of.reserved_for(claim):
-            return Answer(Reading.SETTLED)
+            return SchedulerAnswer(Reading.SETTLED)
         if not self.condition.is_unschedulable or pod_index.gates(member.pod) or member.pending:
-            return Answer(Reading.NOT_YET)
+            return SchedulerAnswer(Reading.NOT_YET)
         patience_ends = self.since + min(PATIENCE * 2.0**refusals, LONGEST_PATIENCE)
         if self._is_proven or now >= patience_ends:
-            return Answer(Reading.REFUSED, self.condition.message or "Unschedulable")
-        return Answer(Reading.NOT_YET, look_again=patience_ends)
+            return SchedulerAnswer(Reading.REFUSED, self.condition.message or "Unschedulable")
+        return SchedulerAnswer(Reading.NOT_YET, look_again=patience_ends)
 
     @property
     def _is_proven(self) -> bool:
@@ -149,7 +149,7 @@ class Reading(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SchedulerAnswer:
     """`look_again`: monotonic time at which NOT_YET may have become something else without any change in the
     API."""
 
@@ -171,17 +171,18 @@ def _seconds(text: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SchedulerRefusal:
     """The scheduler said no to `node` for this pod; `claim` is the one that showed it."""
 
     member: PodClaims
     claim: Object
     node: str
-    answer: Answer
+    answer: SchedulerAnswer
 
 
 class FeedbackTracker:
-    """One Grant per pod and allocated claim (scheduler_feedback.py has the rules). Not thread-safe.
+    """One AwaitedAllocation per pod and allocated claim (scheduler_feedback.py has the rules). Not
+    thread-safe.
 
     `refusals` says how often a pod (by uid) was refused before.
     """
@@ -189,7 +190,7 @@ class FeedbackTracker:
     def __init__(self, pods: PodIndex, *, refusals: Callable[[str], int]) -> None:
         self._pods = pods
         self._refusals = refusals
-        self._grants: dict[str, dict[str, Grant]] = {}
+        self._grants: dict[str, dict[str, AwaitedAllocation]] = {}
         """uid of a pod -> uid of a claim -> its grant."""
         self._unread = pods.follow()
         self._due = DueKeys()
@@ -197,7 +198,7 @@ class FeedbackTracker:
     def remember(self, claim: Object, pods: Iterable[Object], *, now: float) -> None:
         """The claim was just allocated for these pods: what they say at this moment is an old answer."""
         for pod in pods:
-            if (grant := Grant.of(claim, pod, now)) is not None:
+            if (grant := AwaitedAllocation.of(claim, pod, now)) is not None:
                 self._grants.setdefault(objects.uid(pod), {})[grant.claim_uid] = grant
 
     def drop(self, claim: Object) -> None:
@@ -205,13 +206,13 @@ class FeedbackTracker:
         for pod in self._pods.users.get(objects.key(claim), ()):
             self._grants.get(objects.uid(pod), {}).pop(objects.uid(claim), None)
 
-    def settle(self, refusal: Refusal) -> None:
+    def settle(self, refusal: SchedulerRefusal) -> None:
         """A no has been acted on; until then every reading finds it again."""
         pod = objects.uid(refusal.member.pod)
         self._grants.pop(pod, None)
         self._unread.add(pod)
 
-    def read(self, *, now: float) -> tuple[list[Refusal], float | None]:
+    def read(self, *, now: float) -> tuple[list[SchedulerRefusal], float | None]:
         """Bring the grants that may have changed up to date and read them: the noes (one per pod, by the
         pods' keys), and when to look again at the latest.
 
@@ -224,9 +225,9 @@ class FeedbackTracker:
             self._due.next
         )
 
-    def _read(self, uid: str, now: float) -> Refusal | None:
+    def _read(self, uid: str, now: float) -> SchedulerRefusal | None:
         member = self._pods.member(uid) if uid in self._pods.open else None
-        before, current, refusal = self._grants.pop(uid, {}), dict[str, Grant](), None
+        before, current, refusal = self._grants.pop(uid, {}), dict[str, AwaitedAllocation](), None
         if member is None or pod_index.is_bound(member.pod):
             return None
         for claim in member.ours:
@@ -234,12 +235,12 @@ class FeedbackTracker:
             if grant is not None:
                 grant = grant.with_seen(claim, member.pod, now)
             elif claims_of.is_allocated(claim):
-                grant = Grant.of(claim, member.pod, now)
+                grant = AwaitedAllocation.of(claim, member.pod, now)
             if grant is None:
                 continue
             answer = grant.read(claim, member, refusals=self._refusals(uid), now=now)
             if answer.reading in {Reading.REFUSED, Reading.ERASED} and refusal is None:
-                refusal = Refusal(member, claim, grant.node, answer)
+                refusal = SchedulerRefusal(member, claim, grant.node, answer)
             if answer.reading is not Reading.SETTLED:
                 current[grant.claim_uid] = grant
             if answer.look_again is not None:

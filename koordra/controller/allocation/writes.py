@@ -38,7 +38,7 @@ from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import JSON_PATCH, MERGE_PATCH, KubeClient
 
 
-class Outcome(StrEnum):
+class WriteOutcome(StrEnum):
     """What became of a write.
 
     WRITTEN
@@ -67,11 +67,11 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """`obj` is the newest state known of the object, None when unknown; `message` is the server's or our own
     word, `code` the server's."""
 
-    outcome: Outcome
+    outcome: WriteOutcome
     obj: Object | None = None
     message: str = ""
     sent: Fields | None = None
@@ -79,18 +79,18 @@ class Written:
 
     @property
     def ok(self) -> bool:
-        return self.outcome is Outcome.WRITTEN
+        return self.outcome is WriteOutcome.WRITTEN
 
 
 _OUTCOMES: Final = (
-    (NotFound, Outcome.GONE),
-    (Conflict, Outcome.CONFLICT),
-    (ApiUnreachable, Outcome.UNREACHABLE),
+    (NotFound, WriteOutcome.GONE),
+    (Conflict, WriteOutcome.CONFLICT),
+    (ApiUnreachable, WriteOutcome.UNREACHABLE),
 )
 """Other errors are refusals."""
 
 
-_OF_EVICTION: Final = {409: Outcome.GONE, 429: Outcome.REFUSED}
+_OF_EVICTION: Final = {409: WriteOutcome.GONE, 429: WriteOutcome.REFUSED}
 
 
 @dataclass(frozen=True)
@@ -102,43 +102,43 @@ class Writer:
     may_write: Callable[[], bool]
     now: Callable[[], str]
 
-    def allocate(self, claim: Object, allocation: Fields) -> Written:
+    def allocate(self, claim: Object, allocation: Fields) -> WriteResult:
         """Write an AllocationResult (without timestamp) to a claim that has none."""
         if claims_of.is_allocated(claim) or objects.is_deleting(claim):
-            return Written(Outcome.TAKEN, claim)
+            return WriteResult(WriteOutcome.TAKEN, claim)
         protected = self._protect(claim)
         if not protected.ok or protected.obj is None:
             return protected
         return self.allocate_protected(protected.obj, {**allocation, "allocationTimestamp": self.now()})
 
-    def allocate_protected(self, claim: Object, allocation: Fields) -> Written:
+    def allocate_protected(self, claim: Object, allocation: Fields) -> WriteResult:
         """The second write alone: `claim` carries the finalizer, `allocation` its timestamp. Also repeats a
         write in doubt."""
         written = self._patch_claim(claim, {"status": {"allocation": allocation}})
-        if written.outcome is Outcome.UNREACHABLE:
-            return Written(Outcome.IN_DOUBT, claim, written.message, sent=allocation)
+        if written.outcome is WriteOutcome.UNREACHABLE:
+            return WriteResult(WriteOutcome.IN_DOUBT, claim, written.message, sent=allocation)
         if not written.ok or written.obj is None:
             return written
         missing = dropped_fields(allocation, claims_of.allocation(written.obj) or {})
         if missing:
             self.give_back(written.obj)
             text = f"the API server did not keep {', '.join(missing)}; a feature gate of DRA is off"
-            return Written(Outcome.DROPPED, None, text)
+            return WriteResult(WriteOutcome.DROPPED, None, text)
         if not self.may_write():
             self._patch_claim(written.obj, _no_allocation(written.obj), fenced=False)
-            return Written(Outcome.FENCED, None, "the lease ended during the write")
+            return WriteResult(WriteOutcome.FENCED, None, "the lease ended during the write")
         return written
 
-    def give_back(self, claim: Object) -> Written:
+    def give_back(self, claim: Object) -> WriteResult:
         """Take an allocation back that nobody has reserved."""
         if not claims_of.is_allocated(claim) or claims_of.reserved_for(claim):
-            return Written(Outcome.TAKEN, claim)
+            return WriteResult(WriteOutcome.TAKEN, claim)
         return self._patch_claim(claim, _no_allocation(claim))
 
-    def ungate(self, pod: Object) -> Written:
+    def ungate(self, pod: Object) -> WriteResult:
         gates = pod_index.gates(pod)
         if names.JOINT_GATE not in gates:
-            return Written(Outcome.TAKEN, pod)
+            return WriteResult(WriteOutcome.TAKEN, pod)
         path = f"/spec/schedulingGates/{gates.index(names.JOINT_GATE)}"
         steps = [
             {"op": "test", "path": "/metadata/uid", "value": objects.uid(pod)},
@@ -147,7 +147,7 @@ class Writer:
         ]
         return self._send(PODS, pod, steps, content_type=JSON_PATCH)
 
-    def ungate_member(self, pod: Object, annotations: Mapping[str, str]) -> Written:
+    def ungate_member(self, pod: Object, annotations: Mapping[str, str]) -> WriteResult:
         """Remove koordra's gate and write annotations, in one write that holds only for this version of the
         pod."""
         rest = [
@@ -157,14 +157,14 @@ class Writer:
         ]
         return self.hold(pod, annotations, spec={"schedulingGates": rest or None})
 
-    def hold(self, pod: Object, annotations: Mapping[str, str], **change: Any) -> Written:
+    def hold(self, pod: Object, annotations: Mapping[str, str], **change: Any) -> WriteResult:
         """Annotations for this version of the pod; afterwards no earlier write that depends on that version
         can land."""
         return self._send(
             PODS, pod, {"metadata": {**_this_version(pod), "annotations": dict(annotations)}, **change}
         )
 
-    def evict(self, pod: Object) -> Written:
+    def evict(self, pod: Object) -> WriteResult:
         """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an
         answer: REFUSED, not now. Nobody else has to wait for it."""
         name, namespace = objects.name(pod), objects.namespace(pod)
@@ -178,38 +178,40 @@ class Writer:
         written = self._ask(create, pod)
         return replace(written, outcome=_OF_EVICTION.get(written.code, written.outcome))
 
-    def annotate(self, node: Object, annotation: str, text: str | None) -> Written:
+    def annotate(self, node: Object, annotation: str, text: str | None) -> WriteResult:
         return self._send(
             NODES, node, {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}
         )
 
-    def read_again(self, claim: Object) -> Written:
+    def read_again(self, claim: Object) -> WriteResult:
         """The claim as it is now; GONE when it, or this incarnation of it, does not exist any more."""
         try:
             found = self.api.get(RESOURCE_CLAIMS, objects.name(claim), namespace=objects.namespace(claim))
         except ApiError as error:
             is_gone = isinstance(error, NotFound)
-            return Written(Outcome.GONE if is_gone else Outcome.UNREACHABLE, None, error.message)
+            return WriteResult(
+                WriteOutcome.GONE if is_gone else WriteOutcome.UNREACHABLE, None, error.message
+            )
         if objects.uid(found) != objects.uid(claim):
-            return Written(Outcome.GONE, None, "the claim was deleted and made anew")
-        return Written(Outcome.WRITTEN, found)
+            return WriteResult(WriteOutcome.GONE, None, "the claim was deleted and made anew")
+        return WriteResult(WriteOutcome.WRITTEN, found)
 
-    def _protect(self, claim: Object) -> Written:
+    def _protect(self, claim: Object) -> WriteResult:
         finalizers = objects.finalizers_of(claim)
         if names.DELETE_PROTECTION in finalizers or names.RETAIN_FINALIZER in finalizers:
-            return Written(Outcome.WRITTEN, claim)
+            return WriteResult(WriteOutcome.WRITTEN, claim)
         return self._patch_claim(claim, {"metadata": {"finalizers": [*finalizers, names.DELETE_PROTECTION]}})
 
-    def _patch_claim(self, claim: Object, change: Fields, *, fenced: bool = True) -> Written:
+    def _patch_claim(self, claim: Object, change: Fields, *, fenced: bool = True) -> WriteResult:
         """A merge patch, of the status or of the rest, that holds only for this version of this claim."""
         subresource = "status" if "status" in change else None
         body = {**change, "metadata": {**change.get("metadata", {}), **_this_version(claim)}}
         written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)
-        if written.outcome is not Outcome.CONFLICT:
+        if written.outcome is not WriteOutcome.CONFLICT:
             return written
         again = self.read_again(claim)
-        outcome = Outcome.GONE if again.outcome is Outcome.GONE else Outcome.CONFLICT
-        return Written(outcome, again.obj, written.message)
+        outcome = WriteOutcome.GONE if again.outcome is WriteOutcome.GONE else WriteOutcome.CONFLICT
+        return WriteResult(outcome, again.obj, written.message)
 
     def _send(
         self,
@@ -220,7 +222,7 @@ class Writer:
         subresource: str | None = None,
         content_type: str = MERGE_PATCH,
         fenced: bool = True,
-    ) -> Written:
+    ) -> WriteResult:
         patch = partial(
             self.api.patch,
             kind,
@@ -232,14 +234,14 @@ class Writer:
         )
         return self._ask(patch, obj, fenced=fenced)
 
-    def _ask(self, request: Callable[[], Object], obj: Object, *, fenced: bool = True) -> Written:
+    def _ask(self, request: Callable[[], Object], obj: Object, *, fenced: bool = True) -> WriteResult:
         if fenced and not self.may_write():
-            return Written(Outcome.FENCED, obj, "the lease is about to end")
+            return WriteResult(WriteOutcome.FENCED, obj, "the lease is about to end")
         try:
-            return Written(Outcome.WRITTEN, request())
+            return WriteResult(WriteOutcome.WRITTEN, request())
         except ApiError as error:
-            outcome = next((one for kind, one in _OUTCOMES if isinstance(error, kind)), Outcome.REFUSED)
-            return Written(outcome, None, error.message, code=error.code)
+            outcome = next((one for kind, one in _OUTCOMES if isinstance(error, kind)), WriteOutcome.REFUSED)
+            return WriteResult(outcome, None, error.message, code=error.code)
 
 
 def _this_version(obj: Object) -> dict[str, str]:

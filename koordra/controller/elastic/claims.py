@@ -105,7 +105,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Evaluation:
     """`body`: the ResourceClaim to make, or its metadata as they should be."""
 
     reason: str
@@ -116,7 +116,7 @@ class Verdict:
     body: Object | None = None
 
 
-def evaluate(claim: Object, *, classes: Classes, current: Object | None, published: Set[Place]) -> Verdict:
+def evaluate(claim: Object, *, classes: Classes, current: Object | None, published: Set[Place]) -> Evaluation:
     """`current`: the ResourceClaim of the claim's name; `published`: the devices that nodes offer."""
     ours = current is not None and claim_uid(current) == objects.uid(claim)
     try:
@@ -126,16 +126,18 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
     except ClassRefused as refused:
         if ours and current is not None and claims_of.is_allocated(current):
             return _bound(current, published, warnings=(str(refused),))
-        return Verdict(refused.reason, str(refused))
+        return Evaluation(refused.reason, str(refused))
     if current is None:
         if named := objects.spec_of(claim).get("elasticGPUName"):
             text = f"there is no ElasticGPU {named} that a claim of this name left"
-            return Verdict("NoSuchElasticGPU", f"{text}; leave spec.elasticGPUName out for new devices")
-        return Verdict("BeingMade", "its ResourceClaim is being made", act=Act.MAKE, body=wanted)
+            return Evaluation("NoSuchElasticGPU", f"{text}; leave spec.elasticGPUName out for new devices")
+        return Evaluation("BeingMade", "its ResourceClaim is being made", act=Act.MAKE, body=wanted)
     if not ours:
         return _of_somebody_else(claim, current, wanted)
     if objects.is_deleting(current):
-        return Verdict("BeingDeleted", "its ResourceClaim was deleted; another is made once no pod uses it")
+        return Evaluation(
+            "BeingDeleted", "its ResourceClaim was deleted; another is made once no pod uses it"
+        )
     if not _has_spec(current, wanted):
         return _changed(current, published)
     ignored = f"parameters {', '.join(cls.ignored)} of the class mean nothing to koordra"
@@ -248,24 +250,24 @@ def _class(claim: Object, classes: Classes) -> ElasticClass:
     raise ClassRefused(reason, f"its class cannot be served: {found}", object=about, field=field)
 
 
-def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict:
+def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Evaluation:
     name, binding = objects.name(current), binding_name(current)
     if not claim_uid(current):
-        return Verdict(
+        return Evaluation(
             "NameTaken",
             f"there is a ResourceClaim {name} that koordra did not make; "
             "delete it, or give the ElasticGPUClaim another name",
         )
     if not (is_retained(current) and claims_of.is_allocated(current) and not objects.is_deleting(current)):
-        return Verdict(
+        return Evaluation(
             "EarlierClaim", f"ResourceClaim {name} of an earlier claim of this name has not ended yet"
         )
     same = _has_spec(current, wanted)
     if objects.spec_of(claim).get("elasticGPUName") == binding and same:
-        return Verdict(
+        return Evaluation(
             "BeingMade", f"takes over ElasticGPU {binding}", act=Act.CORRECT, body=corrected(current, wanted)
         )
-    return Verdict(
+    return Evaluation(
         "Retained",
         f"ElasticGPU {binding} is retained for an earlier claim of this name; delete it to free its devices"
         + (f", or write spec.elasticGPUName: {binding} to take it over" if same else ""),
@@ -276,28 +278,28 @@ def _has_spec(current: Object, wanted: Object) -> bool:
     return objects.annotations_of(current).get(SPEC) == objects.annotations_of(wanted)[SPEC]
 
 
-def _changed(current: Object, published: Set[Place]) -> Verdict:
+def _changed(current: Object, published: Set[Place]) -> Evaluation:
     if claims_of.is_allocated(current) or claims_of.reserved_for(current):
-        return Verdict(
+        return Evaluation(
             "SpecChanged",
             "spec has changed; what the claim has stays as it was. Delete the claim and make it anew",
             LOST if lost(current, published) else BOUND,
         )
-    return Verdict("BeingMade", "spec has changed; its ResourceClaim is made anew", act=Act.REMOVE)
+    return Evaluation("BeingMade", "spec has changed; its ResourceClaim is made anew", act=Act.REMOVE)
 
 
-def _bound(current: Object, published: Set[Place], warnings: tuple[str, ...] = ()) -> Verdict:
+def _bound(current: Object, published: Set[Place], warnings: tuple[str, ...] = ()) -> Evaluation:
     if gone := lost(current, published):
         text = f"{', '.join(gone)} is not published any more; the claim waits for it to come back"
-        return Verdict("DeviceGone", "; ".join((text, *warnings)), LOST)
+        return Evaluation("DeviceGone", "; ".join((text, *warnings)), LOST)
     devices = ", ".join(str(result.get("device")) for result in claims_of.results(current))
     text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {binding_name(current)}"
-    return Verdict("Bound", "; ".join((text, *warnings)), BOUND, ready=True)
+    return Evaluation("Bound", "; ".join((text, *warnings)), BOUND, ready=True)
 
 
-def _waiting(cls: ElasticClass, warnings: tuple[str, ...]) -> Verdict:
+def _waiting(cls: ElasticClass, warnings: tuple[str, ...]) -> Evaluation:
     reason, text = "WaitForFirstConsumer", "waits for a pod that uses it"
     if cls.immediate:
         reason = "WaitForDevices"
         text = "waits for devices; why, is told in the Events of the ResourceClaim of this name"
-    return Verdict(reason, "; ".join((text, *warnings)))
+    return Evaluation(reason, "; ".join((text, *warnings)))

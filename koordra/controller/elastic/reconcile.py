@@ -36,15 +36,15 @@ from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SL
 from koordra.api.objects import Fields, Object
 from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.writes import Outcome, Writer
+from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.elastic import cards
 from koordra.controller.elastic.claims import (
     CARD,
     Act,
     Classes,
+    Evaluation,
     Place,
-    Verdict,
     binding_name,
     claim_uid,
     evaluate,
@@ -139,14 +139,14 @@ class ElasticReconciler:
                     if self.may_write():
                         self._act(claim, current, verdict)
                 except (Invalid, Forbidden) as error:
-                    verdict = Verdict(
+                    verdict = Evaluation(
                         "RefusedByServer",
                         f"the API server refuses its ResourceClaim: {error.message}",
                         verdict.phase,
                     )
             self._report_claim(claim, current, verdict)
 
-    def _act(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
+    def _act(self, claim: Object, current: Object | None, verdict: Evaluation) -> None:
         place = objects.namespace(claim)
         if verdict.act is Act.MAKE and verdict.body is not None:
             self.client.create(RESOURCE_CLAIMS, verdict.body, namespace=place)
@@ -159,7 +159,7 @@ class ElasticReconciler:
         elif verdict.act is Act.REMOVE and current is not None:
             self._remove(current)
 
-    def _report_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
+    def _report_claim(self, claim: Object, current: Object | None, verdict: Evaluation) -> None:
         has_devices = current is not None and verdict.phase != "Pending"
         binding = binding_name(current) if current is not None and has_devices else None
         condition = ready("True" if verdict.ready else "False", verdict.reason, cut(verdict.message))
@@ -208,10 +208,10 @@ class ElasticReconciler:
         there."""
         if claims_of.holds_koordra_devices(current):
             freed = Writer(self.client, may_write=self.may_write, now=self.now).give_back(current)
-            if freed.outcome is Outcome.UNREACHABLE:
+            if freed.outcome is WriteOutcome.UNREACHABLE:
                 raise ApiUnreachable(freed.message)  # the pass is repeated soon
             if not freed.ok or freed.obj is None:
-                report = log.error if freed.outcome is Outcome.REFUSED else log.info
+                report = log.error if freed.outcome is WriteOutcome.REFUSED else log.info
                 report("elastic_claim_not_freed", claim=objects.key(current), error=freed.message)
                 return
             current = freed.obj

@@ -80,7 +80,7 @@ class Source(StrEnum):
     KUEUE = "kueue"
 
 
-class Policy(StrEnum):
+class TimeoutPolicy(StrEnum):
     """What happens to a gang that has members running and cannot complete itself within its timeout."""
 
     RESTART = "Restart"
@@ -147,7 +147,7 @@ class Terms:
     least: int | None
     most: int | None = None
     timeout: float = TIMEOUT
-    policy: Policy = Policy.RESTART
+    policy: TimeoutPolicy = TimeoutPolicy.RESTART
     shrink: Shrink = Shrink.NEVER
     topology: str | None = None
     problems: tuple[str, ...] = ()
@@ -256,7 +256,7 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
         least,
         most,
         timeout,
-        said.word(GANG_POLICY, Policy, Policy.RESTART),
+        said.word(GANG_POLICY, TimeoutPolicy, TimeoutPolicy.RESTART),
         said.word(GANG_SHRINK, Shrink, Shrink.NEVER),
         said.text(GANG_TOPOLOGY) or next((str(level["key"]) for level in levels if level.get("key")), None),
         tuple(problems),

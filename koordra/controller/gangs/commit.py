@@ -17,7 +17,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
-from koordra.controller.allocation.writes import Outcome
+from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.gangs.annotations import COMMITTED, HELD
 from koordra.controller.gangs.member_placement import PlacementRequest
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
@@ -83,13 +83,13 @@ def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ung
             continue
         ungating.sending(member.pod)
         written = context.writer.ungate_member(member.pod, {COMMITTED: gang.ref.name})
-        if written.outcome is Outcome.UNREACHABLE:
+        if written.outcome is WriteOutcome.UNREACHABLE:
             raise ApiUnreachable(written.message)
         context.settled(written)
         if written.ok:
             ungating.answered(member.pod, ungated=True)
             log.info("pod_ungated", pod=member.key, gang=gang.key)
-        elif written.outcome is Outcome.REFUSED:
+        elif written.outcome is WriteOutcome.REFUSED:
             ungating.answered(member.pod, ungated=False)
             log.warning("pod_not_ungated", pod=member.key, error=written.message)
             context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
@@ -105,7 +105,7 @@ def invalidate_pending_ungate(
         written = context.settled(
             context.writer.hold(member.pod, {HELD: objects.resource_version(member.pod)})
         )
-        if written.ok or written.outcome is Outcome.GONE:
+        if written.ok or written.outcome is WriteOutcome.GONE:
             ungating.answered(member.pod, ungated=False)
             log.info("pending_ungate_invalidated", pod=member.key)
 
@@ -115,5 +115,5 @@ def evict(members: tuple[Member, ...], *, context: PassContext) -> None:
     for member in members:
         written = context.writer.evict(member.pod)
         log.info("pod_evicted", pod=member.key, outcome=written.outcome.value, message=written.message)
-        if written.outcome in {Outcome.UNREACHABLE, Outcome.FENCED}:
+        if written.outcome in {WriteOutcome.UNREACHABLE, WriteOutcome.FENCED}:
             raise ApiUnreachable(written.message)

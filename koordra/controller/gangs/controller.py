@@ -30,7 +30,7 @@ from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import GangRestarts, spare_members
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
-from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
+from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
 from koordra.placement.request.claim_groups import Urgency
 
@@ -116,7 +116,7 @@ class GangController:
             if not commit.give_back(status.give_back, why=why, context=self._context):
                 return
             self._events.report(gang, events.ROLLED_BACK, f"devices were given back: {status.why}")
-        if status.phase in (Phase.GATHERING, Phase.REFUSED):
+        if status.phase in (GangPhase.GATHERING, GangPhase.REFUSED):
             self._schedule(gang.key, self._events.report(gang, events.OF_PHASE[status.phase], status.why))
 
     def _schedule(self, key: str, at: float | None) -> None:
@@ -148,7 +148,7 @@ class GangController:
         self._to_plan |= changed
         self._to_ungate = {key for key, status in self.statuses.items() if status.ungate}
         self._unconfirmed = {key for key, status in self.statuses.items() if status.doubts}
-        self._waiting = {key for key, status in self.statuses.items() if status.phase is Phase.WAITING}
+        self._waiting = {key for key, status in self.statuses.items() if status.phase is GangPhase.WAITING}
         spare = {member.uid for gang in self.all.values() for member in spare_members(gang)}
         self._spare_version += not spare <= self._spare
         self._spare = spare
@@ -188,7 +188,7 @@ class GangController:
         return {
             member.uid: (key, len(status.plan) - status.needed)
             for key, status in self.statuses.items()
-            if status.phase in (Phase.WAITING, Phase.BELOW_MIN_MEMBER)
+            if status.phase in (GangPhase.WAITING, GangPhase.BELOW_MIN_MEMBER)
             for member in status.plan
         }
 
@@ -223,9 +223,9 @@ class GangController:
 
     def _turn(self, gang: Gang, status: GangStatus) -> Urgency:
         rank, created, name = gang.urgency
-        if status.phase is Phase.BELOW_MIN_MEMBER:
+        if status.phase is GangPhase.BELOW_MIN_MEMBER:
             return (rank, "", name)
-        return (_LAST[0] + rank, created, name) if status.phase is Phase.GROWING else gang.urgency
+        return (_LAST[0] + rank, created, name) if status.phase is GangPhase.GROWING else gang.urgency
 
     def until(self, urgency: Urgency | None) -> None:
         """Plan the gangs whose turn is before this one's; None: all that are left."""
@@ -238,7 +238,7 @@ class GangController:
         """Whether it need not be considered again before something changes, or is due."""
         status = self._within_quota(key)
         found = self._planner.consider(self.all[key], status, self.all.values())
-        if status.phase is Phase.WAITING:
+        if status.phase is GangPhase.WAITING:
             self._wake_for_reservation(self._context.clock())
         return found
 
@@ -277,4 +277,4 @@ class GangController:
                 commit.ungate(self.all[key], status.ungate, context=self._context, ungating=self.ungating)
 
     def counts(self) -> dict[str, int]:
-        return {**dict.fromkeys(Phase, 0), **Counter(status.phase for status in self.statuses.values())}
+        return {**dict.fromkeys(GangPhase, 0), **Counter(status.phase for status in self.statuses.values())}

@@ -16,7 +16,7 @@ from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs.member_placement import request_for
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
-from koordra.controller.gangs.phase import Phase, statuses_of
+from koordra.controller.gangs.phase import GangPhase, statuses_of
 from koordra.placement.gang import GangPlaced
 
 
@@ -34,10 +34,10 @@ def dry_run_gangs(cluster: Tables) -> list[dict[str, Any]]:
     found = []
     for gang in sorted(gangs.values(), key=lambda gang: (gang.urgency, gang.key)):
         status = statuses[gang.key]
-        if status.phase is Phase.WHOLE:
+        if status.phase is GangPhase.WHOLE:
             continue
         ready = "all of the least have their devices; their gates are being lifted"
-        text = status.why or (ready if status.phase is Phase.READY else "nothing is planned")
+        text = status.why or (ready if status.phase is GangPhase.READY else "nothing is planned")
         fit, lacking = None, dict[str, Any]()
         if status.plan:
             answer = request_for(gang, status, placer, excluded=excluded).place()

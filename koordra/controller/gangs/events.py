@@ -24,7 +24,7 @@ from koordra.allocator.reasons import Reason
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.membership import Gang, Member
-from koordra.controller.gangs.phase import Phase
+from koordra.controller.gangs.phase import GangPhase
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.placement.gang import GangUnplaced
@@ -40,10 +40,10 @@ RESTARTED: Final = "GangRestarted"
 SHRUNK: Final = "GangShrunk"
 
 OF_PHASE: Final = {
-    Phase.GATHERING: GATHERING,
-    Phase.REFUSED: REFUSED,
-    Phase.BELOW_MIN_MEMBER: BELOW_MIN_MEMBER,
-    Phase.WAITING: WAITING,
+    GangPhase.GATHERING: GATHERING,
+    GangPhase.REFUSED: REFUSED,
+    GangPhase.BELOW_MIN_MEMBER: BELOW_MIN_MEMBER,
+    GangPhase.WAITING: WAITING,
 }
 LASTING: Final = frozenset(OF_PHASE.values())
 """States, which are told when they are news; the others are told when they happen."""

@@ -24,7 +24,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
-from koordra.controller.gangs.annotations import Policy, Shrink
+from koordra.controller.gangs.annotations import Shrink, TimeoutPolicy
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.placement.gang import GangAnswer, GangPlaced
@@ -80,7 +80,7 @@ class GangRestarts:
         if now < since + gang.terms.timeout:
             return since + gang.terms.timeout
         text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
-        if gang.terms.policy is Policy.KEEP:
+        if gang.terms.policy is TimeoutPolicy.KEEP:
             kept = f"{text}; those that run are kept (policy Keep)"
             self.events.report(gang, events.BELOW_MIN_MEMBER, kept)
             return None

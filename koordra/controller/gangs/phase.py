@@ -47,7 +47,7 @@ from koordra.controller.claims import Users
 from koordra.controller.gangs.membership import Gang, Member
 
 
-class Phase(StrEnum):
+class GangPhase(StrEnum):
     REFUSED = "Refused"
     UNCONFIRMED = "Unconfirmed"
     GATHERING = "Gathering"
@@ -59,7 +59,9 @@ class Phase(StrEnum):
     WHOLE = "Whole"
 
 
-_IDLE: Final = frozenset({Phase.REFUSED, Phase.GATHERING, Phase.PARTIALLY_ALLOCATED, Phase.WAITING})
+_IDLE: Final = frozenset(
+    {GangPhase.REFUSED, GangPhase.GATHERING, GangPhase.PARTIALLY_ALLOCATED, GangPhase.WAITING}
+)
 """Of gangs that need nothing of what they hold."""
 
 
@@ -69,7 +71,7 @@ class GangStatus:
     members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has
     to be ruled out."""
 
-    phase: Phase
+    phase: GangPhase
     give_back: tuple[Object, ...] = ()
     ungate: tuple[Member, ...] = ()
     plan: tuple[Member, ...] = ()
@@ -91,8 +93,8 @@ def status_of(
         return _committed(gang)
     found = _uncommitted(gang, nodes, users, idle)
     doubts = tuple(member for member in gang.held if member.in_doubt)
-    if doubts and found.phase is not Phase.READY:
-        return GangStatus(Phase.UNCONFIRMED, doubts=doubts, why=found.why)
+    if doubts and found.phase is not GangPhase.READY:
+        return GangStatus(GangPhase.UNCONFIRMED, doubts=doubts, why=found.why)
     return found
 
 
@@ -131,19 +133,19 @@ def _uncommitted(gang: Gang, nodes: Collection[str], users: Users, idle: frozens
     touched = takeable(gang, users, idle)
     why = _refused_because(gang)
     if why:
-        return GangStatus(Phase.REFUSED, give_back=touched, why=why)
+        return GangStatus(GangPhase.REFUSED, give_back=touched, why=why)
     ready = tuple(member for member in gang.held if member.may_be_planned)
     least, others = gang.terms.least, gang.others
     if least is None or len(ready) + others < least:
-        return GangStatus(Phase.GATHERING, give_back=touched, why=_lacking(gang, len(ready) + others))
+        return GangStatus(GangPhase.GATHERING, give_back=touched, why=_lacking(gang, len(ready) + others))
     placed = tuple(member for member in ready if member.is_placed)
     lost = sorted(node for member in placed for node in places(member) if node not in nodes)
     if len(placed) + others >= least and not lost and (touched or len(placed) == len(ready)):
-        return GangStatus(Phase.READY, ungate=placed)
+        return GangStatus(GangPhase.READY, ungate=placed)
     if touched:
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
-        return GangStatus(Phase.PARTIALLY_ALLOCATED, give_back=touched, why=why)
-    return GangStatus(Phase.WAITING, plan=_at_most(gang, ready, others), needed=max(1, least - others))
+        return GangStatus(GangPhase.PARTIALLY_ALLOCATED, give_back=touched, why=why)
+    return GangStatus(GangPhase.WAITING, plan=_at_most(gang, ready, others), needed=max(1, least - others))
 
 
 def _committed(gang: Gang) -> GangStatus:
@@ -156,10 +158,10 @@ def _committed(gang: Gang) -> GangStatus:
     present, least = running + len(ungate) + gang.others, gang.terms.least or 0
     plan = _at_most(gang, waiting, present)
     if present < least and waiting:
-        return GangStatus(Phase.BELOW_MIN_MEMBER, ungate=ungate, plan=plan, needed=least - present)
+        return GangStatus(GangPhase.BELOW_MIN_MEMBER, ungate=ungate, plan=plan, needed=least - present)
     if plan:
-        return GangStatus(Phase.GROWING, ungate=ungate, plan=plan, needed=1)
-    return GangStatus(Phase.WHOLE, ungate=ungate)
+        return GangStatus(GangPhase.GROWING, ungate=ungate, plan=plan, needed=1)
+    return GangStatus(GangPhase.WHOLE, ungate=ungate)
 
 
 def takeable(gang: Gang, users: Users, idle: frozenset[str] = frozenset()) -> tuple[Object, ...]:

@@ -34,7 +34,7 @@ from koordra.controller.gangs.member_placement import (
     request_for,
 )
 from koordra.controller.gangs.membership import Gang
-from koordra.controller.gangs.phase import GangStatus, Phase
+from koordra.controller.gangs.phase import GangPhase, GangStatus
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
 from koordra.placement.index import NodeInfo
@@ -107,7 +107,7 @@ class GangPlanner:
         undecided = isinstance(answer, GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
         self._tell_waiting(request, answer)
-        if status.phase is Phase.WAITING:
+        if status.phase is GangPhase.WAITING:
             self.reservation.waits(gang.key, now=now)
             if not undecided:
                 until = self._shrink_others(request, gangs, now)
@@ -137,7 +137,7 @@ class GangPlanner:
     # it fits
 
     def _write(self, request: PlacementRequest, answer: GangPlaced) -> None:
-        gang, growing = request.gang, request.status.phase is Phase.GROWING
+        gang, growing = request.gang, request.status.phase is GangPhase.GROWING
         hosts = {member.key: _host(member.pod) for member in gang.members}
         config = gang_members(gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts)
         if not commit.allocate(request, answer, config, context=self.context, undo=not growing):
@@ -149,7 +149,7 @@ class GangPlanner:
         where = f"{events.number_of(len(answer.members), 'member')} on {events.number_of(nodes, 'node')}"
         if growing:
             self.reporter.report(gang, events.GROWS, f"{where} more; {answer.size} are placed")
-        elif request.status.phase is Phase.WAITING:
+        elif request.status.phase is GangPhase.WAITING:
             left = f", {len(answer.left)} wait for room" if answer.left else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)
             self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
@@ -171,7 +171,7 @@ class GangPlanner:
     def _reserve(self, request: PlacementRequest, now: float) -> None:
         """Nodes for a gang that starves."""
         gang = request.gang
-        if request.status.phase is not Phase.WAITING or not self.reservation.starves(gang.key, now=now):
+        if request.status.phase is not GangPhase.WAITING or not self.reservation.starves(gang.key, now=now):
             return
         nodes = sorted(self.placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
         number = max(1, len(request.asked.members) // 2)

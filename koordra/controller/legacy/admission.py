@@ -42,7 +42,7 @@ from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import ADMITTED, QuotaUsage, QuotaWatch, counted_part, reviews
 from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import AdmissionRequest, Answer
+from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput, InvalidManifest
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
@@ -67,42 +67,46 @@ class Admission:
     translations: Translations
     count: Callable[[str, str], None] = lambda dialect, outcome: None
 
-    def __call__(self, asked: AdmissionRequest, in_native: bool) -> Answer:
+    def __call__(self, asked: AdmissionRequest, in_native: bool) -> AdmissionResponse:
         if asked.operation != "CREATE" or asked.kind != "Pod":
-            return Answer()
+            return AdmissionResponse()
         pod = {**asked.object, "kind": "Pod", "apiVersion": "v1"}
         if objects.labels_of(pod).get(OPT_OUT) == IGNORE or MIRROR in objects.annotations_of(pod):
-            return Answer()
+            return AdmissionResponse()
         notes = Notes(_called(pod))
         try:
             answer = self._answer(pod, asked, in_native=objects.is_native(pod, in_native), notes=notes)
         except InvalidInput as error:
             self.count("", "refused")
-            answer = Answer((error,))
+            answer = AdmissionResponse((error,))
         return replace(answer, warnings=(*answer.warnings, *map(str, notes.found)))
 
-    def _answer(self, pod: Object, asked: AdmissionRequest, *, in_native: bool, notes: Notes) -> Answer:
+    def _answer(
+        self, pod: Object, asked: AdmissionRequest, *, in_native: bool, notes: Notes
+    ) -> AdmissionResponse:
         bound = elastic_pods.with_claims(pod)
         if bound.problems:
-            return Answer(bound.problems, warnings=bound.warnings)
+            return AdmissionResponse(bound.problems, warnings=bound.warnings)
         hidden = elastic_pods.without_annotations(bound.pod)
         found = Rewritten(hidden)
         if has_dialect(hidden, self.settings) and not (in_native and self._is_extended(hidden)):
             classes = self.lookups.classes() if in_native else None
             found = self.translations.of(hidden, notes, classes=classes)
             if found.problems:
-                return Answer(found.problems)
+                return AdmissionResponse(found.problems)
         if found.template is not None:
             answer = self._admitted(
                 elastic_pods.with_annotations(found.pod, bound.pod), found, asked, in_native=in_native
             )
         else:
-            answer = Answer(
+            answer = AdmissionResponse(
                 object=admitted(bound.pod, self.lookups, native=in_native) if (bound.pod is not pod) else None
             )
         return replace(answer, warnings=bound.warnings)
 
-    def _admitted(self, pod: Object, found: Rewritten, asked: AdmissionRequest, *, in_native: bool) -> Answer:
+    def _admitted(
+        self, pod: Object, found: Rewritten, asked: AdmissionRequest, *, in_native: bool
+    ) -> AdmissionResponse:
         assert found.template is not None
         template, namespace = found.template, objects.namespace(pod)
         pod, why = self._charged(pod, template, asked)
@@ -117,7 +121,7 @@ class Admission:
                 self.count(found.dialect, "planted" if error.planted else "not_made")
                 return _forbidden(pod, str(error))
         self.count(found.dialect, "dry_run" if asked.is_dry_run else "rewritten")
-        return Answer(object=admitted(pod, self.lookups, native=in_native, made=template))
+        return AdmissionResponse(object=admitted(pod, self.lookups, native=in_native, made=template))
 
     def _charged(self, pod: Object, template: Object, asked: AdmissionRequest) -> tuple[Object, str]:
         """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a
@@ -165,9 +169,11 @@ def _called(pod: Object) -> str:
     return f"Pod {objects.namespace(pod)}/{name}"
 
 
-def _forbidden(pod: Object, why: str) -> Answer:
+def _forbidden(pod: Object, why: str) -> AdmissionResponse:
     name = objects.name(pod) or objects.metadata(pod).get("generateName") or ""
-    return Answer((InvalidManifest(f'pods "{name}" is forbidden: {why}'),), code=403, reason="Forbidden")
+    return AdmissionResponse(
+        (InvalidManifest(f'pods "{name}" is forbidden: {why}'),), code=403, reason="Forbidden"
+    )
 
 
 PATIENCE: Final = 2.0
@@ -211,14 +217,14 @@ class LegacyWebhook:
             count=lambda dialect, outcome: pods.labels(dialect, outcome).inc(),
         )
 
-    def paths(self) -> dict[str, Callable[[AdmissionRequest], Answer]]:
+    def paths(self) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
         return {path: partial(self._answer, in_native=native) for path, native in PATHS.items()}
 
-    def _answer(self, asked: AdmissionRequest, *, in_native: bool) -> Answer:
+    def _answer(self, asked: AdmissionRequest, *, in_native: bool) -> AdmissionResponse:
         ends = time.monotonic() + PATIENCE
         while not self.is_synced():
             if time.monotonic() >= ends:
-                return Answer((NOT_READY,), code=503, reason="ServiceUnavailable")
+                return AdmissionResponse((NOT_READY,), code=503, reason="ServiceUnavailable")
             time.sleep(0.05)
         return self._admission(asked, in_native)
 

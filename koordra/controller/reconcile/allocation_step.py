@@ -27,7 +27,7 @@ from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_P
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.preemption import EvictionBackoff, Preemption
 from koordra.controller.allocation.reservations import Reservations
-from koordra.controller.allocation.writes import Outcome
+from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
@@ -42,9 +42,9 @@ log = get_logger(__name__)
 UNDECIDED_PAUSE: Final = 10.0
 UNTIL_THE_BASIS_CHANGES: Final = inf
 _PAUSES: Final = {
-    Outcome.GONE: CONFLICT_PAUSE * 50,
-    Outcome.DROPPED: REFUSED_PAUSE,
-    Outcome.REFUSED: REFUSED_PAUSE,
+    WriteOutcome.GONE: CONFLICT_PAUSE * 50,
+    WriteOutcome.DROPPED: REFUSED_PAUSE,
+    WriteOutcome.REFUSED: REFUSED_PAUSE,
 }
 """Seconds after an allocation that was not written; after other outcomes the group is replanned at once."""
 
@@ -193,7 +193,7 @@ class AllocationStep:
             )
             if written.ok:
                 self._context.events.report(claim_events.preempted(victim, group.pods[0], node=node))
-            elif written.outcome is not Outcome.GONE:
+            elif written.outcome is not WriteOutcome.GONE:
                 self._eviction_backoff.refused(victim, now)
                 return False
         self.reservations.nominate(group, node, now=now)

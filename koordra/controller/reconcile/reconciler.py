@@ -30,8 +30,8 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
-from koordra.controller.allocation.scheduler_feedback import Refusal
-from koordra.controller.allocation.writes import Outcome, Writer
+from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
+from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
@@ -103,9 +103,9 @@ class Reconciler:
         context = self._context
         for pending in context.cache.assume_cache.pending_writes():
             written = context.settled(context.writer.allocate_protected(pending.claim, pending.allocation))
-            if written.outcome in {Outcome.DROPPED, Outcome.REFUSED}:
+            if written.outcome in {WriteOutcome.DROPPED, WriteOutcome.REFUSED}:
                 written = context.settled(context.writer.read_again(pending.claim))
-            if written.outcome is Outcome.GONE:
+            if written.outcome is WriteOutcome.GONE:
                 context.cache.lose(pending.claim)
             log.info(
                 "allocation_outcome_known", claim=objects.key(pending.claim), outcome=written.outcome.value
@@ -119,7 +119,7 @@ class Reconciler:
         for refusal in refusals:
             self._release_refused(refusal)
 
-    def _release_refused(self, refusal: Refusal) -> None:
+    def _release_refused(self, refusal: SchedulerRefusal) -> None:
         """Give back first: if that cannot be written now, the same no is found again in the next pass."""
         context, pod, node, why = self._context, refusal.member.pod, refusal.node, refusal.answer.why
         for held in refusal.member.ours:
@@ -158,7 +158,7 @@ class Reconciler:
             if written.ok:
                 self._ungated.add(objects.uid(pod))
                 log.info("pod_ungated", pod=objects.key(pod))
-            elif written.outcome is Outcome.REFUSED:
+            elif written.outcome is WriteOutcome.REFUSED:
                 log.warning("pod_not_ungated", pod=objects.key(pod), error=written.message)
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
 
@@ -190,14 +190,14 @@ class Reconciler:
             context.events.report(claim_event)
         for node, seen in self.allocation.conflicts.quarantines():
             written = context.settled(context.writer.annotate(node, names.QUARANTINE_SEEN, seen))
-            if written.outcome is Outcome.REFUSED:
+            if written.outcome is WriteOutcome.REFUSED:
                 log.error("quarantine_not_confirmed", node=objects.name(node), error=written.message)
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
         for node, text in self.allocation.conflicts.annotations():
             if self._annotated.get(objects.uid(node), "") == text:
                 continue  # a write that was refused is not tried again before something else is to be said
             written = context.settled(context.writer.annotate(node, NO_GPUS, text))
-            if written.outcome is Outcome.REFUSED:
+            if written.outcome is WriteOutcome.REFUSED:
                 log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
             self._annotated[objects.uid(node)] = text
 

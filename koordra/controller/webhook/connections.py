@@ -30,7 +30,7 @@ MAX_CONNECTIONS: Final = 512
 """An API server keeps a few connections; this is room for many API servers."""
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection is at; the value is the limit in seconds."""
 
     HANDSHAKE = ("handshake", 10.0)
@@ -41,7 +41,12 @@ class Phase(Enum):
     WRITING = ("writing", 10.0)
 
 
-_OWING: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE, Phase.READING)
+_OWING: Final = (
+    ConnectionPhase.HANDSHAKE,
+    ConnectionPhase.NEW,
+    ConnectionPhase.IDLE,
+    ConnectionPhase.READING,
+)
 """At the cap these make room."""
 
 
@@ -49,7 +54,7 @@ _OWING: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE, Phase.READING)
 class _Connection:
     """`asked`: it has made a whole request before, so its owner is no stranger."""
 
-    phase: Phase
+    phase: ConnectionPhase
     since: float
     asked: bool = False
 
@@ -89,14 +94,14 @@ class Connections:
                     min(waiting, key=lambda sock: (self._open[sock].asked, self._open[sock].since)),
                     "displaced",
                 )
-            self._open[newcomer] = _Connection(Phase.HANDSHAKE, self._clock())
+            self._open[newcomer] = _Connection(ConnectionPhase.HANDSHAKE, self._clock())
             return True
 
-    def enter(self, sock: socket.socket, phase: Phase) -> None:
+    def enter(self, sock: socket.socket, phase: ConnectionPhase) -> None:
         """The connection goes on to another phase; its time starts anew."""
         with self._lock:
             if found := self._open.get(sock):
-                found.asked = found.asked or phase is Phase.ANSWERING
+                found.asked = found.asked or phase is ConnectionPhase.ANSWERING
                 found.phase, found.since = phase, self._clock()
 
     def leave(self, sock: socket.socket) -> None:

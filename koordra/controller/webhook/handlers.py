@@ -31,36 +31,36 @@ from koordra.controller.resource_class.reconcile import on_suitable_nodes
 from koordra.controller.webhook import native
 from koordra.controller.webhook.claims import AskedDevices
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import AdmissionRequest, Answer
+from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
 
-def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
+def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> AdmissionResponse:
     if (
         asked.operation != "CREATE"
         or asked.kind not in _CLAIMS
         or not objects.is_native(asked.object, in_native)
     ):
-        return Answer()
+        return AdmissionResponse()
     changed, problems, warnings = native.translate(asked.object, lookups.classes())
-    return Answer(problems, changed, warnings)
+    return AdmissionResponse(problems, changed, warnings)
 
 
-def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
+def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> AdmissionResponse:
     if asked.operation != "CREATE" or asked.kind != "Pod":
-        return Answer()
+        return AdmissionResponse()
     native_pod = objects.is_native(asked.object, in_native)
     if not native_pod and (found := refusals(asked.object)):
-        return Answer(found)
-    return Answer(object=admitted(asked.object, lookups, native=native_pod))
+        return AdmissionResponse(found)
+    return AdmissionResponse(object=admitted(asked.object, lookups, native=native_pod))
 
 
-def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
+def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> AdmissionResponse:
     """The parameters, and in native mode whether they can be said at all (an update reaches no mutating
     webhook)."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
-        return Answer()
+        return AdmissionResponse()
     devices, classes = AskedDevices.of(asked.object), lookups.classes()
     found, warnings = devices.problems(), devices.warnings()
     if asked.kind in _CLAIMS:
@@ -68,13 +68,13 @@ def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answ
         found, warnings = [*found, *refused], [*warnings, *overruled]
         if not found and objects.is_native(asked.object, in_native):
             found += native.translate(asked.object, classes).problems
-    return Answer(tuple(found), warnings=tuple(warnings))
+    return AdmissionResponse(tuple(found), warnings=tuple(warnings))
 
 
 HANDLERS: Final = {"/mutate/claims": mutate_claims, "/mutate/pods": mutate_pods, "/validate": validate}
 
 
-def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], Answer]]:
+def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], AdmissionResponse]]:
     """Path -> the decision, for the server."""
     return {
         f"{prefix}{path}": partial(handler, lookups=lookups, in_native=bool(prefix))

@@ -31,7 +31,7 @@ class AdmissionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdmissionResponse:
     """`problems` refuse, with `code` and `reason`; `object`, where given, replaces what was sent; `warnings`
     are shown to the user."""
 
@@ -65,7 +65,7 @@ def decode(body: bytes) -> AdmissionRequest:
     )
 
 
-def encode(asked: AdmissionRequest, answer: Answer) -> bytes:
+def encode(asked: AdmissionRequest, answer: AdmissionResponse) -> bytes:
     """The review that goes back."""
     response: Object = {"uid": asked.uid, "allowed": not answer.problems}
     if answer.problems:

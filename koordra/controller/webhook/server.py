@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.controller.webhook import review
-from koordra.controller.webhook.connections import Connections, Phase
-from koordra.controller.webhook.review import AdmissionRequest, Answer
+from koordra.controller.webhook.connections import ConnectionPhase, Connections
+from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -49,7 +49,7 @@ class WebhookServer(ThreadingHTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        paths: Mapping[str, Callable[[AdmissionRequest], Answer]],
+        paths: Mapping[str, Callable[[AdmissionRequest], AdmissionResponse]],
         *,
         metrics: Metrics,
         ready: Callable[[], bool] = lambda: True,
@@ -117,7 +117,7 @@ class WebhookServer(ThreadingHTTPServer):
         try:
             found = self._paths[path](asked)
         except InvalidInput as error:
-            found = Answer((error,))
+            found = AdmissionResponse((error,))
         outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
         self._requests.labels(path, outcome).inc()
         if found.problems:
@@ -151,7 +151,7 @@ class WebhookServer(ThreadingHTTPServer):
             log.debug("handshake_failed", client=str(client_address), error=str(error))
             self.shutdown_request(request)
         else:
-            self.connections.enter(request, Phase.NEW)
+            self.connections.enter(request, ConnectionPhase.NEW)
             super().process_request_thread(request, client_address)
         finally:
             self.connections.leave(request)
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def parse_request(self) -> bool:
-        self._enter(Phase.READING)
+        self._enter(ConnectionPhase.READING)
         return super().parse_request()
 
     def do_POST(self) -> None:
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
-        self._enter(Phase.ANSWERING)
+        self._enter(ConnectionPhase.ANSWERING)
         try:
             self._send(*self.server.answer(self.path.partition("?")[0], body))
         except Exception:  # a defect met in one review must not end the connection of all
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(404, NOTHING_HERE)
 
     def _send(self, code: int, body: bytes, *, last: bool = False) -> None:
-        self._enter(Phase.WRITING)
+        self._enter(ConnectionPhase.WRITING)
         self.close_connection = self.close_connection or last
         self.send_response(code)
         self.send_header(
@@ -218,9 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
             self.wfile.flush()
-        self._enter(Phase.IDLE)
+        self._enter(ConnectionPhase.IDLE)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: ConnectionPhase) -> None:
         self.server.connections.enter(self.connection, phase)
 
     def log_message(self, format: str, *args: object) -> None:

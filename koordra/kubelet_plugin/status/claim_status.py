@@ -33,7 +33,7 @@ from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter.report import Verdict
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
@@ -58,7 +58,7 @@ def device_statuses(
     *,
     inventory: NodeInventory,
     attached: Mapping[str, AttachedDevice],
-    limited: Verdict | None = None,
+    limited: LimiterVerdict | None = None,
 ) -> list[Object]:
     """The entries for one claim, without times. `attached`: the devices in the pod, by name; `limited`: the
     verdict on the claim's limiter."""
@@ -146,7 +146,7 @@ class ClaimStatusWriter(Wakeable):
         records: Callable[[], Iterable[ClaimRecord]],
         attached: Callable[[], Iterable[AttachedNetwork]],
         inventory: Callable[[], NodeInventory],
-        limited: Callable[[str], Verdict | None] = lambda _uid: None,
+        limited: Callable[[str], LimiterVerdict | None] = lambda _uid: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ class Settings:
 
 
 @dataclass(eq=False)
-class Hook(Plugin):
+class HookPlugin(Plugin):
     """Handles every container that is created on the node. `changed` is called after one with devices."""
 
     state: StateReader

@@ -34,7 +34,7 @@ from koordra.placement.node_class import EquivalentNodes, NodeClassUsage
 Unit = EquivalentNodes | NodeInfo
 
 
-class Value(NamedTuple):
+class CandidateCost(NamedTuple):
     """Smaller is better: what the claim pays, what the cluster pays."""
 
     claim: int
@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
     """`known`: the value is what it costs, and not only a bound."""
 
     unit: Unit
-    value: Value
+    value: CandidateCost
     known: bool
 
 

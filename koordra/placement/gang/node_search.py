@@ -31,9 +31,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koordra.allocator.devices.inventory import NIC, Pool, Usage
+from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.allocator.joint_allocation import relaxation_levels
 from koordra.allocator.offer import Offer
-from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement
 from koordra.placement.decide import Engine
@@ -92,7 +92,7 @@ class NodeSearch:
         self, info: NodeInfo, resolved: ResolvedGroup, taken: Usage, pools: Sequence[Pool] | None = None
     ) -> NodeAnswer:
         """The allocator's answer for these members on the node. `pools`: as if it had these, no others."""
-        placement = Placement(
+        placement = GroupSearch(
             resolved.asked,
             resolved.siblings,
             policy=self.engine.policy,

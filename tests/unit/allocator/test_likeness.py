@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.placement import engine_for, plan
 from tests.unit.allocator.machines import (
     allocated,
@@ -28,13 +28,13 @@ Dict = dict[str, Any]
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were searched."""
     nodes: list[str] = []
-    search = Placement._search
+    search = GroupSearch._search
 
-    def noted(placement: Placement, name: str, *given: Any, **options: Any) -> NodeAnswer:
+    def noted(placement: GroupSearch, name: str, *given: Any, **options: Any) -> NodeAnswer:
         nodes.append(name)
         return search(placement, name, *given, **options)
 
-    monkeypatch.setattr(Placement, "_search", noted)
+    monkeypatch.setattr(GroupSearch, "_search", noted)
     return nodes
 
 

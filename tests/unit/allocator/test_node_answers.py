@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import placement as placement_module
-from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.allocator import group_search
+from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.allocator.search.search import BUDGET, Search
 from koordra.allocator.search.solution import CostPair, Outcome
 from koordra.api.claims import ResourceClaim
@@ -43,7 +43,7 @@ class Asked:
         self.engine.settle()
         self.resolved = self.engine.resolve(ClaimGroup((ResourceClaim.from_dict(wanted),)))
         self.searched: list[str] = []
-        self.placement = Placement(
+        self.placement = GroupSearch(
             self.resolved.asked,
             self.resolved.siblings,
             policy=self.engine.policy,
@@ -174,8 +174,8 @@ def test_a_walk_that_was_cut_short_for_packing_is_made_again(
         return run(search)
 
     monkeypatch.setattr(Search, "run", noted)
-    monkeypatch.setattr(placement_module, "tries_before_packing", lambda _: tries)
-    monkeypatch.setattr(placement_module, "packed", lambda _: shares)
+    monkeypatch.setattr(group_search, "tries_before_packing", lambda _: tries)
+    monkeypatch.setattr(group_search, "packed", lambda _: shares)
     answer = Asked(machine(8, 0), TWO, budget=3 if tries else 1).on("node-1")
     assert budgets == [1, 3][:walks]
     assert answer.exhausted == (shares is None and walks == 1)

@@ -7,7 +7,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.allocation.writes import Outcome
+from koordra.controller.allocation.writes import WriteOutcome
 from koordra.errors import ApiUnreachable, Conflict
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed, Write
@@ -113,7 +113,7 @@ def test_a_give_back_takes_nothing_that_was_given_out_since() -> None:
     cluster.api.edit(RESOURCE_CLAIMS, "a", lambda found: found["status"].update(allocation=None))
     newer = {**seen["status"]["allocation"], "allocationTimestamp": "2026-11-21T12:00:00Z"}
     cluster.api.edit(RESOURCE_CLAIMS, "a", lambda found: found["status"].update(allocation=newer))
-    assert cluster.writer.give_back(seen).outcome is Outcome.CONFLICT
+    assert cluster.writer.give_back(seen).outcome is WriteOutcome.CONFLICT
     assert cluster.allocation("a") == newer
 
 

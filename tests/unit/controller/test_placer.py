@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.placement import Placement
+from koordra.allocator.group_search import GroupSearch
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -32,13 +32,13 @@ def of_kind(kind: str, obj: Object, uid: str = "") -> Object:
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were searched."""
     found: list[str] = []
-    search = Placement.on_node
+    search = GroupSearch.on_node
 
-    def counted(self: Placement, name: str, *given: Any, **named: Any) -> Any:
+    def counted(self: GroupSearch, name: str, *given: Any, **named: Any) -> Any:
         found.append(name)
         return search(self, name, *given, **named)
 
-    monkeypatch.setattr(Placement, "on_node", counted)
+    monkeypatch.setattr(GroupSearch, "on_node", counted)
     return found
 
 

@@ -11,10 +11,10 @@ from koordra.controller.allocation.scheduler_feedback import (
     LONGEST_PATIENCE,
     PATIENCE,
     SETTLE,
-    Answer,
+    AwaitedAllocation,
     FeedbackTracker,
-    Grant,
     Reading,
+    SchedulerAnswer,
 )
 from koordra.controller.cache.cluster_cache import ClusterCache
 from tests.fakes.cluster import Cluster
@@ -68,7 +68,7 @@ def reading(
     claim_between: dict[str, Any] | None = None,
     all_allocated: bool = True,
     refusals: int = 0,
-) -> Answer:
+) -> SchedulerAnswer:
     """Write at WRITTEN_AT while the pod is `then`; the pod is seen as `now` after `seen_after` seconds."""
     cache = ClusterCache()
     tracker = FeedbackTracker(cache.pod_index, refusals=lambda _uid: refusals)
@@ -88,7 +88,7 @@ def reading(
         found, again = tracker.read(now=WRITTEN_AT + read_after)
     if found:
         return found[0].answer
-    return Answer(Reading.NOT_YET if tracker._grants else Reading.SETTLED, look_again=again)
+    return SchedulerAnswer(Reading.NOT_YET if tracker._grants else Reading.SETTLED, look_again=again)
 
 
 def with_another_claim(pod: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_a_transition_well_after_the_allocation_is_proof(transition: str, want: 
 def test_an_answer_of_a_cycle_that_ran_across_our_write_is_old_and_a_later_change_is_new() -> None:
     crossed = a_pod(reason="Unschedulable", message="cannot allocate all claims")
     early = reading(then=a_pod(), now=crossed, claim_now=allocated(), seen_after=SETTLE / 2)
-    assert early == Answer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
+    assert early == SchedulerAnswer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
     late = a_pod(reason="Unschedulable", message="Insufficient cpu")
     assert (
         reading(then=crossed, now=late, claim_now=allocated(), seen_after=SETTLE).reading is Reading.REFUSED
@@ -211,4 +211,4 @@ def test_patience_ends_and_doubles_with_every_refusal() -> None:
 def test_an_allocation_that_pins_no_node_gives_nothing_to_refuse() -> None:
     anywhere = allocated()
     del anywhere["status"]["allocation"]["nodeSelector"]
-    assert Grant.of(anywhere, OLD, 0.0) is None
+    assert AwaitedAllocation.of(anywhere, OLD, 0.0) is None

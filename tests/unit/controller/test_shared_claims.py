@@ -11,7 +11,7 @@ from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESO
 from koordra.api.objects import Object
 from koordra.controller.allocation.node_backoff import FIRST
 from koordra.controller.allocation.placer import GroupPlacement, Placer
-from koordra.controller.allocation.writes import Outcome
+from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
 from koordra.controller.cache.groups import Group
 from koordra.controller.reconcile.allocation_step import UNDECIDED_PAUSE
@@ -279,7 +279,7 @@ def test_the_writer_itself_takes_nothing_that_is_reserved() -> None:
     cluster.settle()
     cluster.scheduler_binds("p", "a")
     before = len(cluster.api.writes)
-    assert cluster.writer.give_back(cluster.api.get(RESOURCE_CLAIMS, "a")).outcome is Outcome.TAKEN
+    assert cluster.writer.give_back(cluster.api.get(RESOURCE_CLAIMS, "a")).outcome is WriteOutcome.TAKEN
     assert len(cluster.api.writes) == before
 
 

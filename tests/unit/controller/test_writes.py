@@ -10,7 +10,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.allocation.writes import Outcome, Writer, dropped_fields
+from koordra.controller.allocation.writes import WriteOutcome, Writer, dropped_fields
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from tests.fakes.kube_api import FakeKubeApi
 
@@ -43,14 +43,14 @@ def failing(error: Exception) -> Callable[[object], None]:
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (NotFound("gone", code=404), Outcome.GONE),
-        (Conflict("another pod", code=409), Outcome.GONE),
-        (ApiUnreachable("a budget says no", code=429), Outcome.REFUSED),
-        (ApiUnreachable("no route"), Outcome.UNREACHABLE),
-        (Invalid("no", code=422), Outcome.REFUSED),
+        (NotFound("gone", code=404), WriteOutcome.GONE),
+        (Conflict("another pod", code=409), WriteOutcome.GONE),
+        (ApiUnreachable("a budget says no", code=429), WriteOutcome.REFUSED),
+        (ApiUnreachable("no route"), WriteOutcome.UNREACHABLE),
+        (Invalid("no", code=422), WriteOutcome.REFUSED),
     ],
 )
-def test_what_an_eviction_answers(error: Exception, outcome: Outcome) -> None:
+def test_what_an_eviction_answers(error: Exception, outcome: WriteOutcome) -> None:
     api = FakeKubeApi()
     asked = pod(api)
     api.before = failing(error)
@@ -62,14 +62,14 @@ def test_nothing_is_written_once_the_lease_is_about_to_end() -> None:
     asked, before = pod(api, names.JOINT_GATE), len(api.writes)
     fenced = writer(api, leading=False)
     answers = [fenced.evict(asked), fenced.hold(asked, {}), fenced.ungate_member(asked, {})]
-    assert [answer.outcome for answer in answers] == [Outcome.FENCED] * 3
+    assert [answer.outcome for answer in answers] == [WriteOutcome.FENCED] * 3
     assert len(api.writes) == before
 
 
 def test_a_member_is_let_go_with_its_annotations_and_keeps_the_gates_of_others() -> None:
     api = FakeKubeApi()
     asked = pod(api, "other", names.JOINT_GATE)
-    assert writer(api).ungate_member(asked, {"k": "v"}).outcome is Outcome.WRITTEN
+    assert writer(api).ungate_member(asked, {"k": "v"}).outcome is WriteOutcome.WRITTEN
     found = api.get(PODS, "p", namespace="default")
     assert found["spec"]["schedulingGates"] == [{"name": "other"}]
     assert found["metadata"]["annotations"] == {"k": "v"}
@@ -79,8 +79,8 @@ def test_a_member_is_let_go_with_its_annotations_and_keeps_the_gates_of_others()
 def test_a_pod_is_annotated_in_the_version_that_was_planned_on(write: str) -> None:
     api = FakeKubeApi()
     asked = pod(api, names.JOINT_GATE)
-    assert getattr(writer(api), write)(asked, {"k": "1"}).outcome is Outcome.WRITTEN
-    assert getattr(writer(api), write)(asked, {"k": "2"}).outcome is Outcome.CONFLICT
+    assert getattr(writer(api), write)(asked, {"k": "1"}).outcome is WriteOutcome.WRITTEN
+    assert getattr(writer(api), write)(asked, {"k": "2"}).outcome is WriteOutcome.CONFLICT
     assert api.get(PODS, "p", namespace="default")["metadata"]["annotations"] == {"k": "1"}
 
 
@@ -97,7 +97,7 @@ def test_a_claim_that_is_allocated_or_being_deleted_is_not_written(change: Objec
     asked = claim(api)
     asked = {**asked, **change, "metadata": {**asked["metadata"], **change.get("metadata", {})}}
     before = len(api.writes)
-    assert writer(api).allocate(asked, {"devices": {}}).outcome is Outcome.TAKEN
+    assert writer(api).allocate(asked, {"devices": {}}).outcome is WriteOutcome.TAKEN
     assert len(api.writes) == before
 
 
@@ -110,7 +110,7 @@ def test_an_allocation_that_somebody_else_wrote_between_the_two_writes_is_left_a
         protected, {"devices": {"results": [{"device": "gpu-0", "shareID": "1"}]}}
     )
     found = api.get(RESOURCE_CLAIMS, "a", namespace="default")
-    assert (answer.outcome, answer.obj) == (Outcome.CONFLICT, found)
+    assert (answer.outcome, answer.obj) == (WriteOutcome.CONFLICT, found)
     assert found["status"]["allocation"] == other
 
 
@@ -118,7 +118,7 @@ def test_an_allocation_that_somebody_else_wrote_between_the_two_writes_is_left_a
 def test_a_claim_with_either_finalizer_is_protected_already(finalizer: str) -> None:
     api = FakeKubeApi()
     asked, before = claim(api, finalizers=[finalizer]), len(api.writes)
-    assert writer(api).allocate(asked, {"devices": {"results": []}}).outcome is Outcome.WRITTEN
+    assert writer(api).allocate(asked, {"devices": {"results": []}}).outcome is WriteOutcome.WRITTEN
     assert len(api.writes) == before + 1
     assert api.get(RESOURCE_CLAIMS, "a", namespace="default")["metadata"]["finalizers"] == [finalizer]
 
@@ -128,7 +128,7 @@ def test_what_is_not_there_or_reserved_is_not_given_back() -> None:
     asked, before = claim(api), len(api.writes)
     reserved = {**asked, "status": {"allocation": {"devices": {}}, "reservedFor": [{"name": "p"}]}}
     for one in (asked, reserved):
-        assert writer(api).give_back(one).outcome is Outcome.TAKEN
+        assert writer(api).give_back(one).outcome is WriteOutcome.TAKEN
     assert len(api.writes) == before
 
 
@@ -152,7 +152,7 @@ def test_an_answer_of_no_known_kind_refuses_the_write() -> None:
     asked = pod(api, names.JOINT_GATE)
     api.before = failing(ApiError("internal error", code=500))
     answer = writer(api).ungate(asked)
-    assert (answer.outcome, answer.message) == (Outcome.REFUSED, "internal error")
+    assert (answer.outcome, answer.message) == (WriteOutcome.REFUSED, "internal error")
 
 
 def test_dropped_fields_are_named_and_added_ones_are_not() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from koordra.api.kinds import NODES, PODS, RESOURCE_SLICES
-from koordra.controller.gangs.phase import Phase
+from koordra.controller.gangs.phase import GangPhase
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed
 from tests.unit.gangs.test_gang_course import allocated, bind, let_go, member
@@ -143,7 +143,7 @@ def test_whole_or_nothing(state: str, happens: Callable[[JointCluster], None], a
     not_started = not was_committed or only_one_let_go_is_gone
     if not_started and (len(living) < len(MEMBERS) or state == "waiting"):
         assert mine == [], "it never started, and holds something"
-        assert gangs.statuses["default/train"].phase in {Phase.GATHERING, Phase.WAITING}
+        assert gangs.statuses["default/train"].phase in {GangPhase.GATHERING, GangPhase.WAITING}
         return
     if was_committed or len(living) == len(MEMBERS):
         assert mine == living, "it has started, and somebody has nothing"

@@ -9,9 +9,9 @@ import pytest
 from koordra.api.objects import Object
 from koordra.controller.gangs.annotations import (
     GangRef,
-    Policy,
     Shrink,
     Source,
+    TimeoutPolicy,
     gang_of,
     must_be_held,
     problems_of,
@@ -156,7 +156,7 @@ def test_all_terms_are_read() -> None:
     terms = terms_of(gang_of(member) or GangRef(Source.KOORDRA, "", ""), [member], {})
     assert terms is not None
     assert (terms.least, terms.most, terms.timeout) == (2, 6, 5400.0)
-    assert (terms.policy, terms.shrink, terms.topology) == (Policy.KEEP, Shrink.FOR_OTHERS, "block")
+    assert (terms.policy, terms.shrink, terms.topology) == (TimeoutPolicy.KEEP, Shrink.FOR_OTHERS, "block")
 
 
 @pytest.mark.parametrize(

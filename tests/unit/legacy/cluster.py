@@ -16,7 +16,7 @@ from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import QuotaUsage
-from koordra.controller.webhook.review import AdmissionRequest, Answer
+from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import ApiUnreachable, Conflict, NotFound
 
 Object = dict[str, Any]
@@ -122,7 +122,9 @@ class Cluster:
             raise ApiUnreachable("nobody answers")
 
     # reviews
-    def ask(self, obj: Object, *, native: bool = False, dry_run: bool = False, uid: str = "u-1") -> Answer:
+    def ask(
+        self, obj: Object, *, native: bool = False, dry_run: bool = False, uid: str = "u-1"
+    ) -> AdmissionResponse:
         asked = AdmissionRequest(uid, "CREATE", "Pod", "team", json.loads(json.dumps(obj)), dry_run)
         return self.admission(asked, native)
 

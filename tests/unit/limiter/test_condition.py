@@ -18,7 +18,7 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from koordra.kubelet_plugin.isolation.limiter import usage
-from koordra.kubelet_plugin.isolation.limiter.report import Verdict, verdict
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, verdict
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.status.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
 from koordra.node_state.claim_ref import ClaimRef
@@ -196,7 +196,7 @@ def test_a_condition_that_changes_all_the_time_is_written_once_in_a_while(tmp_pa
     api = Api()
     told = [0]
 
-    def changes(uid: str) -> Verdict | None:
+    def changes(uid: str) -> LimiterVerdict | None:
         told[0] += 1
         assert told[0] < 50, "never a pause"
         limiter_region.write_outside(region, told[0] % 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.placement import Placement
+from koordra.allocator.group_search import GroupSearch
 from koordra.api.claims import ResourceClaim
 from koordra.placement import decide, engine_for, plan
 from koordra.placement.index import CLASS, NODE, RULE, SLICE, ClusterChange
@@ -29,13 +29,13 @@ def published() -> list[Object]:
 def searched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The nodes that were searched."""
     found: list[str] = []
-    search = Placement.on_node
+    search = GroupSearch.on_node
 
-    def counted(self: Placement, name: str, *given: Any, **named: Any) -> Any:
+    def counted(self: GroupSearch, name: str, *given: Any, **named: Any) -> Any:
         found.append(name)
         return search(self, name, *given, **named)
 
-    monkeypatch.setattr(Placement, "on_node", counted)
+    monkeypatch.setattr(GroupSearch, "on_node", counted)
     return iter([found])
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.webhook import handlers, keys, review
-from koordra.controller.webhook.connections import Connections, Phase
+from koordra.controller.webhook.connections import ConnectionPhase, Connections
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
@@ -253,15 +253,15 @@ def test_connections_by_the_clock() -> None:
 
     socks = [ours for ours, _ in pairs]
     assert all(map(connections.admit, socks[:3]))
-    connections.enter(socks[0], Phase.ANSWERING)
-    connections.enter(socks[0], Phase.IDLE)
+    connections.enter(socks[0], ConnectionPhase.ANSWERING)
+    connections.enter(socks[0], ConnectionPhase.IDLE)
     clock.now = 1.0
     assert connections.admit(socks[3])
     assert (ended(0), ended(1), ended(2)) == (False, True, False)
     for number in (0, 2, 3):
-        connections.enter(socks[number], Phase.ANSWERING)
+        connections.enter(socks[number], ConnectionPhase.ANSWERING)
     assert not connections.admit(socks[4])
-    connections.enter(socks[2], Phase.READING)
+    connections.enter(socks[2], ConnectionPhase.READING)
     clock.now = 11.5
     connections.sweep()
     assert (ended(0), ended(2), ended(3)) == (False, True, False)

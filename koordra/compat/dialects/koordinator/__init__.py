@@ -21,15 +21,15 @@ from koordra.api.classic.notes import Refused
 from koordra.api.opaque.parameters import Scope
 from koordra.compat.dialect import (
     REQUESTS_FIRST,
+    ContainerPhase,
     Dialect,
     Joint,
     Memory,
     Nics,
     NormalizedRequest,
-    Phase,
     PodView,
     Share,
-    Together,
+    Sharing,
     charges,
     exclusively,
     percent_of,
@@ -84,7 +84,7 @@ def parse(view: PodView) -> NormalizedRequest:
     return NormalizedRequest(
         (cards,) if cards else (),
         nics=nics,
-        together=Together.POD,
+        together=Sharing.POD,
         users=tuple(container.name for container in view.containers),
         selectors=_labels(gpu, view) if cards else (),
         gpu_scope=_scope(gpu, cards, view) if cards else None,
@@ -98,7 +98,9 @@ def _totals(view: PodView) -> dict[str, int]:
     """What the pod asks for under the tables' names, after the webhook; FPGAs are refused before, as another
     vendor's."""
     names = (NVIDIA, GPU, CORE, MEMORY, RATIO, SHARED, RDMA)
-    found: dict[Phase, list[tuple[int, arithmetic.Amounts]]] = {phase: [] for phase in Phase}
+    found: dict[ContainerPhase, list[tuple[int, arithmetic.Amounts]]] = {
+        phase: [] for phase in ContainerPhase
+    }
     for position, request in enumerate(view.requests(REQUESTS_FIRST)):
         asked = {name: value for name in names if (value := request.amount(name)) is not None}
         if asked.get(SHARED) == 0:
@@ -107,8 +109,8 @@ def _totals(view: PodView) -> dict[str, int]:
             remedy = "write gpu-core and gpu-memory-ratio beside gpu.shared"
             raise request.refuse(SHARED, f"stands beside {GPU}", remedy)
         found[request.container.phase].append((position, asked))
-    apps = [arithmetic.completed(asked) for _, asked in found[Phase.APP]]
-    return arithmetic.of_pod(apps, found[Phase.SIDECAR], found[Phase.INIT])
+    apps = [arithmetic.completed(asked) for _, asked in found[ContainerPhase.APP]]
+    return arithmetic.of_pod(apps, found[ContainerPhase.SIDECAR], found[ContainerPhase.INIT])
 
 
 def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
@@ -123,7 +125,11 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
         raise _refuse(view, name, text, _COMBINATIONS)
     found = arithmetic.split(arithmetic.converted(request))
     share = Share(
-        GPU_REQUEST, Phase.APP, found.count, memory=_memory(found, view), cores=found.each.get(CORE, 0)
+        GPU_REQUEST,
+        ContainerPhase.APP,
+        found.count,
+        memory=_memory(found, view),
+        cores=found.each.get(CORE, 0),
     )
     if share.cores > 100:
         raise _refuse(view, CORE, f"{share.cores}% of one card", "say gpu.shared: over how many cards")
@@ -148,7 +154,7 @@ def _turned_down(request: dict[str, int], view: PodView) -> str:
     if not written:
         return "is 0 everywhere, and asks for no GPU"
     asking = (container for container in view.containers if written[0] in container.resources)
-    of_init = any(container.phase is Phase.INIT for container in asking)
+    of_init = any(container.phase is ContainerPhase.INIT for container in asking)
     return f"{written[0]}{' of an init container' if of_init else ' alone'} is turned down in Koordinator"
 
 

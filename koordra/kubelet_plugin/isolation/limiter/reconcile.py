@@ -45,8 +45,8 @@ from typing import Final
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import region, unaccounted_memory
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, ProcessLists, nvml_processes
-from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, Verdict, read_all, verdicts
-from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, Reading
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, LimiterVerdict, read_all, verdicts
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, MemoryReading
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
@@ -117,7 +117,7 @@ class Reconciler(Wakeable):
         self._suspects: dict[Suspect, float] = {}
         self._seen: dict[Suspect, float] = {}
         self._state: object = None
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts: dict[str, LimiterVerdict] = {}
         self._blind = False
         self._warned = False
 
@@ -162,7 +162,7 @@ class Reconciler(Wakeable):
             log.warning("limiter_not_among_hosts_processes", remedy="run the plugin with hostPID: true")
         self._warned = True
         known = unaccounted_memory.known_unseen(uses)
-        readings: list[Reading] = []
+        readings: list[MemoryReading] = []
         try:
             while len(readings) < unaccounted_memory.READINGS:
                 reading, uses = self._read_driver(uses)
@@ -187,7 +187,7 @@ class Reconciler(Wakeable):
         for uuid, used in readings[-1].foreign.items():
             self._foreign.labels(uuid).set(used)
 
-    def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
+    def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[MemoryReading, dict[str, ClaimUse]]:
         """One reading of the driver between two of the ledger. A pid counts if it was the same process
         throughout."""
         cards = self._lists(sorted({device.uuid for use in before.values() for device in use.devices}))
@@ -197,7 +197,10 @@ class Reconciler(Wakeable):
         return unaccounted_memory.reading(before, cards, processes, after, sure=sure), after
 
     def _write_policies(
-        self, uses: Mapping[str, ClaimUse], known: Mapping[tuple[str, str], int], readings: list[Reading]
+        self,
+        uses: Mapping[str, ClaimUse],
+        known: Mapping[tuple[str, str], int],
+        readings: list[MemoryReading],
     ) -> None:
         suspects = frozenset.intersection(*(reading.outside for reading in readings))
         now = self._clock()
@@ -227,7 +230,7 @@ class Reconciler(Wakeable):
             except (OSError, NodeError) as error:
                 log.debug("limiter_policy_not_written", claim=uid, error=str(error))  # it is being taken away
 
-    def _learn(self, readings: list[Reading]) -> None:
+    def _learn(self, readings: list[MemoryReading]) -> None:
         seen = {(uuid, pid, started) for reading in readings for uuid, pid, started, _ in reading.overheads}
         now = self._clock()
         self._seen = {each: self._seen.get(each, now) for each in seen}

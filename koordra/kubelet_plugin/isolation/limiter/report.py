@@ -39,7 +39,7 @@ from koordra.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LimiterVerdict:
     """`enforced` None: not known yet."""
 
     handshake: str
@@ -51,15 +51,15 @@ class Verdict:
 _VERDICTS: Final = {
     each.handshake: each
     for each in (
-        Verdict("waiting", None, "NoProcessYet", "no process of the claim has used CUDA yet"),
-        Verdict(
+        LimiterVerdict("waiting", None, "NoProcessYet", "no process of the claim has used CUDA yet"),
+        LimiterVerdict(
             "enforcing", True, "Enforcing", "the memory limit holds for every process that has used CUDA"
         ),
-        Verdict("refused", False, "ProcessRefused", "a process could not be limited, and got no CUDA"),
-        Verdict(
+        LimiterVerdict("refused", False, "ProcessRefused", "a process could not be limited, and got no CUDA"),
+        LimiterVerdict(
             "bypassed", False, "OutsideLimiter", "a process computes on the GPU without the memory limit"
         ),
-        Verdict(
+        LimiterVerdict(
             "damaged", False, "RegionDamaged", "the claim's processes have damaged the region of the limiter"
         ),
     )
@@ -80,7 +80,7 @@ def read_all(claims: Path) -> dict[str, ClaimUse]:
     return found
 
 
-def verdict(claims: Path, uid: str) -> Verdict | None:
+def verdict(claims: Path, uid: str) -> LimiterVerdict | None:
     folder = claims / uid
     # Made last, and taken away first: without it a region is not damaged, but comes or goes.
     policy = folder / "policy"
@@ -92,14 +92,14 @@ def verdict(claims: Path, uid: str) -> Verdict | None:
         return _VERDICTS["damaged"] if policy.exists() else None
 
 
-def _verdict(use: ClaimUse) -> Verdict:
+def _verdict(use: ClaimUse) -> LimiterVerdict:
     verdict = _VERDICTS[use.handshake]
     if use.handshake != "enforcing" or not use.turned_away:
         return verdict
     return replace(verdict, message=f"{verdict.message}; refused before, and gone: {use.turned_away}")
 
 
-def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, Verdict]]:
+def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, LimiterVerdict]]:
     """Of all claims; `read` are those whose region could be read."""
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
         found = _verdict(read[folder.name]) if folder.name in read else verdict(claims, folder.name)
@@ -138,7 +138,7 @@ class LimiterMetrics:
         )
         self.observe({}, ())
 
-    def observe(self, read: Mapping[str, ClaimUse], verdicts: Iterable[Verdict]) -> None:
+    def observe(self, read: Mapping[str, ClaimUse], verdicts: Iterable[LimiterVerdict]) -> None:
         """Set the series of these claims; those of claims that are gone are removed."""
         for gauge in (*self._devices.values(), self._turned_away):
             gauge.clear()

@@ -171,7 +171,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MemoryReading:
     """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim,
     pid, start); `overheads`: what processes with one context have beyond all that they were granted but it,
     as (card, pid, start, bytes); `foreign`: bytes of processes of no claim, by card."""
@@ -189,7 +189,7 @@ def reading(
     after: Uses,
     *,
     sure: bool = True,
-) -> Reading:
+) -> MemoryReading:
     """One reading. `processes` are those of claims; the others' bytes are foreign."""
     unseen: dict[Share, Interval] = {}
     outside: set[tuple[str, int, int]] = set()
@@ -232,7 +232,7 @@ def reading(
             for uid, each in bounds.items()
             if uid not in unreported and uid in after
         }
-    return Reading(unseen, frozenset(outside), tuple(overheads), foreign)
+    return MemoryReading(unseen, frozenset(outside), tuple(overheads), foreign)
 
 
 def settled(known: int, intervals: Sequence[Interval]) -> int:
@@ -240,7 +240,7 @@ def settled(known: int, intervals: Sequence[Interval]) -> int:
     return int(median(each.brought(known) for each in intervals)) if intervals else known
 
 
-def changes(known: Mapping[Share, int], read: Reading) -> bool:
+def changes(known: Mapping[Share, int], read: MemoryReading) -> bool:
     """Whether the reading contradicts what is known, so that it is worth another two."""
     return any(
         each.brought(known.get(share, 0)) != known.get(share, 0) for share, each in read.unseen.items()

@@ -26,7 +26,7 @@ from koordra.nri.hook.koordinator.admission_policy import (
 )
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices, PodClaims
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.plugin import Hook, Settings
+from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.transport.ttrpc import Call
 from koordra.topology.location import DeviceNode
 from tests.fakes.metric_samples import sample
@@ -82,7 +82,7 @@ class KoordinatorNode:
         write(self.state / "guarded.json", guarded_json())
         write(self.state / "prepared" / f"{UID}.json", claim_json(gpu_json()))
         self.metrics = Metrics()
-        self.hook = Hook(
+        self.hook = HookPlugin(
             StateReader(self.state, node_name=NODE),
             settings=Settings(koordinator=NodeDevices(folder)),
             ledger=Ledger(self.state),
@@ -344,7 +344,9 @@ class Api:
 def with_api(node: KoordinatorNode, folder: Path, api: Api) -> None:
     claims = PodClaims(cast("KubeClient", api))
     settings = Settings(koordinator=NodeDevices(folder), pod_claims=claims)
-    node.hook = Hook(StateReader(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state))
+    node.hook = HookPlugin(
+        StateReader(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state)
+    )
 
 
 def test_the_first_container_of_a_pod_with_a_claim_holds_nothing_by_annotation(

@@ -16,7 +16,7 @@ from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, container_of
-from koordra.nri.hook.plugin import Hook, Settings
+from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.transport.ttrpc import Call, Code
 from koordra.topology.location import DeviceNode
 from tests.unit.nri.node_state import (
@@ -56,17 +56,17 @@ def request(
 
 
 @pytest.fixture
-def hook(tmp_path: Path) -> Hook:
+def hook(tmp_path: Path) -> HookPlugin:
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json(), nic_json(), memlock=True))
     write(tmp_path / "guarded.json", guarded_json())
-    return Hook(
+    return HookPlugin(
         StateReader(tmp_path, node_name=NODE),
         settings=Settings(exempt=frozenset(["monitoring"])),
         ledger=Ledger(tmp_path),
     )
 
 
-def test_a_claims_container_is_adjusted(hook: Hook) -> None:
+def test_a_claims_container_is_adjusted(hook: HookPlugin) -> None:
     answer = hook.create_container(request(GPU0, VERBS0, env=markers(0, 1)), CALL)
     env = {entry.key: entry.value for entry in answer.adjust.env}
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
@@ -76,7 +76,7 @@ def test_a_claims_container_is_adjusted(hook: Hook) -> None:
     ]
 
 
-def test_a_refusal_is_a_status_and_a_line_in_the_log(hook: Hook) -> None:
+def test_a_refusal_is_a_status_and_a_line_in_the_log(hook: HookPlugin) -> None:
     with (
         capture_logs() as lines,
         pytest.raises(RemoteError, match="koordra refuses container main of pod") as raised,
@@ -86,19 +86,19 @@ def test_a_refusal_is_a_status_and_a_line_in_the_log(hook: Hook) -> None:
     assert [(line["event"], line["rule"]) for line in lines] == [("container_refused", "UngrantedDevice")]
 
 
-def test_an_exempt_namespace_is_left_alone(hook: Hook) -> None:
+def test_an_exempt_namespace_is_left_alone(hook: HookPlugin) -> None:
     answer = hook.create_container(request(GPU0, namespace="monitoring"), CALL)
     assert answer == nri_pb2.CreateContainerResponse(adjust=nri_pb2.ContainerAdjustment())
 
 
-def test_a_claim_that_is_unprepared_meanwhile_is_no_longer_honoured(tmp_path: Path, hook: Hook) -> None:
+def test_a_claim_that_is_unprepared_meanwhile_is_no_longer_honoured(tmp_path: Path, hook: HookPlugin) -> None:
     hook.create_container(request(GPU0, env=markers(0)), CALL)
     (tmp_path / "prepared" / f"{UID}.json").unlink()
     with pytest.raises(RemoteError, match="no such claim is prepared"):
         hook.create_container(request(GPU0, env=markers(0)), CALL)
 
 
-def test_a_claim_whose_network_is_in_another_pod_is_refused(tmp_path: Path, hook: Hook) -> None:
+def test_a_claim_whose_network_is_in_another_pod_is_refused(tmp_path: Path, hook: HookPlugin) -> None:
     file = tmp_path / "network" / "attached" / f"{UID}.json"
     message = request(GPU0, VERBS0, env=markers(0, 1))
     message.pod.uid = "pod-b"
@@ -125,7 +125,7 @@ def test_a_claim_whose_network_is_in_another_pod_is_refused(tmp_path: Path, hook
     "broken", ["{", {"schema": "koordra.io/network-attached/v2"}, {"uid": OTHER_UID}, {"pod": ""}]
 )
 def test_an_unusable_record_of_where_the_network_is_fails_closed(
-    tmp_path: Path, hook: Hook, broken: str | dict[str, str]
+    tmp_path: Path, hook: HookPlugin, broken: str | dict[str, str]
 ) -> None:
     file = tmp_path / "network" / "attached" / f"{UID}.json"
     document = json.loads(encode_attached(AttachedNetwork(UID, "pod-a", "sandbox-a", "/run/netns/a", ())))
@@ -139,7 +139,7 @@ def test_an_unusable_record_of_where_the_network_is_fails_closed(
     hook.create_container(message, CALL)
 
 
-def test_torn_state_fails_closed_and_recovers(tmp_path: Path, hook: Hook) -> None:
+def test_torn_state_fails_closed_and_recovers(tmp_path: Path, hook: HookPlugin) -> None:
     write(tmp_path / "guarded.json", "{")
     with pytest.raises(RemoteError, match=r"guarded\.json is unusable"):
         hook.create_container(request(GPU0, env=markers(0)), CALL)
@@ -154,7 +154,7 @@ def test_torn_state_fails_closed_and_recovers(tmp_path: Path, hook: Hook) -> Non
 
 @pytest.mark.parametrize(("version", "denies"), [("v2.1.9", False), ("v2.2.1", True)])
 def test_a_privileged_container_is_denied_by_a_new_runtime_and_refused_under_an_old_one(
-    hook: Hook, version: str, denies: bool
+    hook: HookPlugin, version: str, denies: bool
 ) -> None:
     hook.configure(nri_pb2.ConfigureRequest(runtime_name="containerd", runtime_version=version))
     message = request()
@@ -166,11 +166,11 @@ def test_a_privileged_container_is_denied_by_a_new_runtime_and_refused_under_an_
             hook.create_container(message, CALL)
 
 
-def test_it_asks_for_creations_and_removals_only(hook: Hook) -> None:
+def test_it_asks_for_creations_and_removals_only(hook: HookPlugin) -> None:
     assert hook.wanted_events() == 1 << 3 | 1 << 10
 
 
-def test_what_was_granted_is_remembered_until_the_container_goes(tmp_path: Path, hook: Hook) -> None:
+def test_what_was_granted_is_remembered_until_the_container_goes(tmp_path: Path, hook: HookPlugin) -> None:
     message = request(GPU0, env=markers(0))
     message.container.id = "c1"
     hook.create_container(message, CALL)
@@ -186,7 +186,7 @@ def test_what_was_granted_is_remembered_until_the_container_goes(tmp_path: Path,
     assert Ledger(tmp_path).get("c1") is None
 
 
-def test_a_container_without_devices_writes_nothing(tmp_path: Path, hook: Hook) -> None:
+def test_a_container_without_devices_writes_nothing(tmp_path: Path, hook: HookPlugin) -> None:
     message = request()
     message.container.id = "c2"
     hook.create_container(message, CALL)

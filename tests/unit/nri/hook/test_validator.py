@@ -15,7 +15,7 @@ from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.ledger import GrantedDevice, Ledger
-from koordra.nri.hook.plugin import Hook, Settings
+from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.transport.instrumentation import LATE, REGISTERED, MetricsObserver
 from koordra.nri.transport.ttrpc import Call
 from koordra.nri.verify.api_reporter import ApiReporter, with_condition
@@ -38,11 +38,11 @@ CALL = Call("nri.pkg.api.v1alpha1.Plugin", "ValidateContainerAdjustment")
 
 
 @pytest.fixture
-def hook(tmp_path: Path) -> Hook:
+def hook(tmp_path: Path) -> HookPlugin:
     write(tmp_path / "guarded.json", guarded_json())
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json()))
     settings = Settings(exempt=frozenset({"kube-system"}), validating=True)
-    return Hook(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
+    return HookPlugin(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
 
 
 def asked(
@@ -116,7 +116,7 @@ def rule(major: int | None) -> Callable[[nri_pb2.ValidateContainerAdjustmentRequ
     ],
 )
 def test_what_another_plugin_may_not_add(
-    hook: Hook, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
+    hook: HookPlugin, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
 ) -> None:
     answer = hook.validate_container_adjustment(asked(change), CALL)
     assert answer.reject
@@ -127,13 +127,13 @@ def test_what_another_plugin_may_not_add(
 
 @pytest.mark.parametrize("change", [device(GPU1), env("KOORDRA_CLAIM_X"), cdi("nvidia.com/gpu=all")])
 def test_the_plugin_is_named_and_koordras_own_additions_pass(
-    hook: Hook, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
+    hook: HookPlugin, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
 ) -> None:
     assert "NRI plugin giver " in hook.validate_container_adjustment(asked(change), CALL).reason
     assert not hook.validate_container_adjustment(asked(change, owner="90-koordra"), CALL).reject
 
 
-def test_koordras_own_mounts_pass(hook: Hook) -> None:
+def test_koordras_own_mounts_pass(hook: HookPlugin) -> None:
     change = mount("/dev/nvidia0")
     assert not hook.validate_container_adjustment(asked(change, owner="90-koordra"), CALL).reject
 
@@ -142,12 +142,12 @@ def test_koordras_own_mounts_pass(hook: Hook) -> None:
     "change", [device(NULL), env("HTTP_PROXY"), cdi("vendor.example/net=0"), mount("/srv")]
 )
 def test_what_it_may(
-    hook: Hook, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
+    hook: HookPlugin, change: Callable[[nri_pb2.ValidateContainerAdjustmentRequest], None]
 ) -> None:
     assert not hook.validate_container_adjustment(asked(change), CALL).reject
 
 
-def test_koordras_own_additions_and_held_devices_pass(hook: Hook) -> None:
+def test_koordras_own_additions_and_held_devices_pass(hook: HookPlugin) -> None:
     assert not hook.validate_container_adjustment(
         asked(env("NVIDIA_VISIBLE_DEVICES"), owner="90-koordra"), CALL
     ).reject
@@ -155,9 +155,9 @@ def test_koordras_own_additions_and_held_devices_pass(hook: Hook) -> None:
     assert not hook.validate_container_adjustment(held, CALL).reject
 
 
-def test_validating_is_asked_for_only_when_it_is_turned_on(tmp_path: Path, hook: Hook) -> None:
+def test_validating_is_asked_for_only_when_it_is_turned_on(tmp_path: Path, hook: HookPlugin) -> None:
     assert hook.wanted_events() & 1 << 13
-    plain = Hook(StateReader(tmp_path, node_name=NODE), ledger=Ledger(tmp_path))
+    plain = HookPlugin(StateReader(tmp_path, node_name=NODE), ledger=Ledger(tmp_path))
     assert not plain.wanted_events() & 1 << 13
 
 
@@ -268,7 +268,7 @@ def test_counting() -> None:
 def test_another_plugin_may_not_bring_the_state_wherever_the_node_keeps_it(tmp_path: Path) -> None:
     place = "/srv/koordra"
     settings = Settings(validating=True, shape=NodeShape(private=(place,)))
-    hook = Hook(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
+    hook = HookPlugin(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
 
     def bring(request: nri_pb2.ValidateContainerAdjustmentRequest) -> None:
         request.adjust.mounts.add(destination="/d", source=f"{place}/prepared", options=["rbind"])

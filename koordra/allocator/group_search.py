@@ -64,7 +64,7 @@ SHARE_OF_BUDGET: Final = 2_000
 
 
 @dataclass(eq=False)
-class Placement:
+class GroupSearch:
     """A group of claims that is to be placed under one policy (None is first fit).
 
     `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each.
