@@ -11,7 +11,7 @@ from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from urllib3 import PoolManager
 
-from koordra.errors import InvalidManifest
+from koordra.errors import ApiUnreachable, InvalidManifest
 from koordra.kube import KubeClient
 
 
@@ -23,7 +23,10 @@ def new_client(
     configuration, pool = _configuration(kubeconfig)
 
     def credentials() -> dict[str, str]:
-        return {each["key"]: each["value"] for each in configuration.auth_settings().values()}
+        try:
+            return {each["key"]: each["value"] for each in configuration.auth_settings().values()}
+        except config.ConfigException as error:
+            raise ApiUnreachable(f"credentials cannot be renewed: {error}") from error
 
     return KubeClient(str(configuration.host), pool, credentials, timeout=timeout, user_agent=user_agent)
 

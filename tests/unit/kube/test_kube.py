@@ -6,12 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from kubernetes.config import incluster_config
 from urllib3 import PoolManager
 
 from koordra import errors
@@ -238,6 +241,25 @@ def test_credentials_that_cannot_be_read_now_are_an_outage(server: ScriptedServe
         (tmp_path / "token").write_text(text)
         client.get(kinds.NODES, "n")
         assert server.authorization == text
+
+
+def test_a_service_account_whose_token_is_empty_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token is read again every minute; an empty file is an outage too, and not the end of a thread."""
+    token, cert = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("one")
+    cert.write_text("read when the first connection is made")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(cert))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    client = new_client()
+    later = SimpleNamespace(now=lambda: datetime(2100, 1, 1))  # noqa: DTZ001 (as the library has it)
+    monkeypatch.setattr(incluster_config, "datetime", SimpleNamespace(datetime=later))
+    token.write_text("")
+    with pytest.raises(errors.ApiUnreachable, match="empty"):
+        client.get(kinds.NODES, "n")
 
 
 def test_watch_events_may_be_cut_anywhere(server: ScriptedServer, client: KubeClient) -> None:
