@@ -168,9 +168,9 @@ class _Planning:
         if isinstance(decision, Offer):
             self._commit(group, decision)
             return None
-        why = explain(self.engine, group, excluded=excluded)
         if len(group.pods) > 1:
             return self._place_pod_by_pod(group)
+        why = explain(self.engine, group, excluded=excluded)
         reasons = why.reasons
         if not self.engine.index.nodes:
             nothing = reason_of(Cause.NODE_UNSUITABLE, "there is no node and no ResourceSlice that names one")
@@ -280,11 +280,8 @@ class _Planning:
                 for owner, reason in reasons
                 if owner == position and reason.detail != error.reason.detail
             ]
-            if claim.key == error.claim:
-                own.insert(0, error.reason)
-            else:
-                own.insert(0, _waits_for(error.claim, error.reason))
-            self.result.unsatisfiable[claim.key] = ordered_reasons(own)
+            first = error.reason if claim.key == error.claim else _waits_for(error.claim, error.reason)
+            self.result.unsatisfiable[claim.key] = ordered_reasons([first, *own])
         return error
 
     def _unsatisfiable(self, group: ClaimGroup, reasons: Sequence[Reason]) -> None:

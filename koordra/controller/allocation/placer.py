@@ -230,13 +230,10 @@ class Placer:
         known = self._explained.get(resolved.request_class) if is_common else None
         if known is not None and known[0] == version:
             return _renamed(known[1], known[2], names_now)
-        own = [self._gone(asked) for _ in group.pending]
-        for owner, reason in explain(
-            self.engine,
-            asked,
-            excluded=excluded,
-            nodes=unlike_nodes(self.engine, asked, excluded=excluded, most=MOST_EXPLAINED),
-        ).reasons:
+        nodes = unlike_nodes(self.engine, asked, excluded=excluded, most=MOST_EXPLAINED)
+        gone = self._gone(asked)
+        own = [[*gone] for _ in group.pending]
+        for owner, reason in explain(self.engine, asked, excluded=excluded, nodes=nodes).reasons:
             own[owner].append(reason)
         found = tuple(map(ordered_reasons, own))
         if is_common:
@@ -248,13 +245,8 @@ class Placer:
         pinned = self.engine.pinned(asked) if asked.allocated else []
         if len(pinned) != 1 or pinned[0] in self.nodes:
             return []
-        return [
-            reason_of(
-                Cause.SHARED_CLAIM_PINNED,
-                f"ResourceClaim {', '.join(asked.allocated)} of the pod is allocated on node {pinned[0]}, which is gone",
-                pinned[0],
-            )
-        ]
+        text = f"ResourceClaim {', '.join(asked.allocated)} of the pod is allocated on node {pinned[0]}, which is gone"
+        return [reason_of(Cause.SHARED_CLAIM_PINNED, text, pinned[0])]
 
     def _readable(self, groups: Iterable[Group]) -> Iterator[tuple[Group, ResolvedGroup]]:
         for group in groups:

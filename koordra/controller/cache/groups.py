@@ -58,7 +58,7 @@ class Group:
         """Its stable name: the uid of its most urgent pod, or of the claim."""
         return objects.uid(self.first)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Group, ...]:
         """What is tried, one after the other: the whole group, then each of its pods alone where there are
         several."""

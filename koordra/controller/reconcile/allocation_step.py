@@ -207,7 +207,6 @@ def best_placement(group: Group, placer: Placer, excluded: Sequence[Excluded]) -
     for part, kept_off in zip(group.parts, excluded, strict=True):
         tried.append(placer.place(part, kept_off))
         if given := tried[-1].allocations:
-            return replace(
-                tried[-1], reasons={key: why for key, why in tried[0].reasons.items() if key not in given}
-            )
+            rest = {key: why for key, why in tried[0].reasons.items() if key not in given}
+            return replace(tried[-1], reasons=rest)
     return replace(tried[0], undecided=any(one.undecided for one in tried))

@@ -116,9 +116,8 @@ def _run(
                 found[key] = replace(placement, node=None)
                 continue
             found[key] = placement
-            cache.apply(
-                [Change(RESOURCE_CLAIMS, key, claims_of.with_allocation(claim, placement.allocations[key]))]
-            )
+            given = claims_of.with_allocation(claim, placement.allocations[key])
+            cache.apply([Change(RESOURCE_CLAIMS, key, given)])
     return found, nowhere
 
 

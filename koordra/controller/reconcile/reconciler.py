@@ -140,10 +140,9 @@ class Reconciler:
         for claim in self.cache.claim_index.orphans():
             context.give_back(claim, why="no pod can use it any more")
         for member in pods.members(pods.split):
+            why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
             for claim in filterfalse(pods.serves, split_across_nodes(member)):
-                context.give_back(
-                    claim, why=f"the claims of pod {objects.name(member.pod)} are on different nodes"
-                )
+                context.give_back(claim, why=why)
 
     # 5. gates
 

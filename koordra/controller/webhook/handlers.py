@@ -86,11 +86,11 @@ def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], AdmissionR
 def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None = None) -> Object:
     """The pod as it should be stored; the very same one where it is none of koordra's business. `made`: a
     template that is being made, which the watch does not show yet."""
+    if objects.spec_of(pod).get("nodeName"):
+        return pod
     claims = _claims(pod, lookups, made)
     classes = lookups.classes()
     ours = [claim for claim in claims if claims_of.owner(claim, classes) is Owner.KOORDRA]
-    if objects.spec_of(pod).get("nodeName"):
-        return pod
     unknown = len(claims) < len(objects.spec_of(pod).get("resourceClaims") or ())
     placed = on_suitable_nodes(pod, ours, classes)
     waits = must_be_held(pod, has_ours=bool(ours), has_unknown=unknown) or not all(
