@@ -123,6 +123,11 @@ class FleetExpectedWaste:
         self._waste = waste = terms.ExpectedWaste(table)
         self._lone = terms.BLOCKS * waste.blocks.value_of_one
         self._reserve = np.array([table.reserved.get(kind.model, 0) for kind in self._kinds], dtype=np.int64)
+        # Which kinds of nodes each block may run on.
+        self._allowed = [
+            np.array([not block.models or kind.model in block.models for kind in self._kinds])
+            for block in waste.blocks.blocks
+        ]
 
     def choose(self, fleet: Fleet, node: int, request: Request) -> tuple[int, ...]:
         if tag(request) == SHARE:
@@ -162,9 +167,8 @@ class FleetExpectedWaste:
     def _lost(self, rest: Ints, unused: Ints, cpu: Ints, kind: Ints) -> Ints:
         """`MultiGpuFragmentation.one`, element by element."""
         blocks, fitting = self._waste.blocks, np.zeros_like(rest)
-        for block in blocks.blocks:
-            allowed = np.array([not block.models or one.model in block.models for one in self._kinds])[kind]
-            fitting += block.part * ((unused >= block.gpus) & (cpu >= block.cpu) & allowed)
+        for block, allowed in zip(blocks.blocks, self._allowed, strict=True):
+            fitting += block.part * ((unused >= block.gpus) & (cpu >= block.cpu) & allowed[kind])
         found: Ints = (blocks.total * rest - terms.UNIT * unused * fitting) // MILLION
         return found
 
