@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, name, resource_version
+from koordra.api.tables import set_or_drop
 from koordra.errors import ApiError, ApiUnreachable, Gone
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -162,10 +163,7 @@ class WatchCache:
             object_key = self._key(obj)
             if (event == "DELETED") == (object_key in self._objects):
                 self._order = None
-            if event == "DELETED":
-                self._objects.pop(object_key, None)
-            else:
-                self._objects[object_key] = obj
+            set_or_drop(self._objects, object_key, None if event == "DELETED" else obj)
         self._on_change(event, obj)
 
     def _key(self, obj: Object) -> str:

@@ -227,9 +227,7 @@ def cordon_device(
 
     Needs the right to patch Nodes. Device names are those of `koordra topology --node NODE`.
     """
-    from koordra.kubeconfig import new_client
-
-    client = new_client(kubeconfig, user_agent="koordra-cordon-device")
+    client = connect(kubeconfig)
     cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}
     if uncordon and every:
         devices = tuple(cordons)

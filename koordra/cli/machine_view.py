@@ -72,9 +72,7 @@ def of_kind(name: str) -> MachineView:
 
 def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
     """A node as its ResourceSlices and the cluster's claims show it."""
-    from koordra.kubeconfig import new_client
-
-    client = new_client(kubeconfig, user_agent="koordra-topology")
+    client = connect(kubeconfig)
     slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
     own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
     machine, offered = machine_of_slices(own)

@@ -24,6 +24,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
+from koordra.api.tables import set_or_drop
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import POD_GROUP
@@ -234,11 +235,7 @@ class GangIndex:
         self.ungating.touched.clear()
         stale, self._stale = self._stale, set()
         for ref in stale:
-            gang = self._gang(ref, list(self._pods.get(ref, {}).values()))
-            if gang is None:
-                self.gangs.pop(ref, None)
-            else:
-                self.gangs[ref] = gang
+            set_or_drop(self.gangs, ref, self._gang(ref, list(self._pods.get(ref, {}).values())))
         return sorted(stale, key=lambda ref: ref.key)
 
     def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:

@@ -27,7 +27,7 @@ from typing import Final
 from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_QUOTAS
 from koordra.api.objects import Fields, Object
-from koordra.api.tables import DueKeys, KeySets
+from koordra.api.tables import DueKeys, KeySets, set_or_drop
 from koordra.compat.quota_charges import Amounts, amounts, canonical_spec, dialect_of
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
@@ -273,8 +273,5 @@ class QuotaWatch:
     def _changed(self, event: str, quota: Object, /) -> None:
         with self._lock:
             found = self._by_namespace[objects.namespace(quota)]
-            if event == "DELETED":
-                found.pop(objects.name(quota), None)
-            else:
-                found[objects.name(quota)] = quota
+            set_or_drop(found, objects.name(quota), None if event == "DELETED" else quota)
         self._wake()

@@ -56,10 +56,6 @@ class Freed:
     at_least: int
 
     @property
-    def proven(self) -> bool:
-        return len(self.moves) == self.at_least
-
-    @property
     def share(self) -> int:
         return sum(move.pod.request.share for move in self.moves)
 

@@ -184,10 +184,9 @@ def _gpus(offered: Sequence[PublishedDevice]) -> list[PublishedDevice]:
     are first named."""
     found: dict[str, PublishedDevice] = {}
     for one in offered:
-        kind = one.type
-        if kind == names.TYPE_GPU:
+        if one.type == names.TYPE_GPU:
             found[_card_of(one)] = one
-        elif kind == names.TYPE_MIG:
+        elif one.type == names.TYPE_MIG:
             found.setdefault(_card_of(one), one)
     return list(found.values())
 

@@ -231,6 +231,9 @@ class FakeNodes:
     def __init__(self) -> None:
         self.annotations: dict[str, str] = {}
 
+    def negotiate(self) -> None:
+        pass
+
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
         assert kind is kinds.NODES
         return {"metadata": {"name": name, "annotations": dict(self.annotations)}}
