@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-long mutants native e2e e2e-long test-cluster bench soak check generate image clean
+.PHONY: help setup demo test test-long mutants native selftest selftest-bundle e2e e2e-long test-cluster bench soak check generate image clean
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-long the rest of them: long explorations, processes, demos; property tests with all examples"
 	@echo "make mutants   do the tests notice small errors? named ones and 400 others (MUTANTS=--all: every one)"
 	@echo "make native    the memory limiter: build it and run its C tests"
+	@echo "make selftest  what koordra gives containers, tried on this machine's GPU (SELFTEST='--report r.tar.gz')"
+	@echo "make selftest-bundle  build/selftest: the same for a machine with a GPU and nothing else"
 	@echo "make check     ruff, mypy --strict, vulture, layering, generated code; prints size and growth"
 	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
 	@echo "make test-cluster  against the devcluster, or the cluster of KUBECONFIG"
@@ -72,6 +74,12 @@ soak: setup
 
 native: setup
 	$(MAKE) -C native test
+
+selftest-bundle: setup
+	$(BIN)/python scripts/selftest_bundle.py
+
+selftest: selftest-bundle
+	build/selftest/run $(SELFTEST)
 
 image:
 	scripts/image

@@ -196,7 +196,7 @@ class KubeClient:
         self._send("DELETE", kind, name, namespace=namespace, body=objects.without_none(options))
 
     def watch(
-        self, kind: Kind, *, resource_version: str, field_selector: str = ""
+        self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
         """(event type, object) from `resource_version` on, until the server ends the stream after
         WATCH_SECONDS.
@@ -206,6 +206,7 @@ class KubeClient:
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
+        query["labelSelector"] = label_selector
         served = self._as_served(kind)
         response = self._open("GET", served.path(), query, read_timeout=WATCH_SECONDS + 15.0)
         try:

@@ -86,12 +86,15 @@ class WatchCache:
         kind: Kind,
         *,
         field_selector: str = "",
+        label_selector: str = "",
         on_change: Listener = lambda event, obj: None,
         trim: Callable[[Object], Object] = lambda obj: obj,
     ) -> None:
         self.kind = kind
         self._client = client
-        self._field_selector = field_selector
+        self._selectors = {"field_selector": field_selector}
+        if label_selector:
+            self._selectors["label_selector"] = label_selector
         self._on_change = on_change
         self._trim = trim
         self._lock = threading.Lock()
@@ -135,7 +138,7 @@ class WatchCache:
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
 
     def _relist(self) -> None:
-        items, version = self._client.list(self.kind, field_selector=self._field_selector)
+        items, version = self._client.list(self.kind, **self._selectors)
         fresh = {self._key(item): self._trim(item) for item in items}
         with self._lock:
             old, self._objects, self._order = self._objects, fresh, None
@@ -149,9 +152,7 @@ class WatchCache:
         self._synced.set()
 
     def _follow(self, stop: threading.Event) -> None:
-        for event, obj in self._client.watch(
-            self.kind, resource_version=self._version, field_selector=self._field_selector
-        ):
+        for event, obj in self._client.watch(self.kind, resource_version=self._version, **self._selectors):
             self._version = resource_version(obj) or self._version
             if event != "BOOKMARK":
                 self._apply(event, self._trim(obj))

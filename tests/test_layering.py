@@ -59,7 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kubernetes": {"kubeconfig.py"},
     "prometheus_client": {"metrics.py"},
     "structlog": {"logs.py"},
-    "pynvml": {"kubelet_plugin/discovery/nvml_query.py"},
+    "pynvml": {"kubelet_plugin/nvidia_driver/nvml_session.py"},
     "pyroute2": {"kubelet_plugin/network/netlink_links.py"},
     "cel_expr_python": {"cel/environment.py", "koordra_devcluster/apiserver/access/cel_policies.py"},
     "re2": {"cel/functions/values.py"},

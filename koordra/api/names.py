@@ -19,6 +19,15 @@ out."""
 HELD_TAINT: Final = "koordra.io/held"
 """Device taint: the node still uses the device for a claim that the API no longer knows."""
 
+RELEASE_TAINT: Final = "koordra.io/driver-release"
+"""Device taint (NoSchedule) of GPUs whose driver is to be free, for an upgrade; its value is how far that is:
+Closing, Evicting or Released. The controller evicts the pods that hold devices with `Evicting`."""
+
+RELEASE_ANNOTATION: Final = "koordra.io/driver-release"
+"""Node annotation by the controller: the value of that taint, absent while the driver is in use."""
+
+RELEASE_EVICTING: Final = "Evicting"
+
 UNHEALTHY_TAINT: Final = "koordra.io/unhealthy"
 
 JOINT_GATE: Final = "koordra.io/joint-allocation"
@@ -97,6 +106,11 @@ ATTR_ISOLATION: Final = "koordra.io/isolation"
 """Prefix of the attributes that say what may keep shares of a GPU (opaque/isolation.py)."""
 ATTR_PROFILE: Final = "koordra.io/profile"
 ATTR_PLACEMENT_START: Final = "koordra.io/placementStart"
+
+CNI_DEVICE_ID: Final = "k8s.cni.cncf.io/deviceID"
+CNI_RESOURCE_NAME: Final = "k8s.cni.cncf.io/resourceName"
+"""The attributes by which Multus finds the device of an allocation for a network that names a resource
+(multus-cni, pkg/draclient): the PCI address, and the name in the NetworkAttachmentDefinition's annotation."""
 
 STANDARD_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 STANDARD_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"

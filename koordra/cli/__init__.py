@@ -2,12 +2,14 @@
 other.
 
 main             the table of commands, and how errors end the program
+lazy_group       groups whose help imports none of their commands
 options, output  what several commands have in common: options, and how results are printed
 processes/       controller, kubelet-plugin, nri: what runs in a cluster
+machine/         topology, top: commands about one machine
+node/            commands about the node they run on
 claims, devices  commands that ask the API server (cordon-device among them); cluster_objects is how they read
                  the cluster
 plan, convert    plan, explain and convert: commands that read manifest files (manifest_files)
-topology, top    commands about one machine; machine_view is what topology shows
 debug            debug dump, debug leftover-table
 replay           replay, of OpenB lists and of the DLRM trace
 """

@@ -16,7 +16,8 @@ from koordra.cli.manifest_files import read_text
 from koordra.cli.output import render_table
 from koordra.controller.allocation.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
-from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.reading import discover_with_driver
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.kubelet_plugin.status.dump import dump
 from koordra.placement.policy.workload_table import LearnedTable
@@ -37,7 +38,7 @@ def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
         json.dumps(
             dump(
                 NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute()),
-                discover(root.absolute()),
+                discover_with_driver(root.absolute(), HomeSource.of(root.absolute())),
                 version=__version__,
             ),
             indent=1,

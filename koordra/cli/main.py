@@ -1,17 +1,18 @@
 """The program `koordra`, also `kubectl koordra`.
 
-Commands are loaded by name when they are used, so that `--help` imports click and nothing else. Results go to
-stdout, everything else to stderr; the exit code is the error's (errors.py), 130 after Ctrl-C.
+Commands are loaded by name when they are used (lazy_group.py), so that `--help` imports click and nothing
+else. Results go to stdout, everything else to stderr; the exit code is the error's (errors.py), 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import click
 
 from koordra import __version__
+from koordra.cli.lazy_group import LazyGroup
 from koordra.errors import KoordraError
 
 DEMO_DISTRIBUTION = "koordra_devcluster"
@@ -47,49 +48,27 @@ COMMANDS = {
         "koordra.cli.processes.kubelet_plugin:command",
         "The DRA driver on a node: publishes and prepares devices.",
     ),
+    "node": ("koordra.cli.node.group:group", "This node: is it ready for koordra, and what is in the way."),
     "nri": ("koordra.cli.processes.nri:command", "The NRI hook on a node: isolation for every container."),
     "plan": ("koordra.cli.plan:plan_command", "What-if: which devices would these manifests get?"),
     "replay": (
         "koordra.cli.replay:command",
         "How much of a cluster can be given out: a trace, replayed with any policy.",
     ),
-    "top": ("koordra.cli.top:top", "GPU memory that the limited claims of this node use, now."),
+    "top": ("koordra.cli.machine.top:top", "GPU memory that the limited claims of this node use, now."),
     "topology": (
-        "koordra.cli.topology:topology",
+        "koordra.cli.machine.topology:topology",
         "A machine's GPUs and NICs and how near they are to each other.",
     ),
 }
 
 
-class _LazyGroup(click.Group):
-    """Lists commands from the table above and imports one only to run it (or to show its own help)."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        try:
-            command: click.Command = getattr(importlib.import_module(module), name)
-        except ModuleNotFoundError as error:
-            if error.name != DEMO_DISTRIBUTION:
-                raise
-            raise click.UsageError(
-                f"koordra {cmd_name} is not installed; type: pip install 'koordra[demo]'"
-            ) from error
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.group(
+    cls=LazyGroup,
+    commands_by_name=COMMANDS,
+    installed_with={DEMO_DISTRIBUTION: "pip install 'koordra[demo]'"},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(__version__, prog_name="koordra")
 def cli() -> None:
     """GPUs, GPU shares and RDMA NICs, allocated together through Dynamic Resource Allocation."""
@@ -98,9 +77,8 @@ def cli() -> None:
 def main() -> None:
     """Run the program and end with the exit code of the error, if there was one."""
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as ending:
-        sys.exit(ending.exit_code)
+        # What a command gives to ctx.exit comes back as the value.
+        ended = cli.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -116,3 +94,5 @@ def main() -> None:
         # A full disk behind stdout, for one; what a command reads itself it explains itself.
         click.echo(f"koordra: {error.filename or 'output'}: {error.strerror or error}", err=True)
         sys.exit(1)
+    if isinstance(ended, int):
+        sys.exit(ended)

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from koordra.allocator.score import DEFAULT_POLICY
-from koordra.cli.machine_view import of_kind
+from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.manifest_files import read_text
 from koordra.cli.options import FILE, output
 from koordra.cli.output import show_document, show_table

@@ -11,5 +11,7 @@ publish/     the machine as ResourceSlices: inventory, attributes, capacities, c
 network/     NICs in the network namespaces of pods
 isolation/   the backends that keep a share of a GPU to its limits
 discovery/   the machine: sysfs, NVML, RDMA, and the watcher of changes
+nvidia_driver/   where NVIDIA's driver lives, and what containers get of it
+node_check/  preflight of the node: `koordra node check`, and once at the plugin's start
 status/      what others see of the node: claim status, device health, node labels, metrics, dump
 """

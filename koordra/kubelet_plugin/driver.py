@@ -29,36 +29,49 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from koordra.api import kinds, objects
+from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.compat.detection import offered_by_others
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.claims.claim_record import moved_nics
-from koordra.kubelet_plugin.claims.configuration import ClaimSource
+from koordra.kubelet_plugin.claims.claim_record import gpu_claims, moved_nics
 from koordra.kubelet_plugin.discovery.reading import with_moved
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service
-from koordra.kubelet_plugin.dra.health import HealthFeed, add_health_services, device_health, sockets_answer
+from koordra.kubelet_plugin.dra.health import (
+    HealthFeed,
+    add_health_services,
+    device_health,
+    held_devices,
+    sockets_answer,
+)
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, nvml_processes
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
-from koordra.kubelet_plugin.isolation.limiter.report import verdict
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
+from koordra.kubelet_plugin.network.consumers import ClaimSource
+from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
+from koordra.kubelet_plugin.network.node_numbers import NetworkPools, NodeNumbers
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.kubelet_plugin.nvidia_driver.release import DriverRelease, ReleaseReport
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.prepare.driver_of_claims import DriverOfClaims
+from koordra.kubelet_plugin.prepare.lost_devices import absent_instances
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
-from koordra.kubelet_plugin.publish.node_slices import node_slices
+from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
-from koordra.kubelet_plugin.wakeable import Wakeable
+from koordra.kubelet_plugin.status.overuse_report import OveruseReporter
+from koordra.kubelet_plugin.wakeable import Wakeable, require_alive
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
@@ -69,8 +82,9 @@ from koordra.watch import WatchCache, negotiate
 
 log = get_logger(__name__)
 CHECK_INTERVAL: Final = 2.0
-FILE_CHECK_INTERVAL: Final = 20.0
-"""Seconds between two checks for missing sockets, and for missing files of claims, which cost more."""
+FILE_CHECK_INTERVAL: Final = 5.0
+"""Seconds between two checks for missing sockets, and for files of claims that somebody changed, which cost
+more."""
 VERSIONS_WITHIN: Final = 3.0
 """Seconds for which the start waits for the served versions of resource.k8s.io."""
 GRACE: Final = 20.0
@@ -86,15 +100,18 @@ class Driver:
         client: KubeClient,
         *,
         disk: Disk | None = None,
-        watcher: Callable[[Path], MachineWatcher] = MachineWatcher.of,
+        watcher: Callable[[Path, HomeSource, NvmlLibrary], MachineWatcher] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
         self._client = client
-        self._watcher = watcher
-        disk = disk or Disk()
-        paths = settings.paths
-        claims = ClaimSource(client)
+        disk, paths = disk or Disk(), settings.paths
+        self._homes = settings.homes
+        self._nvml = NvmlLibrary(self._homes.nvml)
+        self._watcher = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
+        numbers = NodeNumbers(client, node=settings.node, namespace=settings.namespace)
+        pools = NetworkPools(settings.network_pools, numbers.number)
+        claims = ClaimSource(client, reads_networks=settings.pod_network, pools=pools)
         metrics = metrics or Metrics()
         self._metrics = dra_service.PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
@@ -114,8 +131,7 @@ class Driver:
             offering=settings.offering.on(
                 [name for name in known if name != limiter.name or limiter.installed]
             ),
-            driver_root=settings.driver_root,
-            driver_root_on_host=settings.driver_root_on_host,
+            homes=self._homes,
         )
         self._state = DeviceState(
             node=settings.node,
@@ -124,8 +140,12 @@ class Driver:
             inventory=self._inventory.current,
             backends=known,
             disk=disk,
-            consumers=claims.consumers if settings.pod_network else None,
+            consumers=claims.consumers,
             networks=self._networks if settings.pod_network else None,
+            policy=NetworkPolicy(
+                managed=settings.pod_network, refuses=settings.roce_without_network == "refuse"
+            ),
+            hook_program=settings.hook_program.path,
         )
         self._feed = HealthFeed()
         self._sockets = sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
@@ -158,22 +178,39 @@ class Driver:
             kubelet_claims=settings.kubelet_root / KUBELET_CLAIMS,
             on_change=self._on_held_change,
         )
+        self._follower = DriverOfClaims(self._state, self._inventory.current)
         self._status = ClaimStatusWriter(
             client,
-            records=self._state.records,
+            records=self._state.remembered,
             attached=self._networks.ready,
             inventory=self._inventory.current,
-            limited=lambda uid: verdict(limiter.claims, uid),
+            limited=self._limited,
         )
+        self._release = DriverRelease(
+            paths.state,
+            paths.root,
+            nvml=self._nvml,
+            claims=lambda: gpu_claims(self._state.records()),
+            changed=self._on_release,
+            disk=disk,
+        )
+        self._inventory.withhold(self._release.report.withheld)
         self._labels = NodeLabels(
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
-        reconciler = Reconciler(
+        self._reconciler = reconciler = Reconciler(
             limiter.claims,
             contexts=contexts,
             metrics=metrics,
             processes=HostProcesses(limiter.claims, claim_of=limiter.broker.caller),
-            changed=self._status.wake,
+            lists=partial(nvml_processes, library=self._nvml),
+            changed=self._on_limits_change,
+        )
+        self._overuse = OveruseReporter(
+            client,
+            records=self._state.records,
+            overused=lambda: reconciler.overused,
+            evict=settings.on_overuse == "evict",
         )
         limiter.broker.on_call = reconciler.wake
         self._loops: dict[str, Wakeable] = {
@@ -181,13 +218,14 @@ class Driver:
             "audit-claims": self._audit,
             "write-claim-status": self._status,
             "compare-limiters": reconciler,
+            "report-overuse": self._overuse,
+            "follow-driver": self._follower,
+            "release-driver": self._release,
+            **({"write-node-labels": self._labels} if settings.legacy_node_labels else {}),
         }
-        if settings.legacy_node_labels:
-            self._loops["write-node-labels"] = self._labels
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
         self._first_reading = threading.Event()
         self._reading_error: KoordraError | None = None
-        self._node_seen: object = None
 
     def answers(self) -> bool:
         """Whether the plugin's sockets can be dialled and answer, for probes."""
@@ -196,7 +234,7 @@ class Driver:
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread
         ends."""
-        watcher = self._watcher(self._settings.paths.root)
+        watcher = self._watcher(self._settings.paths.root, self._homes, self._nvml)
         threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
         asking = spawn(lambda: negotiate(self._client, stop), name="ask-versions")
         try:
@@ -208,6 +246,7 @@ class Driver:
                         self._serve(stop, threads)
         finally:
             stop.set()
+            self._nvml.let_go(within=0.0)
             for part in self._loops.values():
                 part.wake()
             for thread in (*threads, asking):
@@ -217,7 +256,7 @@ class Driver:
     def _wait_for_machine(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> bool:
         """Wait for the first reading; False if `stop` came first. Raises the error that prevented it."""
         while not self._first_reading.wait(0.1) and not stop.is_set():
-            _require_alive(threads, stop)
+            require_alive(threads, stop)
         if self._reading_error is not None and not self._inventory.known:
             raise self._reading_error
         return self._inventory.known
@@ -236,7 +275,7 @@ class Driver:
                 WatchCache(self._client, kind, field_selector=selector, on_change=listener).start(stop)
                 for kind, selector, listener in (
                     (kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake()),
-                    (kinds.NODES, node, self._on_node_change),
+                    (kinds.NODES, node, NodeChanges(self._on_node_change)),
                 )
             ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
@@ -250,7 +289,7 @@ class Driver:
         """Until `stop`: restore missing sockets and files. Raises NodeError if a thread has ended."""
         files_at = time.monotonic() + FILE_CHECK_INTERVAL
         while not stop.wait(CHECK_INTERVAL):
-            _require_alive(threads, stop)
+            require_alive(threads, stop)
             checks = [self._dra.ensure, self._registration.ensure, self._guarded.ensure]
             if time.monotonic() >= files_at:
                 files_at = time.monotonic() + FILE_CHECK_INTERVAL
@@ -277,12 +316,8 @@ class Driver:
                 )
             self._guarded.update(found.machine)
             self._inventory.set(found)
-            try:
-                held = [device.device for record in self._state.records() for device in record.devices]
-            except KoordraError:
-                held = []  # reported elsewhere; health goes on
-            devices = device_health(self._inventory.current(), held=held)
-            self._metrics.observe_devices(devices)
+            devices = device_health(self._inventory.current(), held=held_devices(self._state.records))
+            self._metrics.observe_devices(devices, found.machine)
             self._feed.publish(devices)
         except KoordraError as error:
             self._reading_error = error
@@ -292,6 +327,7 @@ class Driver:
         self._publisher.wake()
         self._labels.wake()
         self._status.wake()
+        self._follower.wake()
 
     def _on_call(self, call: str, done: bool) -> None:
         if done:
@@ -301,25 +337,29 @@ class Driver:
             # A refusal may mean that a device is held, an Unprepare that it no longer is.
             self._audit.wake()
 
+    def _limited(self, uid: str) -> LimiterVerdict | None:
+        return self._reconciler.verdict(uid)
+
+    def _on_limits_change(self) -> None:
+        self._status.wake()
+        self._overuse.wake()
+
     def _on_held_change(self) -> None:
         self._count_claims()
         self._publisher.wake()
 
     def _count_claims(self) -> None:
-        try:
-            prepared = len(self._state.records())
-        except KoordraError:
-            return
-        self._metrics.observe_claims(prepared=prepared, held=len(self._audit.held))
+        self._metrics.observe_claims(self._state.records, held=len(self._audit.held))
 
-    def _on_node_change(self, _event: str, node: Object) -> None:
-        """Listener of the watch on the Node. Of its status, which changes often, only others' GPUs count."""
-        labels, annotations = dict(objects.labels_of(node)), dict(objects.annotations_of(node))
-        seen = objects.uid(node), labels, annotations, offered_by_others(node)
-        if seen != self._node_seen:
-            self._node_seen = seen
-            self._publisher.wake()
-            self._labels.wake()
+    def _on_node_change(self, node: Object) -> None:
+        self._release.see_node(node)
+        self._inventory.see_node(node)
+        self._publisher.wake()
+        self._labels.wake()
+
+    def _on_release(self, report: ReleaseReport) -> None:
+        self._inventory.withhold(report.withheld)
+        self._publisher.wake()
 
     def _slices(self, node: Object, generation: int) -> Sequence[Object]:
         return node_slices(
@@ -329,12 +369,6 @@ class Driver:
             mode=self._settings.mode,
             inventory=self._inventory.current(),
             held=self._audit.held,
-        )
-
-
-def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
-    ended = [thread.name for thread in threads if not thread.is_alive()]
-    if ended and not stop.is_set():
-        raise NodeError(
-            f"the thread {ended[0]} has ended; its traceback is in the log, and the plugin has to be started again"
+            release=self._release.report.taint,
+            absent=absent_instances(self._state.remembered, self._inventory.current()),
         )

@@ -4,7 +4,10 @@ thread of its own."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from koordra.errors import NodeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,13 @@ class Wakeable:
         """Do the work once; errors that the next step may not meet are logged. `was_woken`: since the last
         step began."""
         raise NotImplementedError
+
+
+def require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
+    """Raises NodeError where a thread has ended before `stop`: better than a plugin that seems alive and does
+    nothing."""
+    ended = [thread.name for thread in threads if not thread.is_alive()]
+    if ended and not stop.is_set():
+        raise NodeError(
+            f"the thread {ended[0]} has ended; its traceback is in the log, and the plugin has to be started again"
+        )

@@ -8,6 +8,8 @@ What is done to a NIC once the network namespace of its pod exists:
     Macvlan   the pod gets a macvlan interface on top of the NIC: a share of a RoCE NIC, whose own interface
               is shared
     Attach    a CNI plugin does it, as a NetworkAttachmentDefinition says
+    Others    nothing: another network plugin (Multus) has attached it before
+    Absent    nothing, though the pod needs an interface of it: nobody makes one on this node
 
 The kubelet plugin decides in Prepare (kubelet_plugin/network/network_decision.py); pod_network.py carries it
 out when the sandbox is created.
@@ -46,6 +48,7 @@ from koordra.node_state.strict_json import (
     STRING,
     TEXT,
     Pairs,
+    later,
     listed,
     mapping,
     optional,
@@ -65,13 +68,21 @@ class NetworkKind(StrEnum):
     MOVE = "Move"
     MACVLAN = "Macvlan"
     ATTACH = "Attach"
+    OTHERS = "Others"
+    ABSENT = "Absent"
+
+    @property
+    def ours(self) -> bool:
+        """Whether koordra gives the pod a network interface."""
+        return self in {NetworkKind.MOVE, NetworkKind.MACVLAN, NetworkKind.ATTACH}
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
     """`host_interface` is the NIC's on the host, `interface` its name in the pod. `cni` is the configuration
     of the CNI plugin as JSON text. `routes` are pairs of destination and gateway, which is empty for a route
-    on the link."""
+    on the link. `roce_port` is the port of `ib_device` whose table must have a routable GID in the pod, None
+    where none is needed."""
 
     kind: NetworkKind
     bus_id: str
@@ -85,6 +96,7 @@ class NetworkPlan:
     pkey: int | None = None
     guid: str | None = None
     cni: str | None = None
+    roce_port: int | None = None
 
 
 NETWORK_PLAN: Final = record(
@@ -102,6 +114,7 @@ NETWORK_PLAN: Final = record(
         "pkey": optional(INTEGER),
         "guid": optional(STRING),
         "cni": optional(STRING),
+        "rocePort": later(optional(INTEGER), None),
     },
 )
 
@@ -188,7 +201,7 @@ encode_attached, decode_attached = strict_json.document(
                 AttachedDevice,
                 {
                     "device": TEXT,
-                    "interface": TEXT,
+                    "interface": STRING,
                     "addresses": listed(TEXT),
                     "mac": STRING,
                     "rdmaMoved": BOOLEAN,

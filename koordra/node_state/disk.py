@@ -16,11 +16,13 @@ checkpoint or a CDI file.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from koordra.errors import KoordraError
+from koordra.topology.location import DeviceNode
 
 TEMPORARY = ".tmp"
 
@@ -59,6 +61,13 @@ class Disk:
         if durable:
             self.sync_directory(path.parent)
 
+    def make_node(self, path: Path, node: DeviceNode) -> None:
+        """Make `path` this character device, open to everybody who may open the device at all."""
+        self.make_directory(path.parent)
+        with suppress(FileNotFoundError):
+            self.unlink(path)
+        self.make_device(path, os.makedev(node.major, node.minor))
+
     def remove_folder(self, path: Path) -> None:
         """Remove a folder of ours and its files, which are not durable; success where there is none."""
         for name in self.names(path):
@@ -82,6 +91,18 @@ class Disk:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def identity(self, path: Path) -> tuple[int, ...] | None:
+        """Numbers of a regular file that change with its content, its permissions or the file itself; None
+        for what is none. The kernel sets the time of the last change (ctime), and no program can set it
+        back."""
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode, found.st_uid
 
     def names(self, directory: Path) -> list[str]:
         """Sorted names in a directory; a directory that does not exist is empty."""
@@ -109,6 +130,10 @@ class Disk:
                 self.sync(descriptor)
         finally:
             os.close(descriptor)
+
+    def make_device(self, path: Path, number: int) -> None:
+        os.mknod(path, stat.S_IFCHR | 0o666, number)
+        path.chmod(0o666)  # the umask does not count
 
     def sync(self, descriptor: int) -> None:
         os.fsync(descriptor)

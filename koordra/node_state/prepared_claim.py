@@ -11,9 +11,9 @@
                   "env": {"NAME": "value"}}]}
 
 `deviceNodes` are the device's own nodes; control nodes (nvidiactl, rdma_cm) are in guarded.json and go with
-the type. `env` is what the device's CDI edits set, without the markers: CDI lets the last device win where
-several set the same variable (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and the hook merges them over all devices
-of the container.
+the type. `env` is what the device brings, without the markers: what its CDI edits set, and the variables
+that the hook alone sets (HOOKS_VARIABLES): they list devices, or name a file. CDI lets the last device win
+where several set the same variable; the hook joins the lists over all devices of the container.
 
 guarded.json, the device nodes that a container may open only by a claim:
 
@@ -53,6 +53,17 @@ SCHEMA: Final = "koordra.io/prepared/v1"
 NUMA_AFFINITY: Final = "KOORDRA_NUMA_AFFINITY"
 """Variable of a GPU whose claim asks for processors near it (GpuConfig `numaAffinity`); its value is
 `true`."""
+
+LIST_VARIABLES: Final = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST")
+"""Variables whose value is a comma-separated list of devices."""
+
+NCCL_FILE: Final = "NCCL_CONF_FILE"
+UCX_FOLDER: Final = "UCX_CONFIG_DIR"
+FILE_VARIABLES: Final = frozenset({NCCL_FILE, UCX_FOLDER})
+"""Variables that name a configuration file, or its folder."""
+
+HOOKS_VARIABLES: Final = frozenset({*LIST_VARIABLES, *FILE_VARIABLES})
+"""Those that the hook alone sets, where neither pod nor image does."""
 
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,10 +25,12 @@ Word = TypeVar("Word", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """`read` gets the JSON value and where it stands in the document."""
+    """`read` gets the JSON value and where it stands in the document; `lacking` is the value of a field that
+    a document may lack (`later`)."""
 
     read: Callable[[Any, str], T]
     write: Callable[[T], Any] = lambda value: value
+    lacking: tuple[T, ...] = ()
 
 
 Table = Mapping[str, Codec[Any] | tuple[str, Codec[Any]]]
@@ -74,6 +76,12 @@ def optional(codec: Codec[T]) -> Codec[T | None]:
     )
 
 
+def later(codec: Codec[T], lacking: T) -> Codec[T]:
+    """A field that documents of an earlier koordra do not have; these stand for `lacking`. It is not written
+    where it has that value, so that the earlier koordra reads what does not use it."""
+    return replace(codec, lacking=(lacking,))
+
+
 def listed(codec: Codec[T]) -> Codec[tuple[T, ...]]:
     return Codec(
         lambda item, where: tuple(
@@ -112,14 +120,16 @@ def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -
     def read(item: Any, where: str) -> T:
         found = typed(item, dict, where or "record")
         for name in sorted(found.keys() ^ {*head, *fields}):
-            problem = "not a field of this schema" if name in found else "missing"
-            raise ValueError(f"{where or 'record'}.{name}: {problem}")
+            if name in found:
+                raise ValueError(f"{where or 'record'}.{name}: not a field of this schema")
+            if name in head or not fields[name][1].lacking:
+                raise ValueError(f"{where or 'record'}.{name}: missing")
         if head and found["schema"] != schema:
             raise ValueError(f"schema: {found['schema']!r}, expected {schema!r}")
         place = f"{where}." if where else ""
         return made(
             **{
-                attribute: codec.read(found[name], place + name)
+                attribute: codec.read(found[name], place + name) if name in found else codec.lacking[0]
                 for name, (attribute, codec) in fields.items()
             }
         )
@@ -128,7 +138,11 @@ def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -
         read,
         lambda value: (
             head
-            | {name: codec.write(getattr(value, attribute)) for name, (attribute, codec) in fields.items()}
+            | {
+                name: codec.write(getattr(value, attribute))
+                for name, (attribute, codec) in fields.items()
+                if getattr(value, attribute) not in codec.lacking
+            }
         ),
     )
 

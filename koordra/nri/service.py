@@ -33,9 +33,12 @@ from koordra.nri.hook import cgroups
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.cgroups import RdmaLimit, has_controller
 from koordra.nri.hook.koordinator import admission_policy
-from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims
+from koordra.nri.hook.koordinator.annotation import PodClaims
 from koordra.nri.hook.ledger import Ledger
+from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.plugin import PLUGIN_NAME, HookPlugin, SandboxNetworks, Settings
+from koordra.nri.hook.privileged import PrivilegedPolicy
+from koordra.nri.hook.system_pods import LabelledNamespaces, SystemPods
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.stub import Stub
 from koordra.nri.transport.instrumentation import MetricsObserver
@@ -53,7 +56,8 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `client` None: no access to the API."""
+    """The command line. `client` None: no access to the API; `quick_client`: what it answers a container is
+    waiting for."""
 
     node_name: str
     state_dir: Path
@@ -67,10 +71,12 @@ class Options:
     validating: bool = False
     koordinator_scheduler: str | None = None
     rdma_limit: RdmaLimit | None = None
+    privileged: PrivilegedPolicy = PrivilegedPolicy.REPORT
     evict: bool = False
     verify_period: float = 60.0
     metrics_address: str = ""
     client: KubeClient | None = None
+    quick_client: KubeClient | None = None
     networks: SandboxNetworks | None = None
     enforcing: Enforcing = lambda _uid: None
 
@@ -106,22 +112,19 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
         options.state_dir, runs=lambda name: bundles is not None and (bundles / name / "config.json").exists()
     )
     devices = NodeDevices(options.root)
+    system = system_pods(options, stop)
     settings = Settings(
-        exempt=options.exempt,
+        system=system,
         validating=options.validating,
-        koordinator=devices if options.koordinator_scheduler is not None else None,
+        devices=devices,
+        koordinator=options.koordinator_scheduler is not None,
         pod_claims=PodClaims(options.client) if options.client is not None else None,
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )
+    plugin = HookPlugin(state, settings=settings, ledger=ledger, metrics=metrics, networks=options.networks)
+    plugin.changed = _verify(options, stop, plugin=plugin, metrics=metrics)
     Stub(
-        HookPlugin(
-            state,
-            settings=settings,
-            ledger=ledger,
-            metrics=metrics,
-            changed=_verify(options, stop, ledger=ledger, metrics=metrics),
-            networks=options.networks,
-        ),
+        plugin,
         name=PLUGIN_NAME,
         index=options.plugin_index,
         socket_path=options.socket_path,
@@ -129,8 +132,16 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
     ).run(stop)
 
 
+def system_pods(options: Options, stop: threading.Event) -> SystemPods:
+    if options.client is None:
+        return SystemPods(listed=options.exempt)
+    labelled = LabelledNamespaces(options.client, options.state_dir)
+    labelled.start(stop)
+    return SystemPods(listed=options.exempt, labelled=labelled, client=options.quick_client)
+
+
 def _verify(
-    options: Options, stop: threading.Event, *, ledger: Ledger, metrics: Metrics
+    options: Options, stop: threading.Event, *, plugin: HookPlugin, metrics: Metrics
 ) -> Callable[[], None]:
     if options.bundles is None:
         return lambda: None
@@ -138,14 +149,15 @@ def _verify(
     verification = Verification(
         # A reader of its own: its cache is not thread-safe.
         StateReader(options.state_dir, node_name=options.node_name),
-        ledger=ledger,
+        ledger=plugin.ledger,
         bundles=Bundles(options.bundles, proc=options.proc, cgroups=options.cgroups),
         metrics=metrics,
-        exempt=options.exempt,
+        system=plugin.settings.system,
         private=private_paths(options),
         reporter=None if client is None else ApiReporter(client, node=options.node_name, evict=options.evict),
         enforcing=options.enforcing,
         since=first_start(options.state_dir),
+        rules_apply=lambda: plugin.rules_apply,
     )
     spawn(lambda: verification.run(stop, period=options.verify_period), name="verification")
     return verification.wake
@@ -177,6 +189,7 @@ def node_shape(options: Options, *, rdma_devices: tuple[str, ...]) -> NodeShape:
         rdma_devices=rdma_devices,
         rdma_limit=limit,
         private=private_paths(options),
+        privileged=options.privileged,
     )
 
 

@@ -8,7 +8,7 @@ only where the domain needs them. A device's ``path`` runs from the host bridge 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from koordra.api import names
 
@@ -24,12 +24,21 @@ def bus_order(address: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceNode:
-    """A device node: its path as a container sees it, the numbers the kernel knows it by, and "c" or "b"."""
+    """A device node: its path as a container sees it, the numbers the kernel knows it by, and "c" or "b".
+    Mode and group of the host's node, where it was looked at, say who there may open it; they are no part of
+    what the node is."""
 
     path: str
     major: int
     minor: int
     type: str = "c"
+    mode: int | None = field(default=None, compare=False)
+    gid: int = field(default=0, compare=False)
+
+    @property
+    def group(self) -> int | None:
+        """The group that has to be joined to open the host's node, None where everybody may or only root."""
+        return self.gid or None if self.mode is not None and self.mode & 0o006 != 0o006 else None
 
     @property
     def number(self) -> tuple[str, int, int]:

@@ -7,7 +7,8 @@ that every picture can mark them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from koordra.api import names
@@ -64,7 +65,8 @@ class Gpu:
     ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and
     not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known.
     ``faults`` say why nothing should be placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the
-    driver's own word that the card needs no recovery, None where it does not say.
+    driver's own word that the card needs no recovery, None where it does not say. ``errors`` counts what went
+    wrong on the card by kind (``ecc_corrected``), for metrics.
     """
 
     location: Location
@@ -85,6 +87,7 @@ class Gpu:
     fabric: FabricInfo | None = None
     faults: tuple[str, ...] = ()
     recovered: bool | None = None
+    errors: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def type(self) -> str:
@@ -108,13 +111,15 @@ class Gpu:
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
     """One port of an RDMA device. ``rate_gbps`` is None while the link is down: sysfs then shows a nominal
-    value."""
+    value. ``pkeys`` is the beginning of an InfiniBand port's table of partitions, up to the first empty
+    place."""
 
     number: int
     link_layer: str | None = None
     active: bool | None = None
     rate_gbps: int | None = None
     gid: str | None = None
+    pkeys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,10 @@ class Nic:
     ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm)
     belong to the NIC as well: they are guarded, and not given out. ``parent`` is the physical function's bus
     id for an SR-IOV virtual function, None for a physical one; ``vf_index`` is its number there, None where
-    the physical function does not list it.
+    the physical function does not list it. ``faults`` say why nothing should be placed on it now besides the
+    state of its ports; ``downs`` counts how often its link went down. ``upper`` is the bond or bridge that
+    its own interface is part of (with RoCE LAG ``netdev`` itself, as the RDMA device is the bond's),
+    ``default_route`` whether the host's default route goes by ``netdev``.
     """
 
     location: Location
@@ -141,6 +149,10 @@ class Nic:
     parent: str | None = None
     disputed: tuple[str, ...] = ()
     vf_index: int | None = None
+    faults: tuple[str, ...] = ()
+    downs: int | None = None
+    upper: str | None = None
+    default_route: bool = False
 
     @property
     def type(self) -> str:
@@ -181,9 +193,10 @@ class Machine:
 
     ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
     GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions``
-    are guarded and never given out. ``cuda_version`` is NVML's number (12040 is CUDA 12.4).
-    ``published_fabrics`` is for a machine that is seen through its ResourceSlices, None where the machine
-    itself was read.
+    are guarded and never given out. ``gpu_optional`` (gdrdrv, nvidia-fs, an IMEX channel) is for holders of
+    a GPU who ask for it. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``rdma_exclusive``: RDMA
+    devices belong to network namespaces. ``published_fabrics`` is for a machine that is seen through its
+    ResourceSlices, None where the machine itself was read.
     """
 
     numa_nodes: tuple[NumaNode, ...] = ()
@@ -197,7 +210,9 @@ class Machine:
     rdma_control: tuple[DeviceNode, ...] = ()
     boot_id: str | None = None
     gpu_management: tuple[DeviceNode, ...] = ()
+    gpu_optional: tuple[DeviceNode, ...] = ()
     sub_functions: tuple[SubFunction, ...] = ()
+    rdma_exclusive: bool = False
     published_fabrics: PublishedFabrics | None = None
 
     def devices(self) -> tuple[Device, ...]:

@@ -144,9 +144,11 @@ static bool try_reserve(const struct share *share, uint64_t bytes)
 
 static bool share_reserve(const struct share *share, uint64_t bytes)
 {
-    if (try_reserve(share, bytes))
-        return true;
-    return region_reap(share->region) > 0 && try_reserve(share, bytes);
+    do {
+        if (try_reserve(share, bytes))
+            return true;
+    } while (region_reap(share->region) > 0);
+    return false;
 }
 
 static void share_release(const struct share *share, uint64_t bytes)

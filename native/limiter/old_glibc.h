@@ -9,7 +9,6 @@
 #endif
 
 #ifdef __GLIBC__
-__asm__(".symver dlopen, dlopen@" OLDEST);
 __asm__(".symver pthread_mutex_trylock, pthread_mutex_trylock@" OLDEST);
 #ifndef KOORDRA_PRELOAD
 __asm__(".symver dlsym, dlsym@" OLDEST);

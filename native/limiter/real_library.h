@@ -5,6 +5,10 @@
 /* Where the node's plugin mounts things in a container. */
 #define REGIONS_FOLDER "/run/koordra/limiter"
 #define DRIVER_FOLDER "/usr/lib/koordra/driver"
+#define FRONT_FOLDER "/usr/lib/koordra/limiter" /* this library, for every program's preload */
+
+/* Where the node's hook puts a newer driver of the image, which then is the one behind this library. */
+#define NEWER_FOLDER "/usr/lib/koordra/compat"
 
 /* A folder of the container, or, only where the container has no REGIONS_FOLDER (tests, use without koordra), what the variable
  * of the environment says: a tenant's environment has no say in a container that koordra made. */

@@ -112,7 +112,7 @@ unsigned slot_reap_all(const struct region *region, int work)
     return reaped;
 }
 
-unsigned region_reap(const struct region *region)
+static unsigned reap_once(const struct region *region)
 {
     int work = slot_work_begin(region);
     if (work < 0)
@@ -120,6 +120,32 @@ unsigned region_reap(const struct region *region)
     unsigned reaped = slot_reap_all(region, work);
     slot_work_end(work);
     return reaped;
+}
+
+/* How long until all that were seen without an owner may be given back: of a container that has ended, and was restarted in a
+ * namespace of its own. Each is waited for once; no longer than GRACE, whatever a tenant has written there. */
+static uint64_t grace_left(const struct region *region)
+{
+    uint64_t at = now(), longest = 0;
+    for (unsigned number = 0; number < SLOTS_MAX; number++) {
+        uint64_t seen = number != region->slot && taken(region, number) ? atomic_load(&region->usage->slots[number].seen_unlocked) : 0;
+        if (seen != 0 && seen <= at && at - seen < GRACE && GRACE - (at - seen) > longest)
+            longest = GRACE - (at - seen);
+    }
+    return longest;
+}
+
+/* Called where an allocation would be refused: before that the dead are waited for. */
+unsigned region_reap(const struct region *region)
+{
+    unsigned reaped = reap_once(region);
+    uint64_t left = reaped ? 0 : grace_left(region);
+    if (!left)
+        return reaped;
+    struct timespec rest = {.tv_nsec = (long)left};
+    while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
+        ;
+    return reap_once(region);
 }
 
 void slot_reap_some(struct region *region, int work)

@@ -10,6 +10,13 @@
 #ifndef KOORDRA_HARNESS_H
 #define KOORDRA_HARNESS_H
 
+/* A sanitizer's runtime has to come first in its process, so that what is built with one cannot be loaded twice. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

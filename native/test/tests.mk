@@ -29,10 +29,13 @@ $(OUT)/test/preloaded: $(HARNESS) test/preloaded/preloaded.c $(TEST_HEADERS) $(O
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(HARNESS) test/preloaded/preloaded.c -L$(OUT)/test/driver -l:libcuda.so.1 -Wl,--allow-shlib-undefined -ldl -o $@.$$$$ && mv $@.$$$$ $@
 
+$(OUT)/test/cdi-hook-tests: $(wildcard test/cdi-hook/*) test/runner.c $(TEST_HEADERS) $(HOOK)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(TEST_DEFINES) test/runner.c $(wildcard test/cdi-hook/*.c) -o $@.$$$$ && mv $@.$$$$ $@
+
 # Sanitizers: in the test program, the limiter and the fake driver alike. A compiler that cannot link one is left alone.
 SANITIZE_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZE_thread := -fsanitize=thread
-can = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/null 2>/dev/null && echo yes)
 
 define sanitized
 $(OUT)/test/driver/$(1)/libcuda.so.1: $(FAKE) $(TEST_HEADERS) test/tests.mk
@@ -53,7 +56,7 @@ SANITIZED := $(if $(call can,$(SANITIZE_address)),$(OUT)/test/limiter-tests-addr
 
 .PHONY: test-programs
 test-programs: all $(OUT)/defects/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/fuzz \
-	$(OUT)/test/preloaded $(OUT)/test/tenant $(SANITIZED)
+	$(OUT)/test/preloaded $(OUT)/test/tenant $(OUT)/test/cdi-hook-tests $(SANITIZED)
 
 # Each library and program is one call of the compiler, so they are built side by side.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -72,12 +75,18 @@ $(OUT)/test/tenant: test/tenant/tenant.c test/driver/world.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -o $@.$$$$ && mv $@.$$$$ $@
 
+# The same, linked with the driver, which its RPATH names.
+$(OUT)/test/tenant-rpath: test/tenant/tenant.c test/driver/world.c $(TEST_HEADERS) $(OUT)/test/driver/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -Wl,--no-as-needed -L$(OUT)/test/driver -l:libcuda.so.1 \
+		-Wl,--disable-new-dtags,-rpath,/usr/local/cuda/compat -o $@.$$$$ && mv $@.$$$$ $@
+
 $(OUT)/test/layout: test/layout/layout.c limiter/region.h
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) test/layout/layout.c -o $@.$$$$ && mv $@.$$$$ $@
 
 .PHONY: python-programs
-python-programs: all $(OUT)/defects/nvml-share/libnvidia-ml.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/layout
+python-programs: all $(OUT)/defects/nvml-share/libnvidia-ml.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/tenant-rpath $(OUT)/test/layout
 
 $(OUT)/bench: bench/bench.c $(HARNESS) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1
 	$(CC) $(TEST_CFLAGS) -O2 bench/bench.c $(HARNESS) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@

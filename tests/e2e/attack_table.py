@@ -39,9 +39,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "repeated-variable",
-        "a variable that the hook replaces stands twice in the container's environment, the wanted value last",
-        "refused",
-        "rule RepeatedVariable: the runtimes replace the first value, and the last one wins",
+        "a variable that the hook sets stands twice in the container's environment, the wanted value last: "
+        "`NVIDIA_VISIBLE_DEVICES` in image and pod",
+        "denied",
+        "the runtimes replace the first value, and the last one wins; the hook puts `void,=` after both, which NVIDIA's "
+        "toolkit takes for `void`. Any other variable that must have one value: refused (rule RepeatedVariable)",
     ),
     Attack(
         "mknod",
@@ -110,10 +112,59 @@ ATTACKS: Final = (
         newer="denied",
     ),
     Attack(
+        "privileged-holder",
+        "a privileged container with a claim for one card opens the others",
+        "open",
+        "it starts, with CUDA told which card is its own, an Event and the condition `NotConfined` of its claim. To refuse it: "
+        "component `nri/refuse-privileged`, or Pod Security `baseline` in every namespace of users",
+        newer="denied",
+    ),
+    Attack(
+        "critical-priority",
+        "a privileged container whose pod names the class system-node-critical opens every card",
+        "open",
+        "pods of this priority must start, or the node does not come up; it is an Event of the pod. Who may use the class is for "
+        "a ResourceQuota to say (`scopeSelector` PriorityClass, with `limitedResources` in the API server's admission "
+        "configuration). Not privileged, the pod gains nothing",
+        newer="denied",
+    ),
+    Attack(
+        "namespace-of-the-list",
+        "somebody makes a namespace that `--exempt-namespace` lists and nobody has yet (`calico-system`), and runs pods there",
+        "open",
+        "nothing is taken away there. Who may make namespaces of any name administers the cluster; give tenants namespaces, or "
+        "a prefix of their own, and shorten the list to what is installed",
+        runs=False,
+    ),
+    Attack(
+        "api-away",
+        "a privileged pod on the host's network, bound to the node before, is tried again while the API server does not answer",
+        "open",
+        "the server may be away because the network is, and the network is such a pod. Nobody creates pods meanwhile; one whose "
+        "priority was asked before is refused as before. It is an Event as soon as the server is back",
+        runs=False,
+    ),
+    Attack(
+        "looks-like-the-node",
+        "a privileged container whose pod carries the annotations of static and critical pods and the label "
+        "koordra.io/exempt=true",
+        "refused",
+        "rule CannotDeny: the kubelet writes the annotation of static pods itself, and the label counts on namespaces only",
+        newer="denied",
+    ),
+    Attack(
         "override-limits",
-        "the pod sets CUDA_VISIBLE_DEVICES or KOORDRA_MEMORY_LIMIT_0 itself, to more than its share",
+        "the pod sets KOORDRA_MEMORY_LIMIT_0 itself, to more than its share",
         "denied",
         "CDI and the hook set the claim's values; whatever else is set is overwritten",
+    ),
+    Attack(
+        "names-other-devices",
+        "a pod with a claim names cards or NICs of others: UUIDs in CUDA_VISIBLE_DEVICES, devices in NCCL_IB_HCA or "
+        "UCX_NET_DEVICES",
+        "refused",
+        "rule ForeignDeviceNamed. Numbers in CUDA_VISIBLE_DEVICES count the container's own cards, and stay. None of it opens "
+        "a device: that is the device rules' part",
     ),
     Attack(
         "forged-marker",
@@ -216,6 +267,56 @@ ATTACKS: Final = (
         runs=False,
     ),
     Attack(
+        "image-driver",
+        "an image brings a CUDA driver of its own: in its loader's cache, in glibc-hwcaps folders, in /usr/local/cuda/compat, by RPATH, "
+        "by LD_LIBRARY_PATH, or its programs open it by its path",
+        "denied",
+        "every program of glibc preloads the limiter, which is what each of these names opens (tests/e2e/test_loader.py); a newer driver "
+        "of the image stands behind it",
+        runs=False,
+    ),
+    Attack(
+        "preloaded-driver",
+        "LD_PRELOAD of a CUDA driver in the pod or its image",
+        "refused",
+        "the CDI hook refuses a share with it (tests/e2e/test_loader.py). A script that sets it in the container: see `past-the-limiter`",
+        runs=False,
+    ),
+    Attack(
+        "past-the-limiter",
+        "a program goes past the limiter: root renames /etc or the limiter's folders, an LD_PRELOAD or a loader of the program's own, a "
+        "changed copy of the limiter's paths in another mount namespace, static code, requests of its own on the device nodes",
+        "detected",
+        "within 10 s, by NVML's bytes and processes against the region: condition `Limited: False`, OutsideLimiter for a process without a "
+        "slot, OverLimit for more than share and context in three samples, with an Event; `--on-overuse evict` evicts (tests/unit/limiter/"
+        "test_reconcile.py, test_overuse.py). What it took counts, so the claim's other programs get less. MIG is the barrier that holds",
+        runs=False,
+    ),
+    Attack(
+        "own-mps-server",
+        "a tenant runs an MPS server of its own, whose clients go past the limiter",
+        "open",
+        "NVML charges the server for all its clients and does not say who they are, so its figures condemn nobody where MPS computes; "
+        "OutsideLimiter still tells of a process without a slot. Use isolation `mps` or MIG where that matters",
+        runs=False,
+    ),
+    Attack(
+        "hook-led-astray",
+        "an image makes /etc, its compat folder, ld.so.cache or ld.so.preload a link out of its root, or exchanges folders for links while "
+        "the CDI hook works (CVE-2024-0132, CVE-2025-23359, CVE-2025-23267)",
+        "denied",
+        "the hook opens everything below the container's root with openat2(RESOLVE_IN_ROOT), replaces files by rename, writes nothing "
+        "through a volume, and mounts nothing of the image's (native/test/cdi-hook/test_hostile.c)",
+        runs=False,
+    ),
+    Attack(
+        "hook-environment",
+        "an image's LD_PRELOAD, which a runtime hands to hooks that have no environment of their own (CVE-2025-23266)",
+        "denied",
+        "the hook is static and clears its environment, and a claim's spec always writes one (native/test/cdi-hook/test_hostile.c)",
+        runs=False,
+    ),
+    Attack(
         "host-root",
         "root on the node: writes CDI files, records, cgroups, or stops the hook for good",
         "open",
@@ -265,10 +366,11 @@ def render() -> str:
     lines += [
         "",
         (
-            "Not run anywhere yet, and therefore risks: device programs of cgroup version 2 (runc makes them from the same "
-            "rules; `devices.list` does not exist there, so verification reads the OCI spec), the rdma controller, and real "
-            "RDMA hardware. User namespaces: a container's root is then not the node's root, which takes mknod away from the "
-            "start."
+            "On cgroup version 2 a BPF program decides, which runc makes from the same rules: mknod, the host's nodes in a "
+            "volume, ephemeral containers, resizes and (containerd 2.2) privileged containers are run there too "
+            "(tests/e2e/test_pod_life.py). The kernel does not tell what such a program allows, so verification reads the "
+            "OCI spec. Not run anywhere yet, and therefore risks: the rdma controller, and real RDMA hardware. User "
+            "namespaces: a container's root is then not the node's root, which takes mknod away from the start."
         ),
         "",
     ]

@@ -13,12 +13,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import grpc
 
+from tests.e2e import cgroup2
 from tests.e2e.cri import Cri
 from tests.e2e.debian import Runtime
 from tests.e2e.images import PAUSE, write_images
@@ -87,10 +88,19 @@ state = '{folder}/state'
 
 
 class Containerd:
-    """`folder` must be short and empty; it is removed at the end by whoever made it."""
+    """`folder` must be short and empty; it is removed at the end by whoever made it. `version2`: with cgroup
+    version 2 alone (cgroup2.py)."""
 
-    def __init__(self, runtime: Runtime, folder: Path, modules: tuple[ModuleType, ModuleType]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        folder: Path,
+        modules: tuple[ModuleType, ModuleType],
+        *,
+        version2: bool = False,
+    ) -> None:
         self.runtime = runtime
+        self.version2 = version2
         self.folder = folder
         self.cdi = folder / "cdi"
         self.nri_socket = folder / "nri.sock"
@@ -104,20 +114,27 @@ class Containerd:
         for name in ("cdi", "cni", "nri.d", "nri.conf.d", "opt"):
             (self.folder / name).mkdir()
         new = not self.runtime.version.startswith("1.")
-        values = {"folder": self.folder, "runc": self.runtime.runc, "pause": PAUSE}
+        runc = cgroup2.runc_in(self.folder, self.runtime.runc) if self.version2 else self.runtime.runc
+        values = {"folder": self.folder, "runc": runc, "pause": PAUSE}
         cri = (_CRI_V3 if new else _CRI_V2).format(**values)
         config = _CONFIG.format(version=3 if new else 2, cri=cri, **values)
         (self.folder / "containerd.toml").write_text(config)
         self.launch()
-        write_images(self.runtime.busybox, self.folder / "images.tar")
-        local = ["--local"] if new else []
-        self.ctr("images", "import", *local, "--snapshotter", "native", str(self.folder / "images.tar"))
+        self.import_images()
+
+    def import_images(self, folders: Mapping[str, Path] | None = None) -> None:
+        """The usual images, or some of these folders' (images.py)."""
+        tar = self.folder / "images.tar"
+        write_images(self.runtime.busybox, tar, folders)
+        local = [] if self.runtime.version.startswith("1.") else ["--local"]
+        self.ctr("images", "import", *local, "--snapshotter", "native", str(tar))
 
     def launch(self) -> None:
         """Start the process and wait until it answers."""
+        command = [self.runtime.containerd, "-c", self.folder / "containerd.toml"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self.runtime.containerd, "-c", self.folder / "containerd.toml"],
+                cgroup2.inside(command) if self.version2 else command,
                 env={**os.environ, "PATH": self.runtime.path},
                 stdout=log,
                 stderr=log,

@@ -40,7 +40,8 @@ class HostDevice:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What a pod manifest and the kubelet say about a container."""
+    """What a pod manifest and the kubelet say about a container. `target`: the container whose processes an
+    ephemeral one sees; `memory`: its limit in bytes."""
 
     cdi: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +51,11 @@ class ContainerSpec:
     devices: Sequence[HostDevice] = ()
     capabilities: Sequence[str] = ("MKNOD",)
     privileged: bool = False
+    target: str = ""
+    memory: int = 0
+    image: str = BUSYBOX
+    read_only_root: bool = False
+    user: int = 0
 
 
 def compile_proto(folder: Path) -> tuple[ModuleType, ModuleType]:
@@ -95,7 +101,7 @@ class Cri:
     ) -> str:
         """A pod on the host's network, since there is no CNI here; `own_network` needs one."""
         network = self._messages.POD if own_network else self._messages.NODE
-        host = self._messages.NamespaceOption(network=network)
+        host = self._messages.NamespaceOption(network=network, pid=self._messages.CONTAINER)
         config = self._messages.PodSandboxConfig(
             metadata=self._messages.PodSandboxMetadata(
                 name=name, uid=uid or f"uid-of-{name}", namespace=namespace
@@ -116,14 +122,20 @@ class Cri:
 
     def create(self, pod: str, name: str, spec: ContainerSpec) -> str:
         messages = self._messages
+        namespaces = messages.NamespaceOption()
+        namespaces.CopyFrom(self._configs[pod].linux.security_context.namespace_options)
+        if spec.target:
+            namespaces.pid, namespaces.target_id = messages.TARGET, spec.target
         security = messages.LinuxContainerSecurityContext(
             capabilities=messages.Capability(add_capabilities=spec.capabilities),
             privileged=spec.privileged,
-            namespace_options=self._configs[pod].linux.security_context.namespace_options,
+            namespace_options=namespaces,
+            run_as_user=messages.Int64Value(value=spec.user) if spec.user else None,
+            readonly_rootfs=spec.read_only_root,
         )
         config = messages.ContainerConfig(
             metadata=messages.ContainerMetadata(name=name),
-            image=messages.ImageSpec(image=BUSYBOX),
+            image=messages.ImageSpec(image=spec.image),
             command=FOREVER,
             envs=[
                 messages.KeyValue(key=key, value=value)
@@ -137,7 +149,10 @@ class Cri:
                 for device in spec.devices
             ],
             annotations=spec.annotations,
-            linux=messages.LinuxContainerConfig(security_context=security),
+            linux=messages.LinuxContainerConfig(
+                security_context=security,
+                resources=messages.LinuxContainerResources(memory_limit_in_bytes=spec.memory),
+            ),
             CDI_devices=[messages.CDIDevice(name=device) for device in spec.cdi],
         )
         request = messages.CreateContainerRequest(
@@ -156,6 +171,16 @@ class Cri:
         container = self.create(pod, name, spec)
         self.start(container)
         return container
+
+    def resize(self, container: str, *, memory: int) -> None:
+        """In-place resize, as the kubelet asks for it."""
+        resources = self._messages.LinuxContainerResources(
+            cpu_shares=512, cpu_quota=50_000, cpu_period=100_000, memory_limit_in_bytes=memory
+        )
+        self._stub.UpdateContainerResources(
+            self._messages.UpdateContainerResourcesRequest(container_id=container, linux=resources),
+            timeout=PATIENCE,
+        )
 
     def shell(self, container: str, script: str) -> Output:
         """Run a shell script in the container as root."""

@@ -95,6 +95,20 @@ def obtain(cache: Path, *, suites: Sequence[str] = RUNTIME_SUITES) -> Runtime:
     raise Unavailable("; ".join(problems))
 
 
+def unpacked(cache: Path, packages: Sequence[str]) -> Path:
+    """The files of packages of the system's own suite, from the cache or the mirror. Raises Unavailable."""
+    root = cache / "-".join(packages)
+    if not root.exists():
+        archive = system_archive()
+        partial = root.with_name(f"{root.name}.{os.getpid()}")
+        try:
+            _download(partial, packages, suite=archive.suite, archive=archive)
+            partial.rename(root)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return root
+
+
 def system_archive(apt: Path = Path("/etc/apt")) -> Archive:
     """The first Debian source of this system that has `main` and is not its security archive. Raises
     Unavailable."""
@@ -134,20 +148,24 @@ def _is_debian(uri: str, suite: str) -> bool:
 
 
 def _unpack(root: Path, *, suite: str, archive: Archive) -> None:
-    unpacked = root.with_name(f"{root.name}.{os.getpid()}")
+    partial = root.with_name(f"{root.name}.{os.getpid()}")
     try:
         for from_suite, packages in ((suite, ("containerd",)), (archive.suite, SYSTEM_PACKAGES)):
-            downloads = unpacked / "apt" / from_suite
-            apt = _apt(downloads, suite=from_suite, archive=archive)
-            _output([*apt, "update"])
-            _output([*apt, "download", *packages], cwd=downloads)
-            for package in sorted(downloads.glob("*.deb")):
-                _output(["dpkg", "-x", str(package), str(unpacked)])
-        shutil.rmtree(unpacked / "apt")
+            _download(partial, packages, suite=from_suite, archive=archive)
         shutil.rmtree(root, ignore_errors=True)
-        unpacked.rename(root)
+        partial.rename(root)
     finally:
-        shutil.rmtree(unpacked, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _download(root: Path, packages: Sequence[str], *, suite: str, archive: Archive) -> None:
+    downloads = root / "apt"
+    apt = _apt(downloads, suite=suite, archive=archive)
+    _output([*apt, "update"])
+    _output([*apt, "download", *packages], cwd=downloads)
+    for package in sorted(downloads.glob("*.deb")):
+        _output(["dpkg", "-x", str(package), str(root)])
+    shutil.rmtree(downloads)
 
 
 def _apt(folder: Path, *, suite: str, archive: Archive) -> list[str]:

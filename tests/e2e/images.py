@@ -1,7 +1,7 @@
-"""A container image without a registry: an OCI layout in a tar file, one layer with a static busybox.
+"""Container images without a registry: an OCI layout in a tar file, whose first layer is a static busybox.
 
-Two names share the layer: `local.test/pause:1`, which the runtime starts for every pod, and
-`local.test/busybox:1`.
+Two names have just that: `local.test/pause:1`, which the runtime starts for every pod, and
+`local.test/busybox:1`. Others have a layer of their own on top, from a folder.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,18 +21,23 @@ _APPLETS: Final = ("sh", "cat", "ls", "env", "sleep", "mknod", "mount", "grep", 
 _FOLDERS: Final = ("bin", "dev", "etc", "proc", "sys", "tmp", "usr", "usr/lib", "usr/lib64")
 
 
-def write_images(busybox: Path, target: Path) -> None:
-    """The OCI layout with both images."""
+def write_images(busybox: Path, target: Path, folders: Mapping[str, Path] | None = None) -> None:
+    """The OCI layout with both images, or with those of `folders` in place of them, by name."""
     layer = _layer(busybox.read_bytes())
-    blobs = {_digest(layer): layer}
+    shell = ["/bin/sh"]
+    images = [(PAUSE, ["/bin/busybox", "sleep", "2147483647"], [layer]), (BUSYBOX, shell, [layer])]
+    if folders is not None:
+        images = [(name, shell, [layer, _layer_of(folder)]) for name, folder in folders.items()]
+    blobs: dict[str, bytes] = {}
     manifests = []
-    for name, command in ((PAUSE, ["/bin/busybox", "sleep", "2147483647"]), (BUSYBOX, ["/bin/sh"])):
+    for name, command, layers in images:
+        blobs |= {_digest(each): each for each in layers}
         config = _json(
             {
                 "architecture": _architecture(),
                 "os": "linux",
                 "config": {"Entrypoint": command, "Env": ["PATH=/bin", "FROM_IMAGE=yes"]},
-                "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+                "rootfs": {"type": "layers", "diff_ids": [_digest(each) for each in layers]},
             }
         )
         manifest = _json(
@@ -39,7 +45,7 @@ def write_images(busybox: Path, target: Path) -> None:
                 "schemaVersion": 2,
                 "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "config": _descriptor(config, "application/vnd.oci.image.config.v1+json"),
-                "layers": [_descriptor(layer, "application/vnd.oci.image.layer.v1.tar")],
+                "layers": [_descriptor(each, "application/vnd.oci.image.layer.v1.tar") for each in layers],
             }
         )
         blobs |= {_digest(config): config, _digest(manifest): manifest}
@@ -50,6 +56,13 @@ def write_images(busybox: Path, target: Path) -> None:
         _add(tar, "index.json", _json({"schemaVersion": 2, "manifests": manifests}))
         for digest, blob in sorted(blobs.items()):
             _add(tar, f"blobs/sha256/{digest.removeprefix('sha256:')}", blob)
+
+
+def _layer_of(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(folder, arcname=".")
+    return buffer.getvalue()
 
 
 def _layer(busybox: bytes) -> bytes:

@@ -235,6 +235,24 @@ class KoordraNode:
                 cdi[request] = (*cdi.get(request, ()), *device.cdi_device_ids)
         return Prepared(name, uid, cdi)
 
+    def make_pod(self, name: str, *, namespace: str, priority: int) -> str:
+        """In the API; its uid, under which the kubelet would have the runtime make it."""
+        with contextlib.suppress(ApiError):
+            made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            self.api.create(kinds.NAMESPACES, made)
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "nodeName": NODE,
+                "priority": priority,
+                "priorityClassName": "system-node-critical" if priority else "",
+                "containers": [{"name": "c", "image": "c"}],
+            },
+        }
+        return str(self.api.create(kinds.PODS, pod)["metadata"]["uid"])
+
     def call_prepare(self, name: str, uid: str) -> Any:
         request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[self._claim(name, uid)])
         with grpc.insecure_channel(f"unix://{self._endpoint()}") as channel:
@@ -275,9 +293,10 @@ class KoordraNode:
         """A library of the machine's driver version, so that there is something to mount."""
         folder = self.root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
         folder.mkdir(parents=True)
-        real = f"libcuda.so.{self.machine.driver_version}"
-        (folder / real).write_text(LIBRARY_TEXT)
-        (folder / "libcuda.so.1").symlink_to(real)
+        for library in ("libcuda", "libnvidia-ml"):
+            real = f"{library}.so.{self.machine.driver_version}"
+            (folder / real).write_text(LIBRARY_TEXT)
+            (folder / f"{library}.so.1").symlink_to(real)
 
 
 def unused_majors(count: int) -> int:

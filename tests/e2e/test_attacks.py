@@ -7,7 +7,7 @@ import json
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,20 @@ from typing import Any
 import grpc
 import pytest
 
+from koordra.api import kinds
 from tests.e2e.attack_table import ATTACKS, Attack
 from tests.e2e.conftest import runtime_of
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostDevice, HostMount, compile_proto
 from tests.e2e.images import BUSYBOX
-from tests.e2e.node import Prepared
+from tests.e2e.node import NAMESPACE, Prepared
 from tests.e2e.test_containers import ALLOWED, REFUSED, environment, limits_of, node_of, opens, share_of
 from tests.e2e.watched_node import WatchedNode
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
+
+OUTVOTED = "NVIDIA_VISIBLE_DEVICES=void,="
 
 RUNS = [attack for attack in ATTACKS if attack.runs]
 
@@ -45,9 +48,24 @@ class Scene:
         """The card that the attacker wants: the victim's."""
         return node_of(self.node.machine.gpus[0])
 
-    def pod(self, *, privileged: bool = False, namespace: str = "team-a") -> str:
+    def pod(
+        self,
+        *,
+        privileged: bool = False,
+        namespace: str = "team-a",
+        priority: int | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> str:
+        """With a priority it is in the API too."""
         name = f"{self.label}-{len(self.pods)}"
-        self.pods.append(self.containerd.cri.run_pod(name, namespace=namespace, privileged=privileged))
+        uid = ""
+        if priority is not None:
+            uid = self.node.make_pod(name, namespace=namespace, priority=priority)
+        self.pods.append(
+            self.containerd.cri.run_pod(
+                name, namespace=namespace, privileged=privileged, annotations=annotations, uid=uid
+            )
+        )
         return self.pods[-1]
 
     def claim(self, gpu: int = 0) -> Prepared:
@@ -171,7 +189,14 @@ def visible_devices_all(scene: Scene) -> str:
 @attack("repeated-variable")
 def repeated_variable(scene: Scene) -> str:
     twice = (("NVIDIA_VISIBLE_DEVICES", "void"), ("NVIDIA_VISIBLE_DEVICES", "all"))
-    return scene.refused(ContainerSpec(repeated_env=twice), "RepeatedVariable")
+    container = scene.containerd.cri.run(scene.pod(), "attacker", ContainerSpec(repeated_env=twice))
+    spec = json.loads(scene.containerd.cri.oci_spec(container))["runtimeSpec"]["process"]["env"]
+    # NVIDIA's runtime reads the spec and lets the last value win; so does runc.
+    if [each for each in spec if each.startswith("NVIDIA_VISIBLE_DEVICES=")][-1] != OUTVOTED:
+        return "open"
+    if environment(scene.containerd, container)["NVIDIA_VISIBLE_DEVICES"] != OUTVOTED.partition("=")[2]:
+        return "open"
+    return scene.denied(container)
 
 
 @attack("mknod")
@@ -294,24 +319,72 @@ def privileged(scene: Scene) -> str:
     return scene.refused(ContainerSpec(privileged=True), "CannotDeny", pod=scene.pod(privileged=True))
 
 
+@attack("privileged-holder")
+def privileged_holder(scene: Scene) -> str:
+    claim = scene.claim(1)
+    pod = scene.pod(privileged=True)
+    container = scene.containerd.cri.run(pod, "holder", ContainerSpec(cdi=claim.all_cdi, privileged=True))
+    env = environment(scene.containerd, container)
+    assert (env["CUDA_DEVICE_ORDER"], env["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", "1")
+    assert scene.detected("NotConfined", "holder") == "detected"
+    wait_until(lambda: _conditions(scene, claim).get("NotConfined") == "True", "the condition")
+    return scene.denied(container)
+
+
+def _events(scene: Scene) -> set[str]:
+    """The reasons of all Events of the attackers' namespace."""
+    events, _ = scene.node.api.list(kinds.EVENTS, namespace="team-a")
+    return {event["reason"] for event in events}
+
+
+def _conditions(scene: Scene, claim: Prepared) -> dict[str, str]:
+    found = scene.node.api.get(kinds.RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
+    devices = found["status"].get("devices") or ()
+    return {each["type"]: each["status"] for device in devices for each in device["conditions"]}
+
+
+@attack("critical-priority")
+def critical_priority(scene: Scene) -> str:
+    pod = scene.pod(privileged=True, priority=2_000_001_000)
+    container = scene.containerd.cri.run(pod, "critical", ContainerSpec(privileged=True))
+    assert scene.detected("NotConfined", "critical") == "detected"
+    return scene.denied(container)
+
+
+@attack("looks-like-the-node")
+def looks_like_the_node(scene: Scene) -> str:
+    annotations = {"kubernetes.io/config.source": "api", "scheduler.alpha.kubernetes.io/critical-pod": ""}
+    pod = scene.pod(privileged=True, priority=0, annotations=annotations)
+    spec = ContainerSpec(privileged=True, annotations={"kubernetes.io/config.source": "file"})
+    return scene.refused(spec, "CannotDeny", pod=pod)
+
+
 # --------------------------------------------------------------------------------------------- with claims
 
 
 @attack("override-limits")
 def override_limits(scene: Scene) -> str:
     claim = scene.claim()
-    other = scene.node.machine.gpus[1]
-    spec = ContainerSpec(
-        cdi=claim.all_cdi,
-        env={"CUDA_VISIBLE_DEVICES": other.uuid or "", "KOORDRA_MEMORY_LIMIT_0": str(80 << 30)},
-    )
+    spec = ContainerSpec(cdi=claim.all_cdi, env={"KOORDRA_MEMORY_LIMIT_0": str(80 << 30)})
     container = scene.containerd.cri.run(scene.pod(), "attacker", spec)
     env = environment(scene.containerd, container)
     assert limits_of(env)
-    mine = scene.node.machine.gpus[0].uuid
-    if env["CUDA_VISIBLE_DEVICES"] != mine or 80 << 30 in _claim_limits(env, claim):
+    if 80 << 30 in _claim_limits(env, claim):
         return "open"
-    return scene.denied(container, node_of(other))
+    return scene.denied(container, node_of(scene.node.machine.gpus[1]))
+
+
+@attack("names-other-devices")
+def names_other_devices(scene: Scene) -> str:
+    claim = scene.claim()
+    for value in (scene.node.machine.gpus[1].uuid or "", "MIG-3e5d50c8-32b6-5722-9204-d074a2222bbc"):
+        spec = ContainerSpec(cdi=claim.all_cdi, env={"CUDA_VISIBLE_DEVICES": value})
+        assert scene.refused(spec, "ForeignDeviceNamed") == "refused"
+    counted = ContainerSpec(cdi=claim.all_cdi, env={"CUDA_VISIBLE_DEVICES": "1"})
+    container = scene.containerd.cri.run(scene.pod(), "counting", counted)
+    assert environment(scene.containerd, container)["CUDA_VISIBLE_DEVICES"] == "1"
+    wait_until(lambda: "CardsCounted" in _events(scene), "the Event")
+    return "refused" if scene.denied(container, node_of(scene.node.machine.gpus[1])) == "denied" else "open"
 
 
 def _claim_limits(env: dict[str, str], claim: Prepared) -> list[int]:

@@ -28,7 +28,6 @@ from tests.e2e.test_containers import (
     ALLOWED,
     REFUSED,
     dns_label,
-    environment,
     node_of,
     opens,
     share_of,
@@ -95,7 +94,6 @@ def test_a_claim_shared_by_two_containers_and_two_pods(
         for pod, name in ((first, "a"), (first, "b"), (second, "a"))
     ]
     for container in containers:
-        assert environment(containerd, container)["CUDA_VISIBLE_DEVICES"] == mine.uuid
         assert ALLOWED in opens(containerd, container, node_of(mine))
         assert REFUSED in opens(containerd, container, node_of(other))
 
@@ -165,7 +163,7 @@ def networked(containerd: Containerd, node: KoordraNode) -> Iterator[KoordraNode
         (folder / name).chmod(0o755)
     conf = {"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "address"}]}
     (folder / "10-test.conflist").write_text(json.dumps(conf))
-    restart(node, ("--pod-network",))
+    restart(node, ("--pod-network", "--root", str(node.root)))
     yield node
     restart(node, ())
 
@@ -196,8 +194,18 @@ def nic(networked: KoordraNode) -> Iterator[Nic]:
     if made.returncode != 0:
         pytest.skip(f"no veth can be made here: {made.stderr.strip()}")
     subprocess.run(["ip", "link", "set", found.netdev, "mtu", "1450", "up"], check=True)
+    with_gid(networked, found)
     yield found
     subprocess.run(["ip", "link", "del", f"{found.netdev}z"], check=False, capture_output=True)
+
+
+def with_gid(node: KoordraNode, nic: Nic, kind: str = "RoCE v2") -> None:
+    """What the kernel adds to a port's table for the address 192.168.77.5 on the NIC, which the stand-in has
+    not."""
+    port = node.root / f"sys/class/infiniband/{nic.ib_device}/ports/1"
+    for folder, text in (("gids", "0000:0000:0000:0000:0000:ffff:c0a8:4d05"), ("gid_attrs/types", kind)):
+        (port / folder).mkdir(parents=True, exist_ok=True)
+        (port / folder / "3").write_text(f"{text}\n")
 
 
 @pytest.fixture
@@ -290,6 +298,30 @@ def test_a_nic_goes_into_the_pod_and_comes_back(
     assert not [path for top in CGROUPS.glob("*/k8s.io") for path in top.iterdir() if path.name == pod]
 
 
+def test_a_pod_whose_nic_has_no_routable_address_does_not_start(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    """RoCE version 1 is not routed: no container is made, with words, and the host has its interface back.
+    Once the address is there the same pod goes on."""
+    name, pod_uid = pod_object
+    claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
+    with_gid(networked, nic, "IB/RoCE v1")
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    try:
+        with pytest.raises(grpc.RpcError, match=f"NoRoutableGID: {nic.ib_device} has no RoCE v2 address"):
+            containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
+        assert (Path(f"/sys/class/net/{nic.netdev}") / "mtu").read_text().strip() == "1450"
+        with_gid(networked, nic)
+        container = containerd.cri.run(pod, "d", ContainerSpec(cdi=claim.all_cdi))
+        assert "rail0" in interfaces(containerd, container)
+    finally:
+        containerd.cri.remove_pod(pod)
+
+
 def test_without_its_network_the_container_does_not_start(
     containerd: Containerd,
     networked: KoordraNode,
@@ -378,11 +410,14 @@ def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
     networked.hook.options = (
         *("--pod-network", "--verify-period", "1", "--bundles", str(containerd.folder / BUNDLES)),
         *("--kubeconfig", str(networked.kubeconfig), "--on-drift", "evict"),
+        *("--root", str(networked.root)),
     )
     networked.hook.start()
     networked.wait_hook_registered(times=synchronized + 1)
     claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
     pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    in_sysfs = networked.root / f"sys/bus/pci/devices/{nic.location.bus_id}/net"
+    away = in_sysfs.with_name("net-away")
 
     def condition() -> str | None:
         status = networked.api.get(KIND, claim.name, namespace="team-a")["status"]
@@ -400,6 +435,7 @@ def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
         container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
         assert "rail0" in interfaces(containerd, container)
         subprocess.run(["ip", "link", "del", f"{nic.netdev}z"], check=True)  # the other end of the stand-in
+        in_sysfs.rename(away)
         wait_until(lambda: condition() == "False", "the claim says so", log=networked.hook.log)
         (event,) = (
             event
@@ -414,6 +450,8 @@ def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
         wait_until(lambda: condition() == "True", "and that it is over", log=networked.hook.log)
     finally:
         containerd.cri.remove_pod(pod)
+        if away.exists():
+            away.rename(in_sysfs)
         synchronized = networked.hook.count("nri_synchronized")
         networked.hook.stop()
         networked.hook.options = options

@@ -118,7 +118,7 @@ def test_a_gpu_claim_brings_environment_device_node_and_driver_library(
 
     env = environment(containerd, container)
     assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert env["CUDA_VISIBLE_DEVICES"] == mine.uuid
+    assert "CUDA_VISIBLE_DEVICES" not in env
     assert limits_of(env) == [10 << 30]
     assert env["FROM_IMAGE"] == "yes"
     markers = {name: value for name, value in env.items() if name.startswith("KOORDRA_CLAIM_")}
@@ -164,7 +164,6 @@ def test_a_pair_brings_the_nic_and_no_other(
     container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
 
     env = environment(containerd, container)
-    assert env["CUDA_VISIBLE_DEVICES"] == gpu.uuid
     assert env["NCCL_IB_HCA"] == f"={mine.ib_device}:1"
     assert env["UCX_NET_DEVICES"] == f"{mine.ib_device}:1"
     listed = containerd.cri.shell(container, "ls /dev/infiniband").text.split()
@@ -204,7 +203,6 @@ def test_requests_are_given_to_containers_one_by_one(
     first, second = node.machine.gpus[0], node.machine.gpus[1]
     claim = prepare(share_of(first, request="a"), share_of(second, request="b"))
     container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.cdi["b"]))
-    assert environment(containerd, container)["CUDA_VISIBLE_DEVICES"] == second.uuid
     assert REFUSED in opens(containerd, container, node_of(first))
     assert ALLOWED in opens(containerd, container, node_of(second))
 
@@ -214,13 +212,17 @@ def test_two_claims_of_one_container_are_joined(
 ) -> None:
     """CDI alone lets the last one win; the hook joins them."""
     first, second = node.machine.gpus[0], node.machine.gpus[1]
-    claims = prepare(share_of(first)), prepare(share_of(second, "20Gi"))
+    nics = nic_beside(node, first), next(nic for nic in node.machine.nics if nic != nic_beside(node, first))
+    quiet = [rdma_config(memlock=False)]
+    claims = (
+        prepare(share_of(first), share_of_nic(nics[0]), config=quiet),
+        prepare(share_of(second, "20Gi"), share_of_nic(nics[1]), config=quiet),
+    )
     spec = ContainerSpec(cdi=[device for claim in claims for device in claim.all_cdi])
     container = containerd.cri.run(pod, "c", spec)
     env = environment(containerd, container)
     assert limits_of(env) == [10 << 30, 20 << 30]
-    visible = env["CUDA_VISIBLE_DEVICES"].split(",")
-    assert visible == [first.uuid, second.uuid]
+    assert env["UCX_NET_DEVICES"] == ",".join(f"{nic.ib_device}:1" for nic in nics)
     for gpu in (first, second):
         assert ALLOWED in opens(containerd, container, node_of(gpu))
 
@@ -240,6 +242,19 @@ def test_two_shares_of_one_card_and_a_third_that_does_not_fit(
     answer = node.call_prepare("too-much", node.allocate("too-much", [share_of(card, "20Gi")]))
     assert "InsufficientCapacity" in answer.error
     assert "70Gi in use" in answer.error
+
+
+def test_what_the_pod_says_of_its_own_devices_stays(
+    containerd: Containerd, node: KoordraNode, pod: str, prepare: Callable[..., Prepared]
+) -> None:
+    gpu, nic = node.machine.gpus[0], nic_beside(node, node.machine.gpus[0])
+    claim = prepare(share_of(gpu), share_of_nic(nic), config=[rdma_config(memlock=False)])
+    own = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_IB_HCA": "mlx5", "UCX_NET_DEVICES": f"{nic.ib_device}:1,eth0"}
+    container = containerd.cri.run(pod, "own", ContainerSpec(cdi=claim.all_cdi, env=own))
+    assert environment(containerd, container).items() >= own.items()
+    foreign = ContainerSpec(cdi=claim.all_cdi, env={"NCCL_IB_HCA": "=mlx5_99"})
+    with pytest.raises(grpc.RpcError, match="NCCL_IB_HCA names mlx5_99"):
+        containerd.cri.create(pod, "foreign", foreign)
 
 
 def test_without_a_claim_there_is_nothing(containerd: Containerd, node: KoordraNode, pod: str) -> None:
@@ -344,6 +359,5 @@ def test_the_runtime_restarts_and_everything_goes_on(
     node.wait_hook_registered(times=times + 1)
     after = containerd.cri.run(pod, "b", ContainerSpec(cdi=claim.all_cdi))
     for container in (before, after):
-        assert environment(containerd, container)["CUDA_VISIBLE_DEVICES"] == gpu.uuid
         assert ALLOWED in opens(containerd, container, node_of(gpu))
         assert REFUSED in opens(containerd, container, node_of(neighbour))

@@ -24,8 +24,9 @@ from koordra.api import kinds
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.cgroups import numbers
-from koordra.nri.hook.koordinator.annotation import ANNOTATION, NodeDevices
+from koordra.nri.hook.koordinator.annotation import ANNOTATION
 from koordra.nri.hook.ledger import Ledger
+from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.stub import Plugin, Stub
 from koordra.nri.transport.instrumentation import MetricsObserver
@@ -554,7 +555,7 @@ def test_a_pod_of_koordinators_scheduler(
     mine = {"minor": node_of(card).minor, "id": card.uuid, "resources": {"koordinator.sh/gpu-core": "100"}}
     theirs = {"minor": 0, "id": nic.location.bus_id, "resources": {"koordinator.sh/rdma": "1"}}
     text = json.dumps({"gpu": [mine], "rdma": [theirs]})
-    settings = Settings(koordinator=NodeDevices(node.root))
+    settings = Settings(devices=NodeDevices(node.root), koordinator=True)
     state = StateReader(node.state, node_name=NODE)
     hook = HookPlugin(state, settings=settings, ledger=Ledger(node.state))
     node.hook.stop()

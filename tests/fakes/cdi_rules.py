@@ -45,6 +45,8 @@ def minimum_version(spec: Mapping[str, Any]) -> str:
     if "." in spec["kind"].partition("/")[2]:
         return "0.6.0"
     edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in spec["devices"])]
+    if any(each.get("additionalGids") for each in edits):
+        return "0.7.0"
     nodes = [node for each in edits for node in each.get("deviceNodes") or ()]
     digit = any(device["name"][:1].isdigit() for device in spec["devices"])
     return "0.5.0" if digit or any(node.get("hostPath") for node in nodes) else VERSIONS[0]
@@ -140,8 +142,10 @@ _NODE: Final[Mapping[str, Check]] = {
     ),
     "major": _NUMBER,
     "minor": _NUMBER,
+    "fileMode": _NUMBER,
 }
 _EDITS: Final[Mapping[str, Check]] = {
+    "additionalGids": _list(_NUMBER),
     "env": _list(
         _rule(
             lambda entry: isinstance(entry, str) and entry.find("=") > 0 and "\0" not in entry,

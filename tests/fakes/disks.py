@@ -45,6 +45,10 @@ class StepDisk(Disk):
         self.at_step("write", path)
         super().write(path, data, mode, durable=durable)
 
+    def make_device(self, path: Path, number: int) -> None:
+        self.at_step("mknod", path)
+        super().make_device(path, number)
+
     def sync(self, descriptor: int) -> None:
         """fsync costs time and proves nothing here; test_files.py checks its place."""
 

@@ -6,6 +6,7 @@ The real nvidia-ml-py loads it, so that what is tested is the path through ctype
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -41,12 +42,27 @@ class FakeNvml:
         return self.folder / "control"
 
     @property
+    def node(self) -> Path:
+        """What every process with an initialised NVML holds open, as the real one holds /dev/nvidiactl."""
+        return self.folder / "nvidiactl"
+
+    def holders(self) -> list[int]:
+        """The processes that hold it now, one entry for each time that they opened it."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(FileNotFoundError):  # it ends
+                links = list((process / "fd").iterdir())
+                found += [int(process.name) for link in links if _target(link) == str(self.node)]
+        return sorted(found)
+
+    @property
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
             "LD_LIBRARY_PATH": str(self.library),
             "KOORDRA_FAKE_NVML_MACHINE": str(self.folder / "machine"),
             "KOORDRA_FAKE_NVML_CONTROL": str(self.control),
+            "KOORDRA_FAKE_NVML_NODE": str(self.node),
             "PYTHONPATH": str(ROOT),
         }
 
@@ -88,6 +104,13 @@ class FakeNvml:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return str(link.readlink())
+    except OSError:  # closed, or its process has ended, since it was listed
+        return None
 
 
 def nvml_bus_id(bus_id: str) -> str:

@@ -21,6 +21,8 @@ class FakeLinks:
             (HOST, name): LinkState(name, 1500, True, f"02:00:00:00:00:0{index}", ("10.9.0.1/24",))
             for index, name in enumerate(names)
         }
+        self.of_function: dict[str, str] = {}
+        """PCI address -> the function's own interface, where it matters."""
         self.routes: list[tuple[str, str, str]] = []
         self.steps: list[str] = []
         self.fail_at: int | None = None
@@ -40,7 +42,9 @@ class FakeLinks:
         return self.where.pop((namespace, name))
 
     def host_name(self, *, interface: str, bus_id: str) -> str | None:
-        del bus_id
+        own = self.of_function.get(bus_id, interface)
+        if (HOST, own) in self.where:
+            return own
         return interface if (HOST, interface) in self.where else None
 
     def state(self, name: str) -> LinkState:
@@ -48,6 +52,10 @@ class FakeLinks:
 
     def state_in(self, netns: str, name: str) -> LinkState | None:
         return self.where.get((netns, name))
+
+    def addresses_in(self, netns: str) -> tuple[str, ...]:
+        here = [state for (namespace, _), state in self.where.items() if namespace == netns]
+        return tuple(address.partition("/")[0] for state in here for address in state.addresses)
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         self._step(f"{name} into the pod as {as_name}")

@@ -34,7 +34,9 @@ class FakeSliceApi:
             return copy.deepcopy(self.node)
         return copy.deepcopy(self.slices[name])
 
-    def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]:
+    def list(
+        self, kind: Kind, *, field_selector: str = "", label_selector: str = ""
+    ) -> tuple[list[Object], str]:
         self._answer()
         assert kind is kinds.RESOURCE_SLICES
         wanted = dict(part.split("=") for part in field_selector.split(","))
@@ -68,7 +70,7 @@ class FakeSliceApi:
         self.writes += 1
 
     def watch(
-        self, kind: Kind, *, resource_version: str, field_selector: str = ""
+        self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
         """Deletions by the kubelet, until the stream ends after a second."""
         del resource_version, field_selector

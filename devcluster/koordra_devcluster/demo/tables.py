@@ -12,7 +12,7 @@ from koordra.cli.output import show_table
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim; the rest is counted."""
 
-_SHOWN_ENV = ("CUDA_VISIBLE_DEVICES", "NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "UCX_NET_DEVICES")
+_SHOWN_ENV = ("NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "UCX_NET_DEVICES")
 
 
 def show(shown: Mapping[str, Any]) -> None:

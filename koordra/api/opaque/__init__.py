@@ -3,5 +3,6 @@
 `parameters`    the four kinds, strictly decoded: JointAllocation, PlacementPolicy, GpuConfig, RdmaConfig
 `isolation`     what keeps a share of a GPU: the operator's policy above class and claim
 `rdma_network`  RdmaConfig.network
+`rdma_fabric`   RdmaConfig.fabric
 `gang_member`   the controller's word in an allocation: a member's place in its gang
 """

@@ -6,11 +6,14 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
     JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each
                                                     other
     PlacementPolicy   node, device                  where to put them when several places fit
-    GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity;
+    GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity,
+                      driverCapabilities (driver_capabilities.py);
                       allowedIsolation, defaultIsolation   the operator's, so in a DeviceClass alone
                                                            (isolation.py)
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
-                                                    network
+                                                    network (rdma_network.py)
+                      fabric                        of the network that it is on (rdma_fabric.py): the
+                                                    operator's, so in a DeviceClass alone
 
 Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or
 value is an InvalidParameters that names it and lists what is allowed. The tables below are the only
@@ -29,6 +32,12 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from koordra.api import names
+from koordra.api.opaque.driver_capabilities import (
+    DriverCapabilities,
+    DriverCapability,
+    decode_capabilities,
+)
+from koordra.api.opaque.rdma_fabric import RdmaFabric, decode_fabric
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
 from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
@@ -127,7 +136,7 @@ class GpuConfig:
     `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the
     card's slots). `partition` is about all whole GPUs of the claim; it does not lift what the node demands by
     its label. `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA
-    node.
+    node. `driver_capabilities` are the parts of the driver that they get (driver_capabilities.py).
     """
 
     isolation: str | None = None
@@ -137,6 +146,7 @@ class GpuConfig:
     exclusive: bool = False
     partition: PartitionPolicy | None = None
     numa_affinity: bool = False
+    driver_capabilities: DriverCapabilities | None = None
     allowed_isolation: tuple[str, ...] | None = None
     default_isolation: str | None = None
 
@@ -144,11 +154,13 @@ class GpuConfig:
 @dataclass(frozen=True, slots=True)
 class RdmaConfig:
     """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA
-    needs. `network`: what the pod's network interface on the NIC looks like (rdma_network.py)."""
+    needs. `network`: what the pod's network interface on the NIC looks like (rdma_network.py). `fabric`: of
+    the network that the NIC is on (rdma_fabric.py)."""
 
     mode: RdmaMode | None = None
     memlock: bool = True
     network: RdmaNetwork | None = None
+    fabric: RdmaFabric | None = None
 
 
 Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
@@ -179,9 +191,18 @@ def isolations() -> tuple[str, ...]:
 
 _BACKEND_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(?<!.{23})")
 
-FieldType = type[StrEnum] | type[bool] | type[RdmaNetwork] | range | Callable[[], tuple[str, ...]] | list[Any]
-"""One of an enum's words, true or false, the `network` object, a whole number of a range, the name of an
-isolation backend (`isolations`), or a list of such. A field's attribute is its name in snake case."""
+FieldType = (
+    type[StrEnum]
+    | type[bool]
+    | type[RdmaNetwork]
+    | type[RdmaFabric]
+    | range
+    | Callable[[], tuple[str, ...]]
+    | list[Any]
+)
+"""One of an enum's words, true or false, the `network` or `fabric` object, a whole number of a range, the
+name of an isolation backend (`isolations`), or a list of such. A field's attribute is its name in snake
+case."""
 
 KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldType]]]] = {
     "JointAllocation": (
@@ -199,11 +220,15 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
             "exclusive": bool,
             "partition": PartitionPolicy,
             "numaAffinity": bool,
+            "driverCapabilities": DriverCapability,
             "allowedIsolation": [isolations],
             "defaultIsolation": isolations,
         },
     ),
-    "RdmaConfig": (RdmaConfig, {"mode": RdmaMode, "memlock": bool, "network": RdmaNetwork}),
+    "RdmaConfig": (
+        RdmaConfig,
+        {"mode": RdmaMode, "memlock": bool, "network": RdmaNetwork, "fabric": RdmaFabric},
+    ),
 }
 _REQUIRED: Final = {"JointAllocation": "scope"}
 
@@ -240,7 +265,7 @@ def decode(parameters: object, *, object: str, field: str, in_claim: bool = Fals
         )
     built = build(
         **{
-            snake_case(name): _value(entry, parameters[name], read, name)
+            snake_case(name): _value(entry, parameters[name], read, name, in_claim=in_claim)
             for name, entry in known.items()
             if name in parameters
         }
@@ -260,13 +285,17 @@ def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
             )
 
 
-OPERATORS_FIELDS: Final = frozenset({"allowedIsolation", "defaultIsolation"})
-"""Fields of GpuConfig that a DeviceClass may say and a claim may not."""
+OPERATORS_FIELDS: Final = frozenset({"allowedIsolation", "defaultIsolation", "fabric"})
+"""Fields that a DeviceClass may say and a claim may not."""
 
 
-def _value(kind: FieldType, value: object, read: Reader, name: str) -> Any:
+def _value(kind: FieldType, value: object, read: Reader, name: str, *, in_claim: bool = False) -> Any:
+    if kind is DriverCapability:
+        return decode_capabilities(value, read, in_claim=in_claim)
     if kind is RdmaNetwork:
-        return decode_network(value, object=read.object, field=read.place(name))
+        return decode_network(value, object=read.object, field=read.place(name), in_claim=in_claim)
+    if kind is RdmaFabric:
+        return decode_fabric(value, object=read.object, field=read.place(name))
     if isinstance(kind, list):
         if not isinstance(value, list) or not value:
             raise read.wrong(f"{value!r} is no list of words", "write [limiter]", at=name)

@@ -4,6 +4,8 @@
       interface: rail0                       its name in the pod, none that the host has; absent: the NIC's
                                              own, with `pod` or `p` behind it where that stays
       addresses: [192.168.10.5/24]           with prefix length
+      pool: rails                            in place of addresses: from a pool of the operator
+                                             (kubelet_plugin/network/address_pools.py)
       routes: [{destination: 10.0.0.0/8, gateway: 192.168.10.1}]
       mtu: 4200
       vlan: 100                              the pod's interface is a VLAN on top of the NIC's
@@ -13,6 +15,9 @@
                                                         but `interface`
 
 Strict, as all of koordra's parameters: what is misspelt is an InvalidParameters that names it.
+
+What decides whom a pod can reach is the operator's: OPERATORS stand in a DeviceClass, a claim is refused with
+them, and no claim takes them away (`over`).
 """
 
 from __future__ import annotations
@@ -20,19 +25,20 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from koordra.api.opaque.rdma_fabric import read_pkey
 from koordra.api.reader import Reader
 from koordra.errors import InvalidParameters
 
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _GUID: Final = re.compile(r"[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}|[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){7}")
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-_PKEY: Final = re.compile(r"0[xX](?!0+$)[0-9a-fA-F]{1,4}")
 MOST_ENTRIES: Final = 16
 """Of addresses, and of routes."""
-_FIELDS: Final = ("interface", "addresses", "routes", "mtu", "vlan", "guid", "pkey", "attachment")
+_FIELDS: Final = ("interface", "addresses", "pool", "routes", "mtu", "vlan", "guid", "pkey", "attachment")
+OPERATORS: Final = frozenset({"pool", "vlan", "guid", "pkey", "attachment"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class RdmaNetwork:
 
     interface: str | None = None
     addresses: tuple[str, ...] = ()
+    pool: str | None = None
     routes: tuple[tuple[str, str], ...] = ()
     mtu: int | None = None
     vlan: int | None = None
@@ -56,8 +63,19 @@ class RdmaNetwork:
     pkey: int | None = None
     attachment: Attachment | None = None
 
+    def over(self, of_class: RdmaNetwork) -> RdmaNetwork:
+        """A claim's network where its class has one: the class's OPERATORS, and its other fields where the
+        claim says nothing of them."""
+        return replace(
+            of_class,
+            interface=self.interface or of_class.interface,
+            addresses=self.addresses or of_class.addresses,
+            routes=self.routes or of_class.routes,
+            mtu=self.mtu or of_class.mtu,
+        )
 
-def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
+
+def decode_network(value: object, *, object: str, field: str, in_claim: bool = False) -> RdmaNetwork:
     """Raises InvalidParameters naming the field and what it may be."""
     if not isinstance(value, Mapping):
         raise InvalidParameters(
@@ -68,6 +86,9 @@ def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
         )
     read = Reader(value, object=object, field=field, error=InvalidParameters)
     read.only(*_FIELDS)
+    for name in sorted(OPERATORS & read.data.keys()) if in_claim else ():
+        problem = "is for the operator to say, in a DeviceClass or ResourceClass"
+        raise read.wrong(problem, "leave it out of the claim", at=name)
     for name in ("addresses", "routes"):
         if len(read.sequence(name)) > MOST_ENTRIES:
             raise read.wrong(f"it is not a list of at most {MOST_ENTRIES} entries", at=name)
@@ -76,11 +97,12 @@ def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
         addresses=tuple(
             _address(item, read, f"addresses[{n}]") for n, item in enumerate(read.sequence("addresses"))
         ),
+        pool=read.matching("pool", _LABEL, "the name of a pool"),
         routes=tuple(_route(each) for each in read.each("routes")),
         mtu=read.between("mtu", 68, 65535),
         vlan=read.between("vlan", 1, 4094),
         guid=read.matching("guid", _GUID, "a GUID such as 0011:2233:4455:6677"),
-        pkey=_pkey(read),
+        pkey=read_pkey(read),
         attachment=_attachment(attachment) if (attachment := read.optional("attachment")) else None,
     )
     others = sorted(read.data.keys() - {"attachment", "interface"})
@@ -90,6 +112,8 @@ def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
             "the attachment says all of that; leave one out",
             at="attachment",
         )
+    if network.pool and network.addresses:
+        raise read.wrong("stands beside addresses", "the pool gives them; leave one out", at="pool")
     if network.interface in {"lo", "eth0", "all", "default"}:
         raise read.wrong(f"{network.interface!r} is taken in every pod", "use another name", at="interface")
     return network
@@ -120,11 +144,6 @@ def _route(read: Reader) -> tuple[str, str]:
     if via.version != destination.version:
         raise read.wrong(f"{via} and {destination} are of two kinds", at="gateway")
     return str(destination), str(via)
-
-
-def _pkey(read: Reader) -> int | None:
-    text = read.matching("pkey", _PKEY, 'a partition key; write "0x8001"')
-    return None if text is None else int(text, 16)
 
 
 def _attachment(read: Reader) -> Attachment:

@@ -13,8 +13,12 @@ from koordra.cli import options
 @click.command(name="kubelet-plugin")
 @click.option("--node-name", required=True, envvar="NODE_NAME", help="Name of the Node this plugin runs on.")
 @options.machine_root
-@options.folder(
-    "--kubelet-root", "/var/lib/kubelet", "The kubelet's directory, with plugins and plugins_registry."
+@click.option(
+    "--kubelet-root",
+    type=options.FOLDER,
+    default="/var/lib/kubelet",
+    envvar="KOORDRA_KUBELET_ROOT",
+    help="The kubelet's directory, with plugins and plugins_registry.",
 )
 @options.cdi_folder
 @click.option(
@@ -53,6 +57,14 @@ from koordra.cli import options
     "--vfs/--no-vfs", "Offer the virtual functions of NICs; a NIC is then given out whole or in functions."
 )
 @click.option(
+    "--drain-on",
+    "drain",
+    default="",
+    metavar="FAULTS",
+    help="Faults of a device that end the pods which use it, comma-separated: GpuLost, Xid79, NeedsReboot, LinkFlapping, ..., or all. "
+    "Without one, a faulty device only gets nothing new.",
+)
+@click.option(
     "--overlay",
     type=options.FILE,
     help="What this machine hides of its topology: an NCCL topology XML, or YAML of schema koordra.io/overlay/v1.",
@@ -63,14 +75,51 @@ from koordra.cli import options
     "Needs `koordra nri --pod-network`; without it NICs stay in the host's network.",
 )
 @click.option(
+    "--host-root",
+    type=options.FOLDER,
+    envvar="KOORDRA_HOST_ROOT",
+    help="The host's /, as this process sees it: the GPU driver is looked for there, in every place where one may live, and the "
+    "device nodes; and the node is checked at the start, as `koordra node check` does.  [default: KOORDRA_HOST_ROOT, else ROOT and "
+    "no check]",
+)
+@click.option(
+    "--network-pools",
+    type=options.FILE,
+    help="The pools from which interfaces in pods get addresses: YAML of schema koordra.io/network-pools/v1.",
+)
+@click.option(
+    "--namespace", envvar="POD_NAMESPACE", default="koordra-system", help="Namespace of the plugin."
+)
+@click.option(
+    "--cni-resource",
+    "cni",
+    multiple=True,
+    metavar="TYPE[/RAIL]=NAME",
+    help="The resource name under which Multus finds this node's NICs (nic) or virtual functions (vf) for a network that has "
+    "it as k8s.v1.cni.cncf.io/resourceName. Repeatable; a name with a rail is of the NICs on that rail.",
+)
+@click.option(
+    "--roce-without-network",
+    type=click.Choice(["report", "refuse"]),
+    default="report",
+    help="A RoCE NIC for a pod off the host's network carries nothing without --pod-network or a Multus network: say so in "
+    "the claim's condition and an Event, or refuse to prepare the claim.",
+)
+@click.option(
     "--driver-root",
     type=options.FOLDER,
-    help="Where the GPU driver's libraries are, as this process sees it (a driver container's root).  [default: ROOT]",
+    help="Where the GPU driver's files are instead, as this process sees it: a driver container's root, an installer's folder.",
 )
 @click.option(
     "--driver-root-on-host",
     type=options.FOLDER,
-    help="What that folder is called on the host, where it has another name.  [default: DRIVER_ROOT]",
+    help="What that folder is called on the host.  [default: as its place below HOST_ROOT says, else the same]",
+)
+@click.option(
+    "--dev-root",
+    type=options.FOLDER,
+    help="With --driver-root: the folder above the `dev` that has the GPUs' device nodes, as this process sees it.  "
+    "[default: DRIVER_ROOT if it has one, else HOST_ROOT]",
 )
 @click.option(
     "--limiter-context",
@@ -81,6 +130,21 @@ from koordra.cli import options
 @options.flag(
     "--limiter-strict/--no-limiter-strict",
     "Isolation `limiter` hides entry points of the driver that it does not know: a newer driver's new ways to allocate.",
+)
+@click.option(
+    "--on-overuse",
+    type=click.Choice(["report", "evict"]),
+    default="report",
+    help="What becomes of a pod that isolation `limiter` cannot keep within its share (it loads the driver past the limiter): an Event "
+    "and the claim's condition, or eviction too. Needs deploy/kustomize/kubelet-plugin-evict.",
+)
+@click.option(
+    "--hook-dir",
+    "hook_folder",
+    type=options.FOLDER,
+    help="Where koordra-cdi-hook is written for the container runtime, under the same name here and on the host: a folder whose "
+    "programs may be started, and that everybody may pass (pods with hostUsers: false).  "
+    "[default: /var/lib/koordra/hook, else STATE_DIR/hook]",
 )
 @options.flag(
     "--legacy-node-labels",
@@ -108,7 +172,12 @@ def command(
     default_isolation: str | None,
     mig: bool,
     vfs: bool,
+    host_root: Path | None,
+    cni: tuple[str, ...],
+    drain: str,
     driver_root: Path | None,
+    driver_root_on_host: Path | None,
+    dev_root: Path | None,
     limiter_context: str,
     metrics_address: str,
     health_address: str,
@@ -119,7 +188,7 @@ def command(
 ) -> None:
     """Publish the node's GPUs and NICs, and prepare claims for the kubelet."""
     # `settings`: the options that koordra.kubelet_plugin.settings.Settings has as they are.
-    from koordra.process import stop_on_signals
+    from koordra.process import spawn, stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
@@ -129,17 +198,26 @@ def command(
     from koordra.kubeconfig import new_client
     from koordra.kubelet_plugin.dra.health import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
+    from koordra.kubelet_plugin.node_check.at_start import NodeCheckAtStart
+    from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
+    from koordra.kubelet_plugin.publish.cni_resources import cni_resources
+    from koordra.kubelet_plugin.publish.drain_policy import drain_policy
     from koordra.kubelet_plugin.publish.resource_slices import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics, serve
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
-    kubelet_root = kubelet_root.absolute()
+    if driver_root is None and (driver_root_on_host or dev_root):
+        raise click.BadParameter(
+            "they say more about DRIVER_ROOT; name that too", param_hint="--driver-root-on-host, --dev-root"
+        )
+    kubelet_root, root = kubelet_root.absolute(), root.absolute()
+    host = HostRoot(host_root.absolute(), Path("/")) if host_root else HostRoot(root, root)
     node = Settings(
         node=node_name,
         kubelet_root=kubelet_root,
         paths=NodePaths(
-            root=root.absolute(),
+            root=root,
             state=state_dir.absolute() if state_dir else kubelet_root / "plugins" / names.DRIVER,
             cdi=cdi_dir.absolute(),
         ),
@@ -148,16 +226,26 @@ def command(
             slots_per_gpu=slots_per_gpu,
             mig=mig,
             vfs=vfs,
+            cni=cni_resources(cni),
+            drain=drain_policy(drain),
             isolation=node_policy(allowed_isolation.replace(",", " ").split(), default_isolation),
         ),
-        driver_root=driver_root.absolute() if driver_root else None,
+        host=host,
+        driver_root=named_home(
+            driver_root.absolute(),
+            host,
+            on_host=driver_root_on_host,
+            dev_root=dev_root.absolute() if dev_root else None,
+        )
+        if driver_root
+        else None,
         limiter_context=None if limiter_context == "auto" else _bytes_of(limiter_context),
         **settings,
     )
-    if node.driver_root is not None:
-        _preload_nvml(node.driver_root)
     metrics = Metrics()
     driver = Driver(node, new_client(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
+    if host_root is not None:
+        spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")
     served = serve(metrics, metrics_address, ready=driver.answers)
     probes = ProbeServer(health_address, driver.answers) if health_address else None
     try:
@@ -179,21 +267,3 @@ def _bytes_of(text: str) -> int:
     if not 0 <= found < 1 << 40:
         raise click.BadParameter(f"{text} is not what a context takes", param_hint="--limiter-context")
     return found
-
-
-def _preload_nvml(driver_root: Path) -> None:
-    """Load the driver's NVML from its own root; whoever asks the loader for it by name then gets this one."""
-    import ctypes
-
-    from koordra.kubelet_plugin.discovery.driver_libraries import nvml_library
-    from koordra.logs import get_logger
-
-    log = get_logger(__name__)
-    library = nvml_library(driver_root)
-    if library is None:
-        log.warning("nvml_not_found", driver_root=str(driver_root))
-        return
-    try:
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        log.error("nvml_not_loaded", library=str(library), error=str(error))

@@ -9,6 +9,19 @@ import click
 
 from koordra.cli import options
 
+SYSTEM_NAMESPACES = (
+    "koordra-system",
+    "kube-system",
+    "calico-system",
+    "tigera-operator",
+    "gpu-operator",
+    "nvidia-gpu-operator",
+    "network-operator",
+    "nvidia-network-operator",
+)
+"""Where koordra, the cluster's own pods, Calico's operator and NVIDIA's two operators are installed by their
+documentation, on OpenShift too. Whoever may make a namespace of such a name may as well label it."""
+
 
 @click.command("nri")
 @click.option(
@@ -35,10 +48,18 @@ from koordra.cli import options
     "--exempt-namespace",
     "exempt",
     multiple=True,
-    default=("koordra-system", "kube-system"),
+    default=SYSTEM_NAMESPACES,
     help="Do not take anything away from containers of this namespace. Repeatable; replaces the defaults, with which "
-    "koordra's own kubelet plugin sees the devices it manages and the node's privileged system pods start under any "
-    "runtime.",
+    "koordra's own kubelet plugin sees the devices it manages, and the pods of the node's networks and of NVIDIA's "
+    "operator work as shipped. Namespaces labelled koordra.io/exempt=true are exempt too, with --api.",
+)
+@click.option(
+    "--privileged",
+    type=click.Choice(["report", "refuse"]),
+    default="report",
+    help="Where the runtime cannot deny devices (containerd before 2.2, CRI-O before 1.34): let privileged pods start "
+    "that are static, of system-critical priority, or hold devices, and report them; or refuse them, unless their "
+    "namespace is exempt or they hold every GPU of the node. Other privileged pods are refused there.",
 )
 @click.option(
     "--validate/--no-validate",
@@ -97,6 +118,7 @@ def command(
     verify_period: float,
     on_drift: str,
     rdma_limit: str | None,
+    privileged: str,
     koordinator: bool,
     koordinator_scheduler: str,
     pod_network: bool,
@@ -124,16 +146,19 @@ def command(
     from koordra.kubelet_plugin.isolation.limiter.report import enforces
     from koordra.kubelet_plugin.network.pod_network import PodNetworks
     from koordra.nri.hook.cgroups import RdmaLimit
+    from koordra.nri.hook.privileged import PrivilegedPolicy
     from koordra.nri.service import Options, run
 
     talks = api or kubeconfig is not None
     if (koordinator or on_drift == "evict") and not talks:
         raise click.UsageError("--koordinator and --on-drift evict need --api")
-    client = None
+    client = quick_client = None
     if talks:
         from koordra.kubeconfig import new_client
 
         client = new_client(kubeconfig, user_agent="koordra-nri")
+        # Asked while a container waits, and the runtime waits 2 s.
+        quick_client = new_client(kubeconfig, user_agent="koordra-nri", timeout=1.0)
     logs.configure(level=log_level, json=log_json, process="nri")
     options = Options(
         state_dir=state_dir,
@@ -144,7 +169,9 @@ def command(
         rdma_limit=RdmaLimit.parse(rdma_limit) if rdma_limit else None,
         evict=on_drift == "evict",
         verify_period=verify_period,
+        privileged=PrivilegedPolicy(privileged),
         client=client,
+        quick_client=quick_client,
         enforcing=partial(enforces, state_dir / "limiter" / "claims"),
         networks=PodNetworks(state_dir, sys=root / "sys") if pod_network else None,
         **settings,

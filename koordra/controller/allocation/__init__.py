@@ -9,5 +9,6 @@ scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and th
 node_backoff          nodes that a pod stays off for a while because kube-scheduler refused it there
 interpod_predicates   host ports, affinity, topology spread, volumes
 reservations          nodes that are kept free for groups and gangs that would starve
+driver_release        nodes whose GPU driver is to be free are emptied, under the budgets, gangs whole
 preemption            whom to evict so that a more urgent pod fits
 """

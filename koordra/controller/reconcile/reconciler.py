@@ -5,6 +5,7 @@ pure modules.
     2. feedback              kube-scheduler refused: give the pod's devices back, exclude the node
     3. unusable allocations  all consumers are gone, or a pod's claims are pinned to different nodes
        and of the gangs      what a cut-off pass has left of one (gangs/)
+       and evictions         from nodes whose GPU driver is to be free
     4. plan                  groups that wait, most urgent first, each against all writes so far
                              (allocation_step.py)
     5. ungate                pods whose claims are all allocated, of gangs as a whole
@@ -28,6 +29,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.driver_release import DriverRelease
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
@@ -69,6 +71,7 @@ class Reconciler:
         self.allocation = AllocationStep(
             context, starves_after=starves_after, preemption=preemption, learned=learned, quota=quota
         )
+        self._driver_release = DriverRelease(context, self.allocation.gangs.together)
         self.cache = cache = context.cache
         self.audit = context.audit
         self._ungated: set[str] = set()
@@ -88,6 +91,7 @@ class Reconciler:
         self._take_feedback()
         self._free_unusable()
         self.allocation.gangs.sync()
+        self._driver_release.step()
         self.allocation.plan()
         self._ungate()
         self.allocation.gangs.ungate()

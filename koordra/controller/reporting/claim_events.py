@@ -5,6 +5,9 @@ GivenBack              they were taken back, and why
 AllocationRefused      the scheduler said no to a node: its words, and for how long the node is left out
 WriteRefused           the API server refused the write
 Preempted              a pod had to go for a more urgent one
+DriverUpgrade          a pod had to go because the GPU driver of its node is to be free
+DriverUpgradeWaits     why such a pod does not go yet
+DriverRelease          of a Node: how far its GPU driver is free
 any of CONFLICTS          somebody does what only koordra may do
 any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
 """
@@ -26,6 +29,9 @@ GIVEN_BACK: Final = "GivenBack"
 ALLOCATION_REFUSED: Final = "AllocationRefused"
 WRITE_REFUSED: Final = "WriteRefused"
 PREEMPTED: Final = "Preempted"
+DRIVER_UPGRADE: Final = "DriverUpgrade"
+DRIVER_UPGRADE_WAITS: Final = "DriverUpgradeWaits"
+DRIVER_RELEASE: Final = "DriverRelease"
 
 UNGUARDED_CLASS: Final = "UnguardedClass"
 FOREIGN_CLASS: Final = "ForeignClass"
@@ -95,6 +101,25 @@ def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> Cla
 def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:
     message = f"pod {objects.key(victim)} was evicted from node {node} for pod {objects.key(by)}, which has a higher priority"
     return ClaimEvent(PREEMPTED, cut(message), (victim, by))
+
+
+def evicted_for_driver(pod: Object) -> ClaimEvent:
+    node = objects.spec_of(pod).get("nodeName")
+    message = f"pod {objects.key(pod)} was evicted from node {node}: the GPU driver there is to be free"
+    return ClaimEvent(DRIVER_UPGRADE, cut(message), (pod,))
+
+
+def driver_upgrade_waits(pods: Sequence[Object], *, why: str) -> ClaimEvent:
+    node = objects.spec_of(pods[0]).get("nodeName")
+    return ClaimEvent(
+        DRIVER_UPGRADE_WAITS, cut(f"the GPU driver of node {node} is to be free: {why}"), tuple(pods)
+    )
+
+
+def driver_release(node: Object, phase: str) -> ClaimEvent:
+    """`phase` is empty where the driver is in use again."""
+    message = f"the GPU driver is to be free: {phase}" if phase else "the GPU driver is in use again"
+    return ClaimEvent(DRIVER_RELEASE, message, (node,), warning=False)
 
 
 def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:

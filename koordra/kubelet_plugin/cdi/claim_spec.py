@@ -2,10 +2,13 @@
 devices.
 
     <cdi dir>/koordra.io-claim_<claim uid>.json        kind koordra.io/claim
-      containerEdits            once for any device of the claim: NVIDIA_VISIBLE_DEVICES=void and the claim's
-                                marker
+      containerEdits            once for any device of the claim: NVIDIA_VISIBLE_DEVICES=void, the claim's
+                                marker, and its hook (container_hook.py)
       devices[]                 <uid>-<device>[-<first 8 of share id>]: nodes, libraries, environment, the
                                 device's marker
+
+Every node has mode 0666 in the container: who is there holds the claim, as whatever user. Groups in which the
+host's own node can be opened are joined as well, where the runtime knows of that (runtime_support.py).
 
 Each claim has its own file and its own device names, both with the uid: runtimes cache specs, so a name must
 never be reused for another claim, and two files that define the same name cancel each other. Device numbers
@@ -14,7 +17,8 @@ below another root (tests, demo).
 
 The markers carry the claim's nonce. The NRI hook learns from them which devices a container was really given,
 which the runtime does not report; it replaces their values before the container starts, so that no container
-can copy them.
+can copy them. Variables that list devices or name a file (HOOKS_VARIABLES) are left to the hook too: what a
+CDI file sets would overwrite what the pod says.
 
 Pure; prepare/claim_files.py writes the file.
 
@@ -25,7 +29,7 @@ devices:
 
 - a device name starts and ends with a letter or digit, may have `_ . - :` between, and is there once;
 - env `NAME=value`; device nodes with a path and of type b c u p; mounts with both paths; hooks with a known
-  name and a path;
+  name, a path, and (our own rule) an environment;
 - a `cdiVersion` that is at least what the fields need. Older runtimes reject newer versions than needed, so
   it is exactly that.
 """
@@ -35,6 +39,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +47,7 @@ from koordra.api.objects import Object
 from koordra.errors import CDIError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits
 from koordra.node_state import layout
+from koordra.node_state.prepared_claim import HOOKS_VARIABLES
 
 _DEVICE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _HOOKS: Final = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
@@ -50,6 +56,7 @@ VENDOR: Final = "koordra.io"
 CLASS: Final = "claim"
 KIND: Final = f"{VENDOR}/{CLASS}"
 MODE: Final = 0o644
+NODE_MODE: Final = 0o666
 
 _PREFIX: Final = f"{VENDOR}-{CLASS}_"
 
@@ -81,6 +88,8 @@ def encode(record: ClaimRecord, *, root: Path) -> bytes:
             raise CDIError(f"devices[{index}].name: {name!r} is there twice")
         for problem in _problems(device.edits):
             raise CDIError(f"devices[{index}].containerEdits.{problem}")
+    for problem in _problems(ContainerEdits(hooks=record.hooks)):
+        raise CDIError(f"containerEdits.{problem}")
     return json.dumps(spec(record, root=root), indent=1).encode() + b"\n"
 
 
@@ -97,27 +106,43 @@ def _problems(edits: ContainerEdits) -> Iterator[str]:
     for hook in edits.hooks:
         if hook.name not in _HOOKS or not hook.path:
             yield f"hooks: {hook}: a known hookName and a path are needed"
+        if not hook.env:
+            yield f"hooks: {hook}: without an environment of its own it would get the image's (CVE-2025-23266)"
 
 
 def spec(record: ClaimRecord, *, root: Path) -> Object:
     return {
-        "cdiVersion": "0.5.0" if record.ref.uid[:1].isdigit() or root != Path("/") else "0.3.0",
+        "cdiVersion": _version(record, root),
         "kind": KIND,
         "devices": [
             {
                 "name": record.cdi_name(index),
                 "containerEdits": _edits(
-                    device.edits + ContainerEdits(env=((f"{record.ref.marker}_{index}", record.nonce),)),
+                    _without_hooks(device.edits)
+                    + ContainerEdits(env=((f"{record.ref.marker}_{index}", record.nonce),)),
                     root=root,
                 ),
             }
             for index, device in enumerate(record.devices)
         ],
         "containerEdits": _edits(
-            ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", "void"), (record.ref.marker, record.nonce))),
+            ContainerEdits(
+                env=(("NVIDIA_VISIBLE_DEVICES", "void"), (record.ref.marker, record.nonce)),
+                hooks=record.hooks,
+            ),
             root=root,
         ),
     }
+
+
+def _without_hooks(edits: ContainerEdits) -> ContainerEdits:
+    return replace(edits, env=tuple(pair for pair in edits.env if pair[0] not in HOOKS_VARIABLES))
+
+
+def _version(record: ClaimRecord, root: Path) -> str:
+    if any(device.edits.additional_gids for device in record.devices):
+        return "0.7.0"
+    return "0.5.0" if record.ref.uid[:1].isdigit() or root != Path("/") else "0.3.0"
 
 
 def _edits(edits: ContainerEdits, *, root: Path) -> Object:
@@ -130,6 +155,7 @@ def _edits(edits: ContainerEdits, *, root: Path) -> Object:
                 "type": node.type,
                 "major": node.major,
                 "minor": node.minor,
+                "fileMode": NODE_MODE,
                 "permissions": "rw",
             }
             for node in edits.device_nodes
@@ -147,8 +173,10 @@ def _edits(edits: ContainerEdits, *, root: Path) -> Object:
                 "hookName": hook.name,
                 "path": hook.path,
                 **({"args": list(hook.arguments)} if hook.arguments else {}),
+                "env": [f"{name}={value}" for name, value in hook.env],
             }
             for hook in edits.hooks
         ],
+        "additionalGids": list(edits.additional_gids),
     }
     return {field: entries for field, entries in found.items() if entries}

@@ -3,6 +3,8 @@
     <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: the devices
     <state>/claims/<uid>/nccl-topology.xml           their topology, for NCCL
     <state>/claims/<uid>/hostfile                    the members of the job, by rank (device_edits.py)
+    <state>/claims/<uid>/nccl.conf, ucx.conf         of the network that its NICs are on
+                                                     (network/fabric_files.py)
     <state>/claims/<uid>/network.json                the pod's network, once it is attached
                                                      (network/network_decision.py)
 
@@ -38,7 +40,7 @@ from typing import Final
 from koordra.api import names
 from koordra.api.objects import Object
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits, DeviceRecord, Mount
-from koordra.kubelet_plugin.publish.devices import MigDevice
+from koordra.kubelet_plugin.network.fabric_files import NCCL, UCX, fabric_file
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.layout import StateFolder
 from koordra.topology.cpu_lists import cpu_numbers
@@ -105,6 +107,9 @@ def file_contents(record: ClaimRecord, inventory: NodeInventory) -> dict[str, by
     if HOSTFILE in mounted:
         env = dict(pair for device in reversed(record.devices) for pair in device.edits.env)
         found[HOSTFILE] = hostfile(env.get(HOSTS, ""))
+    for name in (NCCL, UCX):
+        if name in mounted:
+            found[name] = fabric_file(record, name)
     return found
 
 
@@ -142,8 +147,7 @@ def _device(record: ClaimRecord, device: DeviceRecord, inventory: NodeInventory)
 def _places(record: ClaimRecord, inventory: NodeInventory) -> list[MachineDevice]:
     found: dict[str, MachineDevice] = {}
     for device in record.devices:
-        there = inventory.device(device.device)
-        place = there.gpu if isinstance(there, MigDevice) else there
+        place = inventory.place(device.device)
         if place is not None:
             found[place.location.bus_id] = place
     return list(found.values())

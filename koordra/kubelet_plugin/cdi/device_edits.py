@@ -4,13 +4,28 @@ Per device: its own nodes (of a MIG instance the card's and two capability nodes
 with its name, the edits of the isolation backend, and for a NIC whose interface is moved into the pod the
 mounts that keep the container from starting without it (network/network_decision.py). Per request: the nodes
 and files that every holder of such a device needs (nvidiactl, nvidia-uvm and the driver's libraries for a
-GPU, rdma_cm for a NIC), the device metadata, and the variables by which CUDA, NCCL and UCX use only the given
+GPU, rdma_cm for a NIC), the device metadata, and the variables by which NCCL and UCX use only the given
 devices:
 
-    CUDA_VISIBLE_DEVICES   UUIDs of the request's GPUs or MIG instances in claim order
     NCCL_IB_HCA            "=mlx5_0:1,mlx5_3:1"   ("=": exact names, since mlx5_1 is a prefix of mlx5_10)
     UCX_NET_DEVICES        "mlx5_0:1,mlx5_3:1"
+    NVSHMEM_HCA_LIST       the same
+    NCCL_CONF_FILE,        files of what the class says of the NICs' network (network/fabric_files.py)
+    UCX_CONFIG_DIR
     NCCL_TOPO_FILE         the claim's topology file, if it has one (container_files.py)
+
+The first three list devices, and a pod may set them itself. CDI would overwrite that, so they are in the
+record for the hook and not in the CDI file (claim_spec.py): the hook joins them over the container's claims,
+and leaves alone what the pod says of devices that it holds. The next two name files, and stay as the pod or
+its image sets them.
+
+CUDA_VISIBLE_DEVICES is not set. A container has the device nodes of its own cards alone, and CUDA enumerates
+what it can open, in the order of the PCI addresses where the cards are alike; a UUID in the variable breaks
+programs that take its entries for numbers, as vLLM does. That holds for MIG too: CUDA uses one instance per
+process, the first that it can open, so one instance needs no variable, and of several a program chooses by
+the UUIDs that `nvidia-smi -L` lists. None of the legacy stacks sets it either: the device plugins of HAMi,
+Volcano, Koordinator, Aliyun and gpu-manager write NVIDIA_VISIBLE_DEVICES, which NVIDIA's runtime reads and no
+program.
 
 The kubelet gives a container either all devices of a request or none. So edits that a request needs once are
 on its first device, and its variables are on each with the same value.
@@ -49,6 +64,7 @@ from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.api.opaque.driver_capabilities import DriverCapabilities
 from koordra.api.opaque.gang_member import GangMember
 from koordra.compat.dialect.allocation import DIALECT_LABEL, Card, Granted, unit_of
 from koordra.compat.dialects import dialect_named
@@ -60,6 +76,9 @@ from koordra.kubelet_plugin.cdi.container_files import (
     metadata_edits,
     topology_edits,
 )
+from koordra.kubelet_plugin.cdi.container_hook import container_hook
+from koordra.kubelet_plugin.cdi.driver_edits import by_path_nodes, driver_edits
+from koordra.kubelet_plugin.cdi.runtime_support import takes_additional_gids
 from koordra.kubelet_plugin.claims.claim_record import (
     NO_EDITS,
     ClaimRecord,
@@ -68,12 +87,15 @@ from koordra.kubelet_plugin.claims.claim_record import (
     Mount,
 )
 from koordra.kubelet_plugin.isolation.limiter.backend import override_driver_mounts
+from koordra.kubelet_plugin.network.fabric_files import fabric_edits
 from koordra.kubelet_plugin.network.network_decision import gates
+from koordra.kubelet_plugin.nvidia_driver.device_nodes import through_own_nodes
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_ref import environment_name
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.strict_json import Pairs
 from koordra.quantity import parse
+from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Nic
 
 
@@ -82,44 +104,59 @@ def with_edits(
     *,
     inventory: NodeInventory,
     isolation: Sequence[ContainerEdits],
+    capabilities: Sequence[DriverCapabilities],
     files: StateFolder,
     own_users: bool = False,
     member: GangMember | None = None,
+    hook_program: str | None = None,
 ) -> ClaimRecord:
-    """The record with every device's edits; `isolation` holds what the backends add, device by device.
-    `files` are those that are mounted; `own_users`: a pod of the claim has a user namespace of
-    its own; `member`: the claim's place in a gang."""
+    """The record with every device's edits and the claim's hook; `isolation` holds what the backends add,
+    device by device, and `capabilities` the parts of the driver that its holders get. `files` are those that
+    are mounted; `own_users`: a pod of the claim has a user namespace of its own; `member`: the claim's place
+    in a gang; `hook_program`: where the node has it."""
     requests: dict[str, list[DeviceRecord]] = {}
     for device in record.devices:
         requests.setdefault(main_request(device), []).append(device)
-    topology = topology_edits(record, inventory=inventory, files=files)
+    shared = topology_edits(record, inventory=inventory, files=files)
+    fabric = fabric_edits(record, files=files)
     found = []
     for index, device in enumerate(record.devices):
         siblings = requests[main_request(device)]
         edits = ContainerEdits(
             env=((f"KOORDRA_DEVICE_{environment_name(record.ref.uid)}_{index}", device.device),),
-            device_nodes=device.nodes,
+            device_nodes=(*device.nodes, *_by_path(device, inventory)),
         )
         edits += _environment(siblings, inventory=inventory)
         if device.network is not None:
             edits += ContainerEdits(mounts=gates(files, record.ref.uid, device.network, own_users=own_users))
         if device is siblings[0]:
-            edits += _needed_once(siblings, inventory=inventory) + topology
+            asked = dict(zip(record.devices, capabilities, strict=True))
+            parts = frozenset(part for each in siblings for part in asked[each])
+            edits += _needed_once(siblings, parts, inventory=inventory) + shared
             edits += metadata_edits(record, main_request(device), files=files)
+            if device.type in names.NIC_TYPES:
+                edits += fabric
         edits += isolation[index]
         if member is not None:
             edits += ContainerEdits(env=variables(member, record.ref.uid))
             if member.hosts and device is siblings[0]:
                 hostfile = str(files.claim_folder(record.ref.uid) / HOSTFILE)
                 edits += ContainerEdits(mounts=(Mount(hostfile, _in_container(record.ref.uid)),))
+        if takes_additional_gids(inventory.runtime):
+            groups = sorted({node.group for node in edits.device_nodes if node.group is not None})
+            edits += ContainerEdits(additional_gids=tuple(groups))
         found.append(edits)
-    arranged = override_driver_mounts(found, isolation=isolation)
+    arranged = [
+        through_own_nodes(edits, absent=inventory.absent_nodes, folder=files.claim_folder(record.ref.uid))
+        for edits in override_driver_mounts(found, isolation=isolation)
+    ]
     devices = [replace(device, edits=edits) for device, edits in zip(record.devices, arranged, strict=True)]
-    return replace(record, devices=tuple(devices))
+    version = inventory.machine.driver_version
+    hook = container_hook(hook_program, arranged, driver_version=version) if hook_program else None
+    return replace(record, devices=tuple(devices), hooks=(hook,) if hook else ())
 
 
 def _environment(devices: Sequence[DeviceRecord], *, inventory: NodeInventory) -> ContainerEdits:
-    uuids = list(dict.fromkeys(device.uuid for device in devices if device.uuid))
     ports = list(
         dict.fromkeys(
             f"{device.ib_device}:{_port(device, inventory)}"
@@ -127,10 +164,16 @@ def _environment(devices: Sequence[DeviceRecord], *, inventory: NodeInventory) -
             if device.type in names.NIC_TYPES
         )
     )
-    env = [("CUDA_VISIBLE_DEVICES", ",".join(uuids))] if uuids else []
-    if ports:
-        env += [("NCCL_IB_HCA", f"={','.join(ports)}"), ("UCX_NET_DEVICES", ",".join(ports))]
-    return ContainerEdits(env=tuple(env))
+    if not ports:
+        return NO_EDITS
+    listed = ",".join(ports)
+    env = (("NCCL_IB_HCA", f"={listed}"), ("UCX_NET_DEVICES", listed), ("NVSHMEM_HCA_LIST", listed))
+    return ContainerEdits(env=env)
+
+
+def _by_path(device: DeviceRecord, inventory: NodeInventory) -> tuple[DeviceNode, ...]:
+    place = inventory.place(device.device)
+    return by_path_nodes(place.location.bus_id, device.nodes) if place else ()
 
 
 def _port(device: DeviceRecord, inventory: NodeInventory) -> int:
@@ -138,11 +181,14 @@ def _port(device: DeviceRecord, inventory: NodeInventory) -> int:
     return nic.port.number if isinstance(nic, Nic) and nic.port else 1
 
 
-def _needed_once(devices: Sequence[DeviceRecord], *, inventory: NodeInventory) -> ContainerEdits:
+def _needed_once(
+    devices: Sequence[DeviceRecord], capabilities: DriverCapabilities, *, inventory: NodeInventory
+) -> ContainerEdits:
     types = {device.type for device in devices}
     edits = NO_EDITS
     if types & names.GPU_TYPES:
-        edits += ContainerEdits(device_nodes=inventory.machine.gpu_control, mounts=inventory.driver_files)
+        admin_access = any(device.admin_access for device in devices)
+        edits += driver_edits(capabilities, inventory=inventory, admin_access=admin_access)
     if types & names.NIC_TYPES:
         edits += ContainerEdits(device_nodes=inventory.machine.rdma_control)
     return edits

@@ -28,14 +28,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.claims.claim_record import CLAIM_RECORD, ClaimRecord, DeviceRecord, State
 from koordra.node_state import prepared_claim, strict_json
+from koordra.node_state.claim_network import ClaimNetwork
 from koordra.node_state.disk import Disk, reported
 from koordra.node_state.strict_json import listed
 
@@ -173,13 +174,23 @@ def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def recovered(for_hook: Mapping[str, bytes], *, pool: str, boot_id: str) -> Checkpoint:
-    """The claims that have a record for the hook (uid -> bytes of the file); a damaged one is left out."""
+def recovered(
+    for_hook: Mapping[str, bytes],
+    *,
+    pool: str,
+    boot_id: str,
+    networks: Iterable[ClaimNetwork] = (),
+) -> Checkpoint:
+    """The claims that have a record for the hook (uid -> bytes of the file); a damaged one is left out.
+    `networks` is what was planned for their pods' networks: the addresses there are in use."""
+    plans = {network.uid: dict(network.plans) for network in networks}
     found = Checkpoint()
     for uid, data in for_hook.items():
         record = recover_record(uid, data, pool=pool, boot_id=boot_id)
         if record is not None:
-            found = found.with_claim(record)
+            planned = plans.get(uid, {})
+            devices = tuple(replace(each, network=planned.get(each.device)) for each in record.devices)
+            found = found.with_claim(replace(record, devices=devices))
     return found
 
 

@@ -21,6 +21,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+from koordra.api import names
 from koordra.node_state.claim_network import NETWORK_PLAN, NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
 from koordra.node_state.prepared_claim import CLAIM_DEVICE, ClaimDevice
@@ -31,6 +32,7 @@ from koordra.node_state.strict_json import (
     STRING,
     Codec,
     Pairs,
+    later,
     listed,
     mapping,
     optional,
@@ -58,29 +60,46 @@ class Mount:
 class Hook:
     """A program of the host that the runtime runs at one of CDI's hook points (`createContainer`,
     `createRuntime`, ...); if it fails, the container does not start. `arguments` start with the program's own
-    name, as argv does."""
+    name, as argv does. `env` is never empty: a hook without an environment of its own inherits the image's,
+    with its LD_PRELOAD, from runc up to 1.3 and from crun (CVE-2025-23266)."""
 
     name: str
     path: str
     arguments: tuple[str, ...] = ()
+    env: Pairs = (("LC_ALL", "C"),)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """A symbolic link in the container, at `path`; `target` is its text."""
+
+    target: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """`env` holds (name, value) pairs; of a repeated name the last one counts."""
+    """`env` holds (name, value) pairs; of a repeated name the last one counts. CDI has no word for `links`
+    and for `library_folders` (those that the container's loader is to search): a hook makes them."""
 
     env: Pairs = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    links: tuple[Link, ...] = ()
+    library_folders: tuple[str, ...] = ()
+    additional_gids: tuple[int, ...] = ()
 
     def __add__(self, other: ContainerEdits) -> ContainerEdits:
-        """The union; nodes, mounts and hooks are deduplicated, and the later value of a variable wins."""
+        """The union; everything is deduplicated, and the later value of a variable wins."""
         return ContainerEdits(
             env=tuple(dict([*self.env, *other.env]).items()),
             device_nodes=_once([*self.device_nodes, *other.device_nodes]),
             mounts=_once([*self.mounts, *other.mounts]),
             hooks=_once([*self.hooks, *other.hooks]),
+            links=_once([*self.links, *other.links]),
+            library_folders=_once([*self.library_folders, *other.library_folders]),
+            additional_gids=_once([*self.additional_gids, *other.additional_gids]),
         )
 
 
@@ -114,7 +133,8 @@ class DeviceRecord(ClaimDevice):
 
     `consumed` holds exact amounts as canonical quantities, sorted by name. `edits` is everything that a
     container gets with the device, its own nodes included, apart from the claim's markers. `network` is what
-    is done to a NIC once the pod's network namespace exists; None if nothing is.
+    is done to a NIC once the pod's network namespace exists; None if nothing is. `fabric` is what libraries
+    are to know of its network (network/fabric_files.py), by name.
     """
 
     identity: str = ""
@@ -123,6 +143,7 @@ class DeviceRecord(ClaimDevice):
     isolation: str | None = None
     edits: ContainerEdits = NO_EDITS
     network: NetworkPlan | None = None
+    fabric: Pairs = ()
 
     @property
     def assignment(self) -> Assignment:
@@ -138,6 +159,7 @@ class DeviceRecord(ClaimDevice):
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
     """`nonce`: 32 hex digits that only the node and the claim's CDI file know. `pool` is the node's name.
+    `hooks` run once in each container of the claim, whichever of its devices it has.
     `pods` are the uids of the pods for which the claim was reserved when it was prepared; `pod_claim` is the
     name under which its pod refers to a claim that was made from a template."""
 
@@ -150,6 +172,7 @@ class ClaimRecord:
     memlock: bool = False
     pods: tuple[str, ...] = ()
     pod_claim: str | None = None
+    hooks: tuple[Hook, ...] = ()
 
     @property
     def networked(self) -> bool:
@@ -188,6 +211,13 @@ def moved_nics(claims: Iterable[ClaimRecord]) -> frozenset[str]:
     )
 
 
+def gpu_claims(claims: Iterable[ClaimRecord]) -> list[str]:
+    """namespace/name of the claims that have GPUs, or instances of them."""
+    return sorted(
+        str(claim.ref) for claim in claims if any(device.type in names.GPU_TYPES for device in claim.devices)
+    )
+
+
 def _strings(
     made: Callable[[str, str, tuple[str, ...]], T], write: Callable[[T], list[str]]
 ) -> Codec[tuple[T, ...]]:
@@ -205,13 +235,26 @@ def _strings(
 _NODES: Final = listed(
     record(DeviceNode, {"path": STRING, "type": STRING, "major": INTEGER, "minor": INTEGER})
 )
+_LINK: Final = Codec(lambda item, where: Link(*PAIR.read(item, where)), lambda link: [link.target, link.path])
+_HOOK: Final = record(
+    Hook,
+    {
+        "hookName": ("name", STRING),
+        "path": STRING,
+        "args": ("arguments", listed(STRING)),
+        "env": listed(PAIR),
+    },
+)
 _EDITS: Final = record(
     ContainerEdits,
     {
         "env": listed(PAIR),
         "deviceNodes": _NODES,
         "mounts": _strings(Mount, lambda mount: [mount.host_path, mount.container_path, *mount.options]),
-        "hooks": _strings(Hook, lambda hook: [hook.name, hook.path, *hook.arguments]),
+        "hooks": listed(_HOOK),
+        "links": later(listed(_LINK), ()),
+        "libraryFolders": later(listed(STRING), ()),
+        "additionalGids": later(listed(INTEGER), ()),
     },
 )
 _DEVICE: Final = record(
@@ -225,6 +268,7 @@ _DEVICE: Final = record(
         "isolation": optional(STRING),
         "edits": _EDITS,
         "network": optional(NETWORK_PLAN),
+        "fabric": later(listed(PAIR), ()),
     },
 )
 CLAIM_RECORD: Final = record(
@@ -239,6 +283,7 @@ CLAIM_RECORD: Final = record(
         "memlock": BOOLEAN,
         "pods": listed(STRING),
         "podClaim": optional(STRING),
+        "hooks": later(listed(_HOOK), ()),
     },
 )
 """The form in the checkpoint."""

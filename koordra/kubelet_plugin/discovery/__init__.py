@@ -8,8 +8,11 @@ pci_tree            PCI functions, bridges, NUMA nodes and sockets
 nvml_query          single calls of NVML and their failures
 nvml_gpus           what NVML says about the GPUs and their MIG instances
 nvml_recording      the same facts from a file, for captured and made-up machines
+gpu_health          the faults that NVML shows of a card: recovery, memory, fabric
+gpu_faults          Xids as faults, and their ledger
+link_flaps          links of NICs that go down again and again
 gpus                GPUs put together from sysfs, NVML and /proc; MIG device nodes
-driver_libraries    the driver's user-space files
 rdma_devices        RDMA NICs, virtual functions, sub-functions, network interfaces
+kernel_log          Xids from the kernel's log, each once
 events, watcher     events of the kernel and of NVML, and the watcher that reads again
 """

@@ -29,7 +29,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, bus_id_of, session
+from koordra.kubelet_plugin.discovery.nvml_query import bus_id_of
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -44,19 +45,26 @@ class HardwareChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverLoaded:
+    """NVIDIA's driver was loaded, and has forgotten the errors of its cards."""
+
+
+@dataclass(frozen=True, slots=True)
 class PortsMayHaveChanged:
     """A network link changed somewhere: probe the ports, which is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class XidReported:
-    """The driver reported an error of a GPU; ``number`` is NVIDIA's, 79 is "fallen off the bus"."""
+    """The driver reported an error of a GPU; ``number`` is NVIDIA's, 79 is "fallen off the bus".
+    ``from_log``: in the kernel's log rather than to NVML."""
 
     bus_id: str
     number: int
+    from_log: bool = False
 
 
-Event = HardwareChanged | PortsMayHaveChanged | XidReported
+Event = HardwareChanged | DriverLoaded | PortsMayHaveChanged | XidReported
 
 
 class EventSource(Protocol):
@@ -173,7 +181,10 @@ class XidEvents:
     NVML is asked to wait for ``wait_ms`` at a time, which bounds how long a pause has to wait for the thread.
     """
 
-    def __init__(self, *, try_again: float = _TRY_AGAIN, wait_ms: int = 500) -> None:
+    def __init__(
+        self, library: NvmlLibrary = BY_NAME, *, try_again: float = _TRY_AGAIN, wait_ms: int = 500
+    ) -> None:
+        self._library = library
         self._events: deque[Event] = deque()
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._try_again = try_again
@@ -225,6 +236,10 @@ class XidEvents:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._resumed.wait()
+            if self._library.is_let_go:
+                if self._library.wait_until_taken_up(within=self._wait_ms / 1000):
+                    self._emit(HardwareChanged("NVML may be used again"))
+                continue
             with self._session:
                 healthy = self._closed.is_set() or self._listen()
             if not healthy:
@@ -233,7 +248,7 @@ class XidEvents:
     def _listen(self) -> bool:
         """Wait for events until a pause or `close`; False if the library failed before."""
         try:
-            with session() as nvml:
+            with self._library.session() as nvml:
                 return self._wait(nvml)
         except NvmlUnavailable as error:
             log.debug("xid_events_unavailable", error=str(error))
@@ -244,7 +259,7 @@ class XidEvents:
             events = nvml.nvmlEventSetCreate()
             try:
                 cards = _register(nvml, events)
-                while cards and not self._closed.is_set() and self._resumed.is_set():
+                while cards and self._may_listen():
                     event = _next(nvml, events, cards, self._wait_ms)
                     if event is not None:
                         self._emit(event)
@@ -258,6 +273,9 @@ class XidEvents:
             self._emit(HardwareChanged(f"NVML: {error}"))
             return False
         return bool(cards)
+
+    def _may_listen(self) -> bool:
+        return not self._closed.is_set() and self._resumed.is_set() and not self._library.is_let_go
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)

@@ -26,10 +26,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_query import UUID, matching
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
+from koordra.kubelet_plugin.nvidia_driver.node_numbers import majors, nodes_of_library, numbered
 from koordra.topology.location import BUS_ID, DeviceNode, Location
 from koordra.topology.machine import Gpu
 from koordra.topology.partitions import MigInstance
@@ -62,6 +64,24 @@ def proc_gpus(root: MachineRoot) -> dict[str, Gpu]:
     return found
 
 
+def kernel_majors(root: MachineRoot) -> dict[str, int]:
+    return majors(root.text("proc/devices", most=_LISTING))
+
+
+def gpu_node(root: MachineRoot, path: str, known: Mapping[str, int]) -> DeviceNode | None:
+    """The node of that path; where nothing is there, as it would be made. `known`: the kernel's majors."""
+    if root.status(path.lstrip("/")) is not None:
+        return root.device_node(path)
+    return numbered(path, known)
+
+
+def library_nodes(root: MachineRoot) -> tuple[DeviceNode, ...]:
+    """The nodes that NVML opens, where a driver is loaded."""
+    minors = [gpu.minor for gpu in proc_gpus(root).values() if gpu.minor is not None]
+    listed = root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING)
+    return nodes_of_library(minors, kernel_majors(root), mig_minors=listed) if minors else ()
+
+
 def proc_driver_version(root: MachineRoot) -> str | None:
     """``"550.54.15"`` from /proc/driver/nvidia/version, whose first line has several forms."""
     matched = _VERSION.search(root.text("proc/driver/nvidia/version").partition("\n")[0])
@@ -92,10 +112,12 @@ def gpus(
 ) -> tuple[Gpu, ...]:
     """One Gpu for each of these functions, in their order, publishable or not."""
     by_nvml = {gpu.location.bus_id: gpu for gpu in nvml}
+    kernel = kernel_majors(tree)
     found = [
         _gpu(
             tree,
             function,
+            kernel,
             nvml=by_nvml.pop(function.bus_id, Gpu(Location(function.bus_id))),
             proc=proc.get(function.bus_id, Gpu(Location(function.bus_id))),
         )
@@ -114,7 +136,7 @@ def gpus(
     )
 
 
-def _gpu(tree: PciTree, function: PciFunction, *, nvml: Gpu, proc: Gpu) -> Gpu:
+def _gpu(tree: PciTree, function: PciFunction, known: dict[str, int], *, nvml: Gpu, proc: Gpu) -> Gpu:
     report, disputed = partial(tree.problem, f"GPU {function.bus_id}"), list(nvml.disputed)
     for field, left, right in (("uuid", nvml.uuid, proc.uuid), ("minor", nvml.minor, proc.minor)):
         if left is not None and right is not None and left != right:
@@ -130,7 +152,7 @@ def _gpu(tree: PciTree, function: PciFunction, *, nvml: Gpu, proc: Gpu) -> Gpu:
         what = "the card is in MIG mode and has no instance"
         report("migMode", what, "make some (nvidia-smi mig -cgi ... -C) or disable MIG")
     path = f"/dev/nvidia{minor}"
-    node = tree.device_node(path) if minor is not None else None
+    node = gpu_node(tree, path, known) if minor is not None else None
     if minor is not None and node is None:
         remedy = "run nvidia-smi or nvidia-modprobe -c to make it; the card is not offered"
         report("device node", f"{path} does not exist", remedy)
@@ -179,8 +201,8 @@ def _without_duplicates(root: MachineRoot, found: list[Gpu]) -> Iterator[Gpu]:
         yield replace(gpu, disputed=gpu.disputed + claimed)
 
 
-GPU_CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""The nodes that every holder of a GPU needs, as far as they exist."""
+_OPTIONAL: Final = re.compile(r"gdrdrv|nvidia-fs[0-9]{1,4}", re.ASCII)
+_IMEX_CHANNEL: Final = "/dev/nvidia-caps-imex-channels/channel0"
 
 
 _CAPS = "dev/nvidia-caps"
@@ -194,11 +216,9 @@ Capabilities = tuple[int | None, dict[str, int]]
 
 
 def capabilities(root: MachineRoot) -> Capabilities:
-    devices = root.text("proc/devices", most=_LISTING)
-    major = re.search(r"^ *([0-9]{1,7}) nvidia-caps$", devices, re.MULTILINE)
     lines = root.text("proc/driver/nvidia-caps/mig-minors", most=_LISTING).splitlines()
     minors = {line[1]: int(line[2]) for line in filter(None, map(_LINE.fullmatch, lines))}
-    return int(major[1]) if major else None, minors
+    return kernel_majors(root).get("nvidia-caps"), minors
 
 
 def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
@@ -266,7 +286,13 @@ def _capability_node(root: MachineRoot, capability: str, known: Capabilities) ->
     node = root.device_node(path)
     if node is not None and (node.major, node.minor) != (major, minor):
         return f"{path} is {node.major}:{node.minor}, the driver says {major}:{minor}"
-    return DeviceNode(path=path, major=major, minor=minor)
+    return node or DeviceNode(path=path, major=major, minor=minor)
+
+
+def gpu_optional_nodes(root: MachineRoot) -> tuple[DeviceNode, ...]:
+    """Nodes that holders of a GPU get who ask for them by name (api/opaque/driver_capabilities.py)."""
+    paths = [f"/dev/{name}" for name in root.names("dev") if _OPTIONAL.fullmatch(name)]
+    return root.device_nodes([*paths, _IMEX_CHANNEL])
 
 
 def gpu_management_nodes(root: MachineRoot, gpus: Iterable[Gpu]) -> tuple[DeviceNode, ...]:

@@ -13,10 +13,11 @@ stands for one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from koordra.topology.location import DeviceNode
@@ -31,10 +32,13 @@ _INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|[0-9]+)", re.ASCII)
 
 
 class MachineRoot:
-    """A directory that stands for ``/``; paths are given relative to it, without a leading slash."""
+    """A directory that stands for ``/``; paths are given relative to it, without a leading slash. ``dev``
+    are the folders that stand for its ``/dev`` instead, together: in a pod the host's, and a driver
+    container's."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, dev: Sequence[Path] = ()) -> None:
         self.directory = directory
+        self._dev = tuple(map(str, dev))
         self.problems: list[Problem] = []
         """What a reading could not resolve."""
 
@@ -84,10 +88,11 @@ class MachineRoot:
         return int(text, 0 if "x" in text else 10) if _INTEGER.fullmatch(text) else None
 
     def names(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self._at(path)))  # noqa: PTH208  names are what is wanted
-        except (OSError, ValueError):
-            return []
+        found: set[str] = set()
+        for place in self._places(path):
+            with contextlib.suppress(OSError, ValueError):
+                found.update(os.listdir(place))  # noqa: PTH208  names are what is wanted
+        return sorted(found)
 
     def link(self, path: str) -> list[str]:
         """Where a symbolic link points, as written, in parts; empty where there is none."""
@@ -109,11 +114,13 @@ class MachineRoot:
         status = self.status(inside)
         if status is None:
             return None
+        mode, gid = stat.S_IMODE(status.st_mode), status.st_gid
         if stat.S_ISCHR(status.st_mode):
-            return DeviceNode(path=path, major=os.major(status.st_rdev), minor=os.minor(status.st_rdev))
+            major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+            return DeviceNode(path=path, major=major, minor=minor, mode=mode, gid=gid)
         written = _STAND_IN.fullmatch(self.line(inside))
         if written and stat.S_ISREG(status.st_mode) and not self.is_real:
-            return DeviceNode(path=path, major=int(written[1]), minor=int(written[2]))
+            return DeviceNode(path=path, major=int(written[1]), minor=int(written[2]), mode=mode, gid=gid)
         return None
 
     def device_nodes(self, paths: Iterable[str]) -> tuple[DeviceNode, ...]:
@@ -125,4 +132,11 @@ class MachineRoot:
         return (int(written[1]), int(written[2])) if written else None
 
     def _at(self, path: str) -> str:
-        return os.path.join(self.directory, path)  # noqa: PTH118  called some ten thousand times
+        places = self._places(path)
+        return next((place for place in places[:-1] if os.path.lexists(place)), places[-1])
+
+    def _places(self, path: str) -> tuple[str, ...]:
+        # os.path: called some ten thousand times
+        if self._dev and (path == "dev" or path.startswith("dev/")):
+            return tuple(folder + path[3:] for folder in self._dev)
+        return (os.path.join(self.directory, path),)  # noqa: PTH118

@@ -15,16 +15,16 @@ import uuid
 from collections import Counter
 from dataclasses import replace
 
+from koordra.kubelet_plugin.discovery.gpu_health import health, judge_fabric
 from koordra.kubelet_plugin.discovery.nvml_query import (
     UUID,
     NvmlFacts,
     NvmlQuery,
-    NvmlUnavailable,
     bus_id_of,
     matching,
-    session,
     text,
 )
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
 from koordra.topology.location import Location
 from koordra.topology.machine import Gpu, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, FabricInfo, MigInstance, MigProfile
@@ -44,22 +44,33 @@ ARCHITECTURES = {
     13: "Rubin",
 }
 
-# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and nvmlDeviceGpuRecoveryAction_t; older bindings do not name them.
-_RECOVERY_ACTION = 230
-_NOTHING, _REBOOTS = 0, (2, 7)
-
-
 _MIB = 1 << 20
 _MOST_PLACEMENTS = 64
 
 
-def nvml_facts() -> NvmlFacts:
+def nvml_facts(library: NvmlLibrary = BY_NAME) -> NvmlFacts:
     try:
-        with session() as nvml:
+        with library.session() as nvml:
             return _facts(NvmlQuery(nvml, []))
     except NvmlUnavailable as error:
         remedy = "check that the NVIDIA driver is installed and loaded"
         return NvmlFacts(problems=(Problem("NVML", "library", str(error), remedy),))
+
+
+class LastFacts:
+    """What NVML says; while it is let go, what it said last, but for its word that a card needs no reset."""
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library = library
+        self._last: NvmlFacts | None = None
+
+    def __call__(self) -> NvmlFacts:
+        found = nvml_facts(self._library)
+        if not self._library.is_let_go:
+            self._last = found
+        elif self._last is not None:
+            return replace(self._last, gpus=tuple(replace(gpu, recovered=None) for gpu in self._last.gpus))
+        return found
 
 
 def _facts(query: NvmlQuery) -> NvmlFacts:
@@ -85,34 +96,35 @@ def _card(query: NvmlQuery, index: int) -> NvmlQuery | None:
 
 def _gpu(card: NvmlQuery) -> Gpu:
     ask = card.ask
-    memory = ask("memory", "nvmlDeviceGetMemoryInfo")
+    state = health(card)
     capability = ask("cudaComputeCapability", "nvmlDeviceGetCudaComputeCapability")
     gpu = Gpu(
         location=Location(card.bus_id),
         uuid=matching(UUID, text(ask("uuid", "nvmlDeviceGetUUID"))),
         minor=ask("minor", "nvmlDeviceGetMinorNumber"),
         product_name=text(ask("productName", "nvmlDeviceGetName")),
-        memory_bytes=int(memory.total) if memory is not None and memory.total else None,
+        memory_bytes=_usable_memory(card),
         architecture=ARCHITECTURES.get(ask("architecture", "nvmlDeviceGetArchitecture")),
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         nvlinks=nvlinks(card),
         fabric=fabric(card),
-        recovered=_recovered(card),
+        recovered=state.recovered,
+        errors=state.errors,
     )
     return replace(_with_mig(gpu, card), faults=tuple(sorted(card.faults)))
 
 
-def _recovered(card: NvmlQuery) -> bool | None:
-    """Whether the driver reports that the card needs neither reset nor reboot (drivers since R560)."""
-    values = card.ask("recoveryAction", "nvmlDeviceGetFieldValues", [_RECOVERY_ACTION])
-    if not values or values[0].nvmlReturn != card.nvml.NVML_SUCCESS:
+def _usable_memory(card: NvmlQuery) -> int | None:
+    """Bytes that programs can have: the card's memory without what the driver keeps for itself, which drivers
+    since R510 tell. None where it is not known."""
+    version = card.nvml.nvmlMemory_v2
+    memory = card.ask("memory", "nvmlDeviceGetMemoryInfo", version)
+    if memory is not None:
+        return int(memory.total - memory.reserved) or None
+    if "memory" in card.failed:
         return None
-    action = values[0].value.uiVal
-    if action != _NOTHING:
-        fault = "NeedsReboot" if action in _REBOOTS else "NeedsReset"
-        card.faults.add(fault)
-        card.problem("recoveryAction", f"the driver says {fault} ({action})", "drain the card, then do so")
-    return bool(action == _NOTHING)
+    memory = card.ask("memory", "nvmlDeviceGetMemoryInfo")
+    return int(memory.total) if memory is not None and memory.total else None
 
 
 _TO_GPU, _TO_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
@@ -141,8 +153,10 @@ def fabric(card: NvmlQuery) -> FabricInfo | None:
     nvml = card.nvml
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
     answer = card.ask("fabric", "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
-    joined = info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == nvml.NVML_SUCCESS
-    if answer is None or not joined:
+    if answer is None:
+        return None
+    judge_fabric(card, info)
+    if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED or info.status != nvml.NVML_SUCCESS:
         return None
     return FabricInfo(cluster=str(uuid.UUID(bytes=bytes(info.clusterUuid))), clique=int(info.cliqueId))
 

@@ -1,5 +1,4 @@
-"""Calls of NVML, one at a time, and the facts that a source reports about GPUs; the only module that loads
-the library.
+"""Calls of NVML, one at a time, and the facts that a source reports about GPUs.
 
 NVML fails call by call: a card that fell off the bus still has an index, a virtual machine has no NVLink, an
 old driver no MIG profile names. Each call is therefore guarded on its own; a failed one returns None and,
@@ -8,14 +7,10 @@ unless it is just unsupported, reports a problem.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-
-import pynvml
 
 from koordra.topology.location import BUS_ID
 from koordra.topology.machine import Gpu
@@ -42,25 +37,6 @@ class NvmlFacts:
 
 GpuFactsSource = Callable[[], NvmlFacts]
 """All GPUs now. Never raises; what cannot be read is in ``problems``."""
-
-
-class NvmlUnavailable(Exception):
-    """The library cannot be used at all. Stays within the kubelet plugin."""
-
-
-@contextmanager
-def session() -> Iterator[Any]:
-    """The library, initialised; NvmlUnavailable where that cannot be."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise NvmlUnavailable(str(error)) from error
-    try:
-        yield pynvml
-    finally:
-        # All answers have been read.
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
 
 
 @dataclass

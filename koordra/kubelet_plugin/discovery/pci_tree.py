@@ -15,6 +15,7 @@ every link has two ends. Such a switch is marked as inferred.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,8 +60,8 @@ class PciTree(MachineRoot):
     """A machine with its PCI functions by bus id, in bus order, as far as their places are certain, and its
     NUMA nodes. ``bridges`` are those above the functions that have been located."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, dev: Sequence[Path] = ()) -> None:
+        super().__init__(directory, dev)
         found = filter(None, map(self._function, filter(BUS_ID.fullmatch, self.names(PCI_DEVICES))))
         self.functions = {one.bus_id: one for one in sorted(found, key=lambda one: bus_order(one.bus_id))}
         self.numa_nodes = _numa_nodes(self)

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from koordra.kubelet_plugin.discovery.host_network import default_route_interfaces, upper_interface
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
 from koordra.topology.location import BUS_ID, DeviceNode
@@ -48,6 +49,8 @@ _SUB_FUNCTION = re.compile(r"[a-z0-9_]{1,32}\.sf\.[0-9]{1,9}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _GUID = re.compile(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", re.ASCII)
 _RATE = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)? Gb/sec(?: .*)?", re.ASCII)
+_PKEY = re.compile(r"0x[0-9a-f]{4}", re.ASCII)
+_MOST_PKEYS = 128
 _GID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}", re.ASCII)
 _NO_GUID = "0000:0000:0000:0000"
 _NETWORK_CONTROLLER = 0x02
@@ -82,14 +85,22 @@ def rdma_nics(tree: PciTree, owned: CharacterDevices) -> list[Nic]:
             f"/{RDMA_CLASS}/{name} does not link to a device",
             "check that sysfs is mounted completely; the device is left out",
         )
-    counts = Counter(sites.values())
+    counts, default_routes = Counter(sites.values()), default_route_interfaces(tree)
     nics: list[Nic] = []
     for name, bus_id in sites.items():
         report = partial(tree.problem, f"RDMA device {name}")
         function = tree.functions.get(bus_id)
         if function is not None:
             nodes = owned.get(name, [])
-            nic = _nic(tree, name, function=function, owned=nodes, numbers=numbers, report=report)
+            nic = _nic(
+                tree,
+                name,
+                function=function,
+                owned=nodes,
+                numbers=numbers,
+                default_routes=default_routes,
+                report=report,
+            )
             if counts[bus_id] > 1:
                 what = f"several RDMA devices sit on {bus_id}"
                 report("pciBusID", what, "they are left out, not told apart")
@@ -132,6 +143,7 @@ def _nic(
     function: PciFunction,
     owned: list[str],
     numbers: Mapping[tuple[str, str], int],
+    default_routes: Collection[str],
     report: Report,
 ) -> Nic:
     base = f"{function.directory}/infiniband/{name}"
@@ -155,13 +167,16 @@ def _nic(
         report("uuid", "node_guid is missing or no GUID", f"{remedy}; it is not offered")
         guid = ""
     verbs = [entry for entry in owned if entry.startswith("uverbs")]
+    netdev = _netdev(root, base, function.directory)
+    interfaces = _interfaces(root, function.directory)
+    own = netdev if netdev in interfaces else next(iter(interfaces), None)
     return Nic(
         location=root.location(function),
         ib_device=name,
         vendor=function.vendor,
         device_id=function.device,
         guid=guid or None,
-        netdev=_netdev(root, base, function.directory),
+        netdev=netdev,
         ports=ports,
         verbs=_verbs_node(root, verbs, report),
         management_nodes=_nodes(root, [entry for entry in owned if entry not in verbs]),
@@ -170,7 +185,20 @@ def _nic(
         parent=parent,
         disputed=disputed,
         vf_index=numbers.get((parent or "", function.bus_id)),
+        downs=link_downs(root, base, f"{function.directory}/net/{netdev}" if netdev else ""),
+        upper=upper_interface(root, function.directory, own) if own else None,
+        default_route=netdev in default_routes,
     )
+
+
+def link_downs(root: MachineRoot, base: str, interface: str) -> int | None:
+    """How often the device's link went down since its driver was loaded; None where nothing counts it. On
+    Ethernet the interface counts, and the port's counter stays at 0."""
+    ports = [entry for entry in root.names(f"{base}/ports") if entry.isdecimal()]
+    counts = [root.integer(f"{base}/ports/{port}/counters/link_downed") for port in ports]
+    counts.append(root.integer(f"{interface}/carrier_down_count") if interface else None)
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _ports(root: MachineRoot, base: str, report: Report) -> tuple[RdmaPort, ...]:
@@ -192,6 +220,7 @@ def _ports(root: MachineRoot, base: str, report: Report) -> tuple[RdmaPort, ...]
                 active=active,
                 rate_gbps=int(rate[1]) if rate and active else None,
                 gid=gid if _GID.fullmatch(gid) else None,
+                pkeys=_pkeys(root, directory) if layer == "InfiniBand" else (),
             )
         )
         if active is None:
@@ -199,6 +228,18 @@ def _ports(root: MachineRoot, base: str, report: Report) -> tuple[RdmaPort, ...]
     if not ports:
         report("ports", "it shows no port", "check the driver; it is not offered")
     return tuple(ports)
+
+
+def _pkeys(root: MachineRoot, directory: str) -> tuple[int, ...]:
+    """The table of 128 places is filled from the front by the subnet manager; one more file is read than it
+    has keys."""
+    found: list[int] = []
+    while len(found) < _MOST_PKEYS:
+        key = _PKEY.fullmatch(root.line(f"{directory}/pkeys/{len(found)}"))
+        if key is None or not int(key[0], 16):
+            break
+        found.append(int(key[0], 16))
+    return tuple(found)
 
 
 def _verbs_node(root: MachineRoot, entries: list[str], report: Report) -> DeviceNode | None:

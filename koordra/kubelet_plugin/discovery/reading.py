@@ -29,19 +29,23 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from koordra.kubelet_plugin.discovery.gpus import (
-    GPU_CONTROL,
     gpu_management_nodes,
+    gpu_node,
+    gpu_optional_nodes,
     gpus,
     is_gpu,
+    kernel_majors,
     proc_driver_version,
     proc_gpus,
 )
+from koordra.kubelet_plugin.discovery.host_network import default_route_interfaces, rdma_exclusive
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 from koordra.kubelet_plugin.discovery.nvml_query import GpuFactsSource, NvmlFacts
@@ -55,18 +59,35 @@ from koordra.kubelet_plugin.discovery.rdma_devices import (
     rdma_nics,
     sub_functions,
 )
-from koordra.topology.location import bus_order
-from koordra.topology.machine import Machine, Nic, in_bus_order
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
+from koordra.kubelet_plugin.nvidia_driver.node_numbers import GPU_CONTROL
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.topology.location import DeviceNode, bus_order
+from koordra.topology.machine import Gpu, Machine, Nic, in_bus_order
 from koordra.topology.problems import Discovery
 
+BOOT_ID = "proc/sys/kernel/random/boot_id"
 
-def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
+
+def boot_id(root: Path) -> str:
+    """Empty where the machine has none."""
+    return MachineRoot(root).line(BOOT_ID)
+
+
+def discover(
+    root: Path,
+    *,
+    nvml: GpuFactsSource | None = None,
+    library: GpuFactsSource = nvml_facts,
+    dev: Sequence[Path] = (),
+) -> Discovery:
     """Read the machine below ``root`` (``Path("/")`` is this one).
 
-    ``nvml`` replaces the source of GPU facts; by default it is the library on the real machine and
+    ``nvml`` replaces the source of GPU facts; by default it is NVML's ``library`` on the real machine and
     ``nvml.json`` on a picture of one. The library is asked only where the PCI tree shows an NVIDIA GPU.
+    ``dev`` are the folders of its device nodes, by default the root's.
     """
-    tree = PciTree(root)
+    tree = PciTree(root, dev)
     if not tree.names(PCI_DEVICES):
         tree.problem(
             "machine", PCI_DEVICES, "it is missing or empty", "check that the root path holds a mounted sysfs"
@@ -74,11 +95,13 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     proc = proc_gpus(tree)
     cards = {one.bus_id for one in tree.functions.values() if is_gpu(tree, one)} | proc.keys()
     if nvml is None and not cards.isdisjoint(tree.functions):
-        nvml = nvml_facts if tree.is_real else partial(recorded_facts, tree)
+        nvml = library if tree.is_real else partial(recorded_facts, tree)
     facts = nvml() if nvml else NvmlFacts()
     cards.update(gpu.location.bus_id for gpu in facts.gpus)
     functions = [one for one in tree.functions.values() if one.bus_id in cards]
-    found = gpus(tree, functions, nvml=facts.gpus, proc=proc)
+    kernel = kernel_majors(tree)
+    control = tuple(node for path in GPU_CONTROL if (node := gpu_node(tree, path, kernel)))
+    found = _without_uvm(gpus(tree, functions, nvml=facts.gpus, proc=proc), control)
     owned = character_devices(tree)
     nics, parts = rdma_nics(tree, owned), sub_functions(tree, owned)
     machine = Machine(
@@ -89,19 +112,46 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
         vfs=tuple(nic for nic in nics if nic.parent is not None),
         driver_version=facts.driver_version or proc_driver_version(tree),
         cuda_version=facts.cuda_version,
-        gpu_control=tree.device_nodes(GPU_CONTROL),
+        gpu_control=control,
         rdma_control=tree.device_nodes(RDMA_CONTROL),
-        boot_id=tree.line("proc/sys/kernel/random/boot_id") or None,
+        boot_id=tree.line(BOOT_ID) or None,
         gpu_management=gpu_management_nodes(tree, found),
+        gpu_optional=gpu_optional_nodes(tree) if found else (),
         sub_functions=parts,
+        rdma_exclusive=rdma_exclusive(tree),
     )
     _report_missing_control_nodes(tree, machine)
     return Discovery(machine, tuple(sorted({*facts.problems, *tree.problems})))
 
 
+UVM: Final = "/dev/nvidia-uvm"
+
+
+def discover_with_driver(
+    root: Path, homes: HomeSource, *, library: GpuFactsSource | None = None
+) -> Discovery:
+    """Read the machine with the device nodes and, unless another ``library`` is given, the NVML of its GPU
+    driver's home. What is wrong with the home is among the problems."""
+    home = homes.now()
+    found = discover(
+        root,
+        library=library or partial(nvml_facts, NvmlLibrary(homes.nvml)),
+        dev=homes.dev_folders(home),
+    )
+    return replace(found, problems=tuple(sorted({*found.problems, *home.problems})))
+
+
+def _without_uvm(found: tuple[Gpu, ...], control: tuple[DeviceNode, ...]) -> tuple[Gpu, ...]:
+    """The cards, faulty where no program could make a CUDA context on them: without nvidia-uvm cuInit fails
+    with 999 (unknown error)."""
+    if any(node.path == UVM for node in control):
+        return found
+    return tuple(replace(gpu, faults=(*gpu.faults, "UvmMissing")) for gpu in found)
+
+
 def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:
     present = {node.path for node in machine.gpu_control}
-    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm"):
+    for path in ("/dev/nvidiactl", UVM):
         if machine.gpus and path not in present:
             tree.problem("machine", path, "it does not exist", "run nvidia-modprobe -c 0 -u; CUDA needs it")
     if machine.nics and not machine.rdma_control:
@@ -130,9 +180,9 @@ def _still_known(now: tuple[Nic, ...], before: tuple[Nic, ...], moved: Collectio
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 
-def probe(directory: Path) -> Hashable:
+def probe(directory: Path, dev: Sequence[Path] = ()) -> Hashable:
     """The fingerprint of the machine below ``directory``; equal for machines that read alike."""
-    root = MachineRoot(directory)
+    root = MachineRoot(directory, dev)
     recording = root.status(FILE)
     return (
         tuple(root.names(PCI_DEVICES)),
@@ -140,8 +190,11 @@ def probe(directory: Path) -> Hashable:
         tuple(_ports(root)),
         tuple(_device_nodes(root)),
         root.text("proc/driver/nvidia/version"),
+        tuple(sorted(each for each in kernel_majors(root).items() if each[0].startswith("nvidia"))),
         tuple(root.names("proc/driver/nvidia/gpus")),
         tuple((card, tuple(root.names(f"{_CAPABILITIES}/{card}/mig"))) for card in root.names(_CAPABILITIES)),
+        default_route_interfaces(root),
+        rdma_exclusive(root),
         (recording.st_mtime_ns, recording.st_size) if recording else None,
     )
 
@@ -151,8 +204,16 @@ def _ports(root: MachineRoot) -> list[tuple[str, str]]:
     for name in root.names(RDMA_CLASS):
         # The link, too: the same name on another function is another NIC.
         found.append((name, "/".join(root.link(f"{RDMA_CLASS}/{name}"))))
+        interfaces = f"{RDMA_CLASS}/{name}/device/net"
+        found += [
+            (interface, root.line(f"{interfaces}/{interface}/carrier_down_count"))
+            for interface in root.names(interfaces)
+        ]
         ports = f"{RDMA_CLASS}/{name}/ports"
-        found += [(port, root.line(f"{ports}/{port}/state")) for port in root.names(ports)]
+        for port in root.names(ports):
+            # A link that is up again went down all the same.
+            downed = root.line(f"{ports}/{port}/counters/link_downed")
+            found.append((port, root.line(f"{ports}/{port}/state") + downed))
     return found
 
 

@@ -6,16 +6,15 @@
 
 * Events of devices come in bursts (a card with 128 virtual functions takes seconds to appear), so a reading
   waits until no event has come for ``settle`` seconds, but never longer than ``settle_limit``.
+* Xids come from NVML and from the kernel's log, which also has those of the time in which nobody listened.
 * An Xid is reported at once, on the last reading; the reading that follows shows whether the card is still
   there.
 * While a card is faulty, or the driver has it and it does not answer completely, the machine is read every
   ``recheck`` seconds, since no event announces a recovery.
 * The probe is taken before each reading, so a change during the reading shows at the next probe.
 
-An Xid that an application causes (a bad pointer, its own end) says nothing about the card. Any other makes
-the card faulty until the driver reports, some seconds after the Xid, that the card needs no recovery (drivers
-since R560), or until the card, or its driver, went away and came back whole. The faults are a value; each
-step returns the next one.
+Of what was seen in the past two things still count: Xids (gpu_faults.py) and links that went down again and
+again (link_flaps.py). Both are values; each step returns the next one.
 
 The driver calls ``MachineWatcher.of(root).run(stop, on_change)``.
 """
@@ -26,12 +25,15 @@ import contextlib
 import selectors
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from koordra.errors import KoordraError
+from koordra.kubelet_plugin.discovery import gpu_faults, link_flaps
 from koordra.kubelet_plugin.discovery.events import (
+    DriverLoaded,
     EventSource,
     HardwareChanged,
     LinkChanges,
@@ -40,68 +42,35 @@ from koordra.kubelet_plugin.discovery.events import (
     XidEvents,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.reading import discover, probe
+from koordra.kubelet_plugin.discovery.gpu_faults import (
+    FaultFile,
+    Faults,
+    with_driver_reloaded,
+    with_faults,
+    with_xid,
+)
+from koordra.kubelet_plugin.discovery.gpus import library_nodes
+from koordra.kubelet_plugin.discovery.kernel_log import KMSG, FirstReports, KernelLog, LogCursorFile
+from koordra.kubelet_plugin.discovery.link_flaps import Flaps, with_flaps
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.nvml_gpus import LastFacts
+from koordra.kubelet_plugin.discovery.reading import boot_id, discover_with_driver, probe
+from koordra.kubelet_plugin.nvidia_driver.device_nodes import make_missing
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.logs import get_logger
-from koordra.topology.machine import Gpu
+from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Graphics exception, page fault, stopped channel, preemptive clean-up, video exception, context switch
-timeout: caused by applications (NVIDIA, "Xid Errors", and the list that NVIDIA's device plugin ignores)."""
-
-RECOVERY_TRUSTED_AFTER = 5.0
-"""Seconds after an Xid from which on the driver's report that no recovery is needed counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """``away``: a reading since then lacked the card, or its identity."""
-
-    xid: int
-    observed_at: float
-    away: bool = False
-
-
-Faults = Mapping[str, Fault]
-"""Bus id -> the card's last fault."""
-
-
-def with_xid(faults: Faults, bus_id: str, xid: int, *, now: float) -> Faults:
-    return faults if xid in APPLICATION_XIDS else {**faults, bus_id: Fault(xid=xid, observed_at=now)}
-
-
-def after_reading(faults: Faults, found: Discovery, *, now: float) -> Faults:
-    """The faults after a reading, without those that it shows to be over."""
-    gpus = {gpu.location.bus_id: gpu for gpu in found.machine.gpus}
-    after: dict[str, Fault] = {}
-    for bus_id, fault in faults.items():
-        gpu = gpus.get(bus_id)
-        if gpu is None or not gpu.certain:
-            after[bus_id] = replace(fault, away=True)
-        elif not _over(fault, gpu, now=now):
-            after[bus_id] = fault
-    return after
-
-
-def _over(fault: Fault, gpu: Gpu, *, now: float) -> bool:
-    if gpu.recovered is not None:
-        return gpu.recovered and now - fault.observed_at >= RECOVERY_TRUSTED_AFTER
-    return fault.away
-
-
-def with_faults(faults: Faults, found: Discovery) -> Discovery:
-    if not faults:
-        return found
-    gpus = tuple(
-        replace(gpu, faults=(*gpu.faults, f"Xid{faults[gpu.location.bus_id].xid}"))
-        if gpu.location.bus_id in faults
-        else gpu
-        for gpu in found.machine.gpus
-    )
-    return replace(found, machine=replace(found.machine, gpus=gpus))
-
-
 log = get_logger(__name__)
+
+
+def _make_nodes_of_library(root: MachineRoot) -> None:
+    """What NVML opens, in this process's /dev: it makes no nodes itself without nvidia-modprobe."""
+    try:
+        make_missing(Path("/dev"), library_nodes(root))
+    except OSError as error:
+        log.warning("device_nodes_not_made", error=str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +96,12 @@ class MachineWatcher:
     sources: Sequence[EventSource] = ()
     timing: WatchTiming = WatchTiming()
     clock: Callable[[], float] = time.monotonic
+    ledger: FaultFile | None = None
 
     def __post_init__(self) -> None:
-        self._faults: Faults = {}
+        self._faults: Faults = self.ledger.load() if self.ledger else {}
+        self._flaps: Flaps = {}
+        self._first_reports = FirstReports()
         self._seen: Hashable = None
         self._found: Discovery | None = None
         self._reported: Discovery | None = None
@@ -137,26 +109,50 @@ class MachineWatcher:
         self._first_event: float | None = None
 
     @classmethod
-    def of(cls, root: Path) -> MachineWatcher:
+    def of(
+        cls,
+        root: Path,
+        homes: HomeSource,
+        library: NvmlLibrary,
+        *,
+        state: Path | None = None,
+        disk: Disk | None = None,
+    ) -> MachineWatcher:
         """A watcher of the machine below ``root``, with the kernel's and NVML's events where it is this
-        machine."""
+        machine. ``homes``: where its GPU driver lives; one that comes, goes or is replaced shows at a probe,
+        since no event announces files. ``state``: where Xids and the place in the kernel's log are
+        remembered; None: the log is not read, and they are forgotten with this watcher."""
+        disk = disk or Disk()
         sources: list[EventSource] = []
         xids: XidEvents | None = None
         if root.resolve() == Path("/"):
-            for kind in (Uevents, LinkChanges):
+            kinds: list[Callable[[], EventSource]] = [Uevents, LinkChanges]
+            if state is not None:
+                cursor = LogCursorFile(state, disk)
+                kinds.append(partial(KernelLog.opened, KMSG, boot_id=boot_id(root), cursor=cursor))
+            for opened in kinds:
                 try:
-                    sources.append(kind())
+                    sources.append(opened())
                 except OSError as error:
-                    log.warning("event_source_unavailable", source=kind.__name__, error=str(error))
-            xids = XidEvents()
+                    log.warning("event_source_unavailable", source=str(opened), error=str(error))
+            xids = XidEvents(library)
             xids.start()
             sources.append(xids)
 
+        facts = LastFacts(library)
+
         def read() -> Discovery:
             with xids.paused() if xids else contextlib.nullcontext():
-                return discover(root)
+                if xids:
+                    _make_nodes_of_library(MachineRoot(root, homes.dev_folders(homes.now())))
+                return discover_with_driver(root, homes, library=facts)
 
-        return cls(read=read, probe=lambda: probe(root), sources=sources)
+        def look() -> Hashable:
+            home = homes.now()
+            return probe(root, homes.dev_folders(home)), home
+
+        ledger = FaultFile(state, disk, boot_id=boot_id(root)) if state else None
+        return cls(read=read, probe=look, sources=sources, ledger=ledger)
 
     def run(self, stop: threading.Event, on_change: Callable[[Discovery], None]) -> None:
         """Until ``stop``: report the first reading, and each one that differs from the last reported.
@@ -187,6 +183,7 @@ class MachineWatcher:
         if self._found is None:
             return
         current = with_faults(self._faults, self._found)
+        current = replace(current, machine=with_flaps(self._flaps, current.machine, now=now))
         if current != self._reported:
             try:
                 on_change(current)
@@ -198,12 +195,17 @@ class MachineWatcher:
         self._seen = self.probe()
         self._found = self.read()
         now = self.clock()
-        self._faults = after_reading(self._faults, self._found, now=now)
+        self._flaps = link_flaps.after_reading(self._flaps, self._found.machine, now=now)
+        self._remember(gpu_faults.after_reading(self._faults, self._found, now=now))
         self._first_event = None
         self._probed_at, self._probe_at = now, now + self.timing.probe
         # One that the driver has not bound (vfio) does not recover by itself, nor by a reset.
-        recovering = bool(self._faults) or any(
-            gpu.faults or (gpu.minor is not None and not gpu.certain) for gpu in self._found.machine.gpus
+        recovering = (
+            bool(self._faults)
+            or any(
+                gpu.faults or (gpu.minor is not None and not gpu.certain) for gpu in self._found.machine.gpus
+            )
+            or any(history.rose_at for history in self._flaps.values())
         )
         self._read_at = now + (self.timing.recheck if recovering else self.timing.full)
 
@@ -220,9 +222,19 @@ class MachineWatcher:
                         max(now + self.timing.settle, self._probed_at + self.timing.between_probes),
                     )
                 case XidReported():
+                    if not self._first_reports.is_first(event, now=now):
+                        continue
                     log.warning("gpu_xid_error", gpu=event.bus_id, xid=event.number)
-                    self._faults = with_xid(self._faults, event.bus_id, event.number, now=now)
+                    self._remember(with_xid(self._faults, event.bus_id, event.number, now=now))
                     self._expect_change(now)
+                case DriverLoaded():
+                    self._remember(with_driver_reloaded(self._faults))
+                    self._expect_change(now)
+
+    def _remember(self, faults: Faults) -> None:
+        self._faults = faults
+        if self.ledger is not None:
+            self.ledger.save(faults)
 
     def _expect_change(self, now: float) -> None:
         """Schedule a reading once events have settled, at the latest ``settle_limit`` after the first."""

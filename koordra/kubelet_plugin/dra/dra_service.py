@@ -11,6 +11,9 @@ after 15 s. A call that the kubelet has given up is not carried out: its Unprepa
     koordra_plugin_calls_in_progress{call}
     koordra_plugin_claims{state}                   prepared, held (the API no longer knows them)
     koordra_plugin_devices{health}                 healthy, unhealthy
+    koordra_plugin_device_fault{device,fault}      1 for each fault that a device has now
+    koordra_plugin_gpu_errors{device,kind}         since the driver was loaded: ecc_corrected, nvlink_replay
+    koordra_plugin_nic_link_downs{device}          how often a NIC's link went down
     koordra_plugin_slice_writes_total              publications of the node's ResourceSlices
     koordra_plugin_sockets_restored_total
 
@@ -19,9 +22,9 @@ Every series is initialised at the start, so that a dashboard is never empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,9 +44,11 @@ from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.dra.health import HEALTH_VERSIONS, DeviceHealth, Health
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.publish.devices import faults_of
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
+from koordra.topology.machine import Machine
 
 log = get_logger(__name__)
 
@@ -70,6 +75,15 @@ class PluginMetrics:
         self._running = metrics.gauge("koordra_plugin_calls_in_progress", "Claims under way.", ("call",))
         self._claims = metrics.gauge("koordra_plugin_claims", "Claims of this node.", ("state",))
         self._devices = metrics.gauge("koordra_plugin_devices", "Devices of this node.", ("health",))
+        self._faults = metrics.gauge(
+            "koordra_plugin_device_fault", "Faults that devices have now.", ("device", "fault")
+        )
+        self._errors = metrics.gauge(
+            "koordra_plugin_gpu_errors", "Errors of GPUs, as the driver counts them.", ("device", "kind")
+        )
+        self._downs = metrics.gauge(
+            "koordra_plugin_nic_link_downs", "How often links of NICs went down.", ("device",)
+        )
         self.slice_writes = metrics.counter(
             "koordra_plugin_slice_writes", "Publications of the ResourceSlices."
         )
@@ -83,7 +97,7 @@ class PluginMetrics:
                 self._calls.labels(call, result)
         for state in ("prepared", "held"):
             self._claims.labels(state)
-        self.observe_devices(())
+        self.observe_devices((), Machine())
 
     @contextmanager
     def observe_call(self, call: str) -> Iterator[None]:
@@ -98,14 +112,27 @@ class PluginMetrics:
         finally:
             self._calls.labels(call, result).inc()
 
-    def observe_claims(self, *, prepared: int, held: int) -> None:
-        self._claims.labels("prepared").set(prepared)
-        self._claims.labels("held").set(held)
+    def observe_claims(self, prepared: Callable[[], Sized], *, held: int) -> None:
+        """Nothing where the prepared claims cannot be read, which is reported elsewhere."""
+        with suppress(KoordraError):
+            self._claims.labels("prepared").set(len(prepared()))
+            self._claims.labels("held").set(held)
 
-    def observe_devices(self, devices: Iterable[DeviceHealth]) -> None:
+    def observe_devices(self, devices: Iterable[DeviceHealth], machine: Machine) -> None:
         found = [device.health for device in devices]
         self._devices.labels("healthy").set(found.count(Health.HEALTHY))
         self._devices.labels("unhealthy").set(found.count(Health.UNHEALTHY))
+        for gauge in (self._faults, self._errors, self._downs):
+            gauge.clear()
+        for device in machine.devices():
+            for fault in faults_of(device):
+                self._faults.labels(device.name, fault).set(1)
+        for gpu in machine.gpus:
+            for kind, count in gpu.errors.items():
+                self._errors.labels(gpu.name, kind).set(count)
+        for nic in (*machine.nics, *machine.vfs):
+            if nic.downs is not None:
+                self._downs.labels(nic.name).set(nic.downs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ from koordra._proto.dra import (
     pluginregistration_pb2_grpc,
 )
 from koordra.api import names
-from koordra.errors import InvalidInput
+from koordra.errors import InvalidInput, KoordraError
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.metrics import parse_address
 
@@ -82,6 +83,14 @@ def device_health(inventory: NodeInventory, *, held: Iterable[str] = ()) -> tupl
             why = inventory.refusal(name) or "it is no longer offered"
             found[name] = DeviceHealth(name, Health.UNHEALTHY, why)
     return tuple(found[name] for name in sorted(found))
+
+
+def held_devices(records: Callable[[], Iterable[ClaimRecord]]) -> list[str]:
+    """The devices of prepared claims; none where these cannot be read, which is reported elsewhere."""
+    try:
+        return [device.device for record in records() for device in record.devices]
+    except KoordraError:
+        return []
 
 
 class HealthFeed:

@@ -13,17 +13,21 @@ never started.
 Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry
 point's, and the object is called without arguments to make the backend. A backend that cannot be made, or has
 another name, is logged and unknown to the node: what Prepare started under one name could not be stopped
-under the other. Of what lies in koordra's state directory a backend mounts only `<its folder>/claims/<claim
-uid>/...`, read-only: the hook refuses a container that has anything else of it.
+under the other. What it raises becomes a PrepareError of the claim that is prepared, and nothing else of the
+node is touched by it. Of what lies in koordra's state directory a backend mounts only `<its folder>/claims/
+<claim uid>/...`, read-only: the hook refuses a container that has anything else of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol
 
 from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
+from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import environment_name
@@ -108,4 +112,43 @@ def _loaded(entry: EntryPoint) -> Backend | None:
             "isolation_backend_unusable", entry_point=f"{entry.name} = {entry.value}", error=repr(error)
         )
         return None
-    return backend
+    return ForeignBackend(backend, entry.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignBackend:
+    """A backend of another package: whatever it raises, or answers, is a PrepareError at most."""
+
+    backend: Backend
+    package: str
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
+
+    def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
+        with self._named("edits", share.claim_uid):
+            found = self.backend.edits(share, config)
+            if not isinstance(found, ContainerEdits):
+                raise TypeError(f"it answered {found!r} and not ContainerEdits")
+        return found
+
+    def start(self, share: Share, config: GpuConfig) -> None:
+        with self._named("start", share.claim_uid):
+            self.backend.start(share, config)
+
+    def stop(self, *, claim_uid: str, device: str) -> None:
+        with self._named("stop", claim_uid):
+            self.backend.stop(claim_uid=claim_uid, device=device)
+
+    @contextmanager
+    def _named(self, call: str, claim_uid: str) -> Iterator[None]:
+        try:
+            yield
+        except PrepareError:
+            raise
+        except Exception as error:
+            raise PrepareError(
+                f"isolation {self.name}: {call} of claim {claim_uid} failed in {self.package}: {error!r}; "
+                "this is a defect of that package, or of what it found on this node"
+            ) from error

@@ -96,6 +96,15 @@ class NetlinkLinks:
         """An interface of a pod, None where it has none of that name."""
         return _inside(netns, lambda route: _state(route, name) if route.link_lookup(ifname=name) else None)
 
+    def addresses_in(self, netns: str) -> tuple[str, ...]:
+        """Every address that a pod has, without its length."""
+        return _inside(
+            netns,
+            lambda route: tuple(
+                str(entry.get("local") or entry.get("address")) for entry in route.get_addr()
+            ),
+        )
+
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         """Take the interface from the host into the pod, under another name. It is down afterwards."""
         with _route() as route, opened_namespace(netns) as descriptor:

@@ -6,13 +6,29 @@
     share of a RoCE NIC              nothing                     Macvlan on top of it
     share of an InfiniBand NIC       nothing                     nothing: its verbs need no network interface
     any, with `network.attachment`   refused                     Attach: by the CNI plugin
+    any that the pod's Multus asks   nothing                     Others: Multus attaches it, with the address
+    for by its resource name                                     that the node publishes (publish/)
+
+On a node without `--pod-network` nothing is done, and a RoCE NIC for a pod off the host's network is useless
+unless Multus gives the pod an interface of it. So it is Absent (or Others): the claim's condition and an
+Event say what to do, or Prepare refuses, where the operator wants that (`--roce-without-network refuse`).
+
+Nothing that the host needs moves: the NIC with its default route, and RoCE LAG (two ports in one bond). A
+claim that has such a RoCE NIC alone gets a macvlan on top of it too, of an InfiniBand NIC the verbs. An
+interface that is part of a bridge, or of a bond of which the RDMA device knows nothing, is refused.
+
+Where RDMA devices belong to network namespaces (`rdma system`: exclusive), a device is in one: a share of a
+NIC for a pod off the host's network is refused, since the pod would not see it.
 
 RoCE takes its addresses (GIDs) from network interfaces of the process's own network namespace, so a share of
 a RoCE NIC without an interface in the pod would carry no traffic. InfiniBand has its own addresses.
 
-Refused: `network` on the host's network; one fixed address for several devices; a NIC that moves into a pod
-while the claim is reserved for several; and `network` on a node whose plugin runs without `--pod-network`,
-which needs the NRI hook (`koordra nri --pod-network`).
+Addresses: those that the claim says; one of the pool that its class names (address_pools.py); or, of a
+NIC that moves and has neither, those that it has on the host.
+
+Refused: `network` on the host's network; an address that a pool gives; one fixed address for several devices;
+a NIC that moves into a pod while the claim is reserved for several; and `network` on a node whose plugin runs
+without `--pod-network`, which needs the NRI hook (`koordra nri --pod-network`).
 
 **The gate** are the mounts that keep a container from starting before its pod has the network of its claim.
 
@@ -43,6 +59,8 @@ finds what it missed (nri/verify/drift.py, InterfaceMissing).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +69,9 @@ from koordra.api.opaque.parameters import RdmaConfig, RdmaMode
 from koordra.api.opaque.rdma_network import RdmaNetwork
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
-from koordra.kubelet_plugin.claims.configuration import Configuration, Consumers
+from koordra.kubelet_plugin.claims.configuration import Configuration
+from koordra.kubelet_plugin.network.consumers import Consumers
+from koordra.kubelet_plugin.network.interface_addresses import with_addresses
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state import layout
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
@@ -69,6 +89,8 @@ ONE_POD: Final = ".in-one-pod-at-a-time"
 def gates(files: StateFolder, uid: str, plan: NetworkPlan, *, own_users: bool) -> tuple[Mount, ...]:
     """The mounts of a device with this plan; `own_users`: the pod has a user namespace of its own. The second
     is one that only a container can have whose network namespace has the interface."""
+    if not plan.kind.ours:
+        return ()
     claims = Mount(str(gate_file(files, uid)), f"{IN_CONTAINER}/{layout.file_name(uid)}")
     if not plan.host_interface or own_users:
         return (claims,)
@@ -80,7 +102,26 @@ def gate_file(files: StateFolder, uid: str) -> Path:
     return files.claim_folder(uid) / GATE
 
 
-_ETHERNET = "Ethernet"
+_ETHERNET: Final = "Ethernet"
+NO_NETWORK: Final = "NoNetworkInPod"
+NO_NETWORK_MESSAGE: Final = (
+    "RDMA over Ethernet takes its addresses from network interfaces of the pod's own network namespace, and in mode "
+    "exclusive any RDMA device is seen in its own alone, and nobody puts this NIC there; start the kubelet plugin and the NRI hook with --pod-network, give the pod a Multus "
+    "network on the NIC, or set hostNetwork: true"
+)
+"""The condition's and Event's reason, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """The operator's word. `managed`: koordra puts NICs into pods (`--pod-network`); `refuses`: where it does
+    not, a RoCE NIC for a pod off the host's network is refused rather than reported."""
+
+    managed: bool = False
+    refuses: bool = False
+
+
+UNMANAGED: Final = NetworkPolicy()
 
 
 def network_plans(
@@ -89,27 +130,56 @@ def network_plans(
     *,
     inventory: NodeInventory,
     consumers: Consumers | None,
+    policy: NetworkPolicy,
+    holders: Sequence[ClaimRecord] = (),
 ) -> tuple[NetworkPlan | None, ...]:
+    """The plan of each device, None where there is nothing to do or to say. `consumers` None: unknown.
+    `holders` are the claims prepared in this boot, this one's earlier record among them."""
+    plans: list[NetworkPlan | None] = []
     for device in record.devices:
-        if consumers is None and _is_nic(device) and config.rdma(device.request).network is not None:
-            raise PrepareError(
-                f"{record.ref}: FeatureDisabled: RdmaConfig.network of request {device.request} cannot be had on this node; "
-                "start the kubelet plugin and the NRI hook with --pod-network"
+        plan = None
+        if _is_nic(device):
+            plan = _plan(
+                record,
+                device,
+                config.rdma(device.request),
+                inventory=inventory,
+                consumers=consumers,
+                policy=policy,
             )
-    plans = tuple(
-        _plan(record, device, config.rdma(device.request), inventory=inventory, consumers=consumers)
-        if consumers is not None and _is_nic(device)
-        else None
-        for device in record.devices
-    )
+        if plan is not None and plan.kind.ours and consumers is not None:
+            plan = with_addresses(
+                record,
+                device,
+                plan,
+                config.rdma(device.request).network or RdmaNetwork(),
+                rail=_rail(inventory, device),
+                consumers=consumers,
+                holders=[*holders, replace(record, devices=_planned(record, plans))],
+            )
+        plans.append(plan)
     taken: dict[str, str] = {}
     for device, plan in zip(record.devices, plans, strict=True):
-        if plan is not None and taken.setdefault(plan.interface, device.device) != device.device:
+        if (
+            plan is not None
+            and plan.kind.ours
+            and taken.setdefault(plan.interface, device.device) != device.device
+        ):
             raise PrepareError(
                 f"{record.ref}: {device.device} and {taken[plan.interface]} would both be {plan.interface!r} in the pod; "
                 "give each request an interface name of its own in RdmaConfig.network"
             )
-    return plans
+    return tuple(plans)
+
+
+def _planned(record: ClaimRecord, plans: Sequence[NetworkPlan | None]) -> tuple[DeviceRecord, ...]:
+    """The devices that have their plans already."""
+    return tuple(replace(device, network=plan) for device, plan in zip(record.devices, plans, strict=False))
+
+
+def _rail(inventory: NodeInventory, device: DeviceRecord) -> int | None:
+    rail = inventory.attributes(device.device).get(names.ATTR_RAIL)
+    return rail if isinstance(rail, int) else None
 
 
 def _plan(
@@ -118,8 +188,18 @@ def _plan(
     config: RdmaConfig,
     *,
     inventory: NodeInventory,
-    consumers: Consumers,
+    consumers: Consumers | None,
+    policy: NetworkPolicy,
 ) -> NetworkPlan | None:
+    if not policy.managed:
+        if config.network is not None:
+            raise PrepareError(
+                f"{record.ref}: FeatureDisabled: RdmaConfig.network of request {device.request} cannot be had on this node; "
+                "start the kubelet plugin and the NRI hook with --pod-network"
+            )
+        return _unmanaged(record, device, inventory=inventory, consumers=consumers, policy=policy)
+    if consumers is None:
+        return None
     if consumers.host_network:
         if config.network is not None:
             raise PrepareError(
@@ -127,8 +207,17 @@ def _plan(
                 "host's network; leave one of the two out"
             )
         return None
+    if inventory.attributes(device.device).get(names.CNI_RESOURCE_NAME) in consumers.resources:
+        # What the hook looks at is in one pod; a claim of several pods is each pod's Multus's affair.
+        return _left_alone(NetworkKind.OTHERS, device, inventory) if len(consumers.pods) == 1 else None
     network = config.network or RdmaNetwork()
     kind = _kind(record, device, config, inventory=inventory)
+    if inventory.machine.rdma_exclusive and kind in {None, NetworkKind.MACVLAN}:
+        raise PrepareError(
+            f"{record.ref}: {device.device} stays in the host's network namespace, and this node's RDMA devices are seen "
+            "in their own alone; ask for a virtual function, set hostNetwork: true, or have the node's RDMA "
+            "subsystem shared (rdma system set netns shared)"
+        )
     if kind is None:
         return None
     if len(consumers.pods) > 1:
@@ -151,7 +240,7 @@ def _plan(
         bus_id=nic.location.bus_id if isinstance(nic, Nic) else "",
         host_interface=device.netdev or "",
         interface=name,
-        ib_device=device.ib_device if kind is NetworkKind.MOVE else None,
+        ib_device=device.ib_device,
         addresses=network.addresses,
         routes=network.routes,
         mtu=network.mtu,
@@ -159,7 +248,45 @@ def _plan(
         pkey=network.pkey,
         guid=network.guid,
         cni=None if network.attachment is None else consumers.attachments.get(network.attachment),
+        roce_port=_roce_port(device, inventory),
     )
+
+
+def _unmanaged(
+    record: ClaimRecord,
+    device: DeviceRecord,
+    *,
+    inventory: NodeInventory,
+    consumers: Consumers | None,
+    policy: NetworkPolicy,
+) -> NetworkPlan | None:
+    roce = inventory.attributes(device.device).get(names.ATTR_LINK_LAYER) == _ETHERNET
+    unseen = inventory.machine.rdma_exclusive
+    if not (roce or unseen) or consumers is None or consumers.host_network or not consumers.pods:
+        return None
+    if consumers.multus:
+        return _left_alone(NetworkKind.OTHERS, device, inventory)
+    if policy.refuses:
+        raise PrepareError(f"{record.ref}: {NO_NETWORK}: {device.device}: {NO_NETWORK_MESSAGE}")
+    return _left_alone(NetworkKind.ABSENT, device, inventory)
+
+
+def _left_alone(kind: NetworkKind, device: DeviceRecord, inventory: NodeInventory) -> NetworkPlan:
+    nic = inventory.device(device.device)
+    return NetworkPlan(
+        kind=kind,
+        bus_id=nic.location.bus_id if isinstance(nic, Nic) else "",
+        host_interface="",
+        interface="",
+        ib_device=device.ib_device,
+        roce_port=_roce_port(device, inventory),
+    )
+
+
+def _roce_port(device: DeviceRecord, inventory: NodeInventory) -> int | None:
+    nic = inventory.device(device.device)
+    port = nic.port if isinstance(nic, Nic) else None
+    return port.number if port and port.link_layer == _ETHERNET else None
 
 
 def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
@@ -182,7 +309,15 @@ def _kind(
         raise PrepareError(
             f"{record.ref}: DeviceUnhealthy: {device.device} has no network interface on this node, which RoCE needs"
         )
-    if device.type == names.TYPE_VF or config.mode is RdmaMode.EXCLUSIVE or device.share_id is None:
+    alone = device.type == names.TYPE_VF or config.mode is RdmaMode.EXCLUSIVE or device.share_id is None
+    nic = inventory.device(device.device)
+    upper, needed = (nic.upper, nic.default_route) if isinstance(nic, Nic) else (None, False)
+    if upper is not None and upper != device.netdev:
+        raise PrepareError(
+            f"{record.ref}: HostNeedsNIC: {device.netdev or device.device} is part of {upper} on this node, and can neither "
+            "move into a pod nor carry a macvlan; take it out of there, or ask for a virtual function"
+        )
+    if alone and upper is None and not needed:
         return NetworkKind.MOVE
     if ethernet:
         return NetworkKind.MACVLAN

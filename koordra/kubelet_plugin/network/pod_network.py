@@ -8,8 +8,10 @@ here.
 
 Attach: 1. the network interface moves into the pod (or a macvlan is created there)
         2. the RDMA link follows, where RDMA devices belong to namespaces
-        3. GUID, VLAN or partition, MTU, addresses, up, routes
-        4. the gate opens: from now on containers with the claim can start
+        3. GUID, VLAN or partition, MTU, addresses, up, routes; one that moves without an address takes along
+           those that it has on the host
+        4. a RoCE NIC must have a routable address there (roce_gid.py), also one that Multus attached
+        5. the gate opens: from now on containers with the claim can start
 Detach: 1. the gate closes
         2. the RDMA link first, then the network interface: in the other order the kernel destroys the link
         3. the interface gets its name, MTU, state and addresses back
@@ -27,7 +29,7 @@ A NIC whose interface carries the host's default route is never moved: that woul
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +38,7 @@ from koordra.errors import CheckpointError, KoordraError, NodeError
 from koordra.kubelet_plugin.network import cni, network_decision
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
+from koordra.kubelet_plugin.network.roce_gid import has_gid, in_pods_sysfs, require_gid
 from koordra.logs import get_logger
 from koordra.node_state import layout, strict_json
 from koordra.node_state.claim_network import (
@@ -61,7 +64,8 @@ _BASE: Final = ".b"
 
 
 class PodNetworks:
-    """The pods' networks of one node. Errors are NodeErrors: the sandbox then fails, and is tried again."""
+    """The pods' networks of one node. Errors are NodeErrors: no container of the claim is made then, and the
+    next try begins anew."""
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class PodNetworks:
         disk: Disk | None = None,
         sys: Path = Path("/sys"),
         cni_dirs: Sequence[Path] = cni.BIN_DIRS,
+        pods_sysfs: Callable[[str, Callable[[Path], bool | None]], bool | None] = in_pods_sysfs,
     ) -> None:
         self._files = StateFolder(state)
         self._links = links or NetlinkLinks(sys)
@@ -79,6 +84,7 @@ class PodNetworks:
         self._disk = disk or Disk()
         self._sys = sys
         self._cni_dirs = tuple(cni_dirs)
+        self._pods_sysfs = pods_sysfs
 
     def attach(self, sandbox: Sandbox) -> None:
         for network in read_networks(self._files, self._disk):
@@ -162,15 +168,22 @@ class PodNetworks:
         self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, record: Callable[[AttachedDevice], None]
     ) -> AttachedDevice:
         given = AttachedDevice(device=device, interface=plan.interface)
+        if plan.kind is NetworkKind.ABSENT:
+            return given
+        if plan.kind is NetworkKind.OTHERS:
+            there = self._links.addresses_in(sandbox.netns) if plan.roce_port is not None else ()
+            return replace(given, gid_ready=self._gid(plan, sandbox, given, there))
         if plan.kind is NetworkKind.ATTACH:
             record(given)
-            return replace(given, addresses=cni.add(plan, sandbox, bin_dirs=self._cni_dirs))
+            added = cni.add(plan, sandbox, bin_dirs=self._cni_dirs)
+            return replace(given, addresses=added, gid_ready=self._gid(plan, sandbox, given, added))
         base = _base(plan)
         if plan.guid:
             self._set_guid(plan)
         if plan.host_interface:
             given = replace(given, before=self._before(plan))
-        given = replace(given, rdma_moved=plan.ib_device is not None and self._rdma.exclusive())
+        moves = plan.kind is NetworkKind.MOVE and plan.ib_device is not None
+        given = replace(given, rdma_moved=moves and self._rdma.exclusive())
         record(given)
         if plan.host_interface:
             host = str(dict(given.before).get("present") or plan.host_interface)
@@ -184,12 +197,17 @@ class PodNetworks:
             return given
         if base != plan.interface:
             self._links.add_child(base, plan, netns=sandbox.netns)
+        if plan.kind is NetworkKind.MOVE and not plan.addresses and base == plan.interface:
+            plan = replace(plan, addresses=tuple(dict(given.before)["addresses"]))
         state = self._links.configure(plan, netns=sandbox.netns)
-        return replace(given, addresses=state.addresses, mac=state.mac, gid_ready=self._gid_ready(plan))
+        given = replace(given, addresses=state.addresses, mac=state.mac)
+        return replace(given, gid_ready=self._gid(plan, sandbox, given, state.addresses))
 
     def _before(self, plan: NetworkPlan) -> tuple[tuple[str, Any], ...]:
         """The interface's settings on the host. Raises NodeError where it must not, or cannot, move."""
-        host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
+        # The interface of a RoCE LAG is the bond, and none of the function's own.
+        function = plan.bus_id if plan.kind is NetworkKind.MOVE else ""
+        host = self._links.host_name(interface=plan.host_interface, bus_id=function)
         if host is None:
             raise NodeError(f"the network interface {plan.host_interface} is not on the host; who has it?")
         state = self._links.state(host)
@@ -230,21 +248,29 @@ class PodNetworks:
                 f"GUID {plan.guid} of {plan.bus_id}: {error.strerror}; does the driver take GUIDs in sysfs?"
             ) from error
 
-    def _gid_ready(self, plan: NetworkPlan) -> bool | None:
-        """Whether the RDMA device has a non-zero GID; None if the host does not see the device."""
-        folder = self._sys / "class/infiniband" / (plan.ib_device or "") / "ports/1/gids"
-        if plan.ib_device is None or not folder.is_dir():
+    def _gid(
+        self, plan: NetworkPlan, sandbox: Sandbox, given: AttachedDevice, addresses: Collection[str]
+    ) -> bool | None:
+        """True where the NIC has its address, None where it needs none. Raises NodeError."""
+        port, device = plan.roce_port, plan.ib_device
+        if port is None or device is None:
             return None
-        for entry in folder.iterdir():
-            with contextlib.suppress(OSError):
-                if entry.read_text().strip().strip("0:"):
-                    return True
-        return False
+
+        def look(wanted: Collection[str]) -> bool | None:
+            def task(sys: Path) -> bool | None:
+                return has_gid(sys, device, port, wanted=wanted)
+
+            return self._pods_sysfs(sandbox.netns, task) if given.rdma_moved else task(self._sys)
+
+        require_gid(look, device=device, interface=plan.interface, addresses=addresses)
+        return True
 
     # Detach.
 
     def _detach_device(self, attached: AttachedDevice, plan: NetworkPlan, claim: AttachedNetwork) -> None:
         netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
+        if not plan.kind.ours:
+            return
         if plan.kind is NetworkKind.ATTACH:
             for problem in cni.delete(
                 plan, Sandbox(claim.sandbox, claim.pod, "", "", netns), bin_dirs=self._cni_dirs
@@ -313,7 +339,7 @@ class PodNetworks:
 
 
 _GATE_DEVICE: Final = strict_json.record(
-    AttachedDevice, {"device": TEXT, "interface": TEXT, "addresses": listed(TEXT), "mac": STRING}
+    AttachedDevice, {"device": TEXT, "interface": STRING, "addresses": listed(TEXT), "mac": STRING}
 )
 """What containers may read of a device."""
 

@@ -2,8 +2,10 @@
 
 device_state        the state machine: what is promised to the kubelet survives every way to die
 prepare_decision    what a claim gets on this node, or why it is refused (pure)
+identified_devices  the devices of the claim's results, each certain and the one that it was before (pure)
 allocation_checks   the checks that nothing is used beyond its capacity and that Required scopes hold
 claim_files         the files of a claim, in the order in which they are written and removed
 device_guard        guarded.json, the device nodes that no container may open without a claim
+driver_of_claims    prepared claims follow a GPU driver that was upgraded or moved
 claim_audit         prepared claims that the API server no longer knows
 """

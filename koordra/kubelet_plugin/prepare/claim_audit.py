@@ -36,7 +36,7 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.claims.configuration import ClaimSource
+from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger

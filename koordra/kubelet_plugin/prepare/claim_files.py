@@ -1,5 +1,7 @@
 """The files of one claim.
 
+    <state>/claims/<uid>/*.node              device nodes that the host's /dev lacks
+                                             (nvidia_driver/device_nodes.py)
     <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology
                                              (cdi/container_files.py)
     <state>/network/<uid>.json               read when the pod's sandbox is created
@@ -10,18 +12,24 @@
 They are written in this order and removed in reverse, so that no container gets a device that the hook does
 not know. All are made from the claim's record and can be rewritten at any time. Only files with exactly our
 own names are ever removed; the CDI directory is shared with other drivers.
+
+What others do to them is put right: files that are missing, and files that say something else. Of each file
+the identity is remembered that it had when its content was last known (Disk.identity), so that a claim whose
+files are as they were costs a few calls of lstat, and only others are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from koordra.errors import CDIError, CheckpointError, NodeError
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.network import network_decision
+from koordra.kubelet_plugin.nvidia_driver.device_nodes import is_node, own_nodes
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state import claim_network, layout, prepared_claim
@@ -29,6 +37,7 @@ from koordra.node_state.claim_network import ClaimNetwork, PlannedDevice
 from koordra.node_state.claim_ref import is_claim_uid
 from koordra.node_state.disk import TEMPORARY, Disk, reported
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
+from koordra.topology.location import DeviceNode
 
 log = get_logger(__name__)
 
@@ -65,35 +74,94 @@ def network_of(record: ClaimRecord) -> ClaimNetwork:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """`kind`: the error that its failing is."""
+
+    kind: type[NodeError]
+    path: Path
+    data: bytes
+    mode: int
+    durable: bool = True
+
+
 class ClaimFiles:
     """Writes and removes the files of claims. The caller holds the state lock."""
 
     def __init__(self, paths: NodePaths, disk: Disk) -> None:
         self._paths = paths
         self._disk = disk
+        self._known: dict[str, dict[Path, tuple[int, ...] | None]] = {}
 
     def write(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> None:
         """Raises CDIError or CheckpointError, after which any of the files may be there."""
+        self._known.pop(record.ref.uid, None)
+        files = self._files(record, file_contents)
+        for path, node in self._nodes(record).items():
+            if not is_node(path, node):
+                with reported(CheckpointError, path, "made"):
+                    self._disk.make_node(path, node)
+        for file in files:
+            with reported(file.kind, file.path, "written"):
+                self._disk.replace(file.path, file.data, mode=file.mode, durable=file.durable)
+        self._remember(record, files)
+
+    def _files(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> list[_File]:
+        """In the order of writing."""
         paths, uid = self._paths, record.ref.uid
-        spec = claim_spec.encode(record, root=paths.root)
-        for name, content in sorted(file_contents.items()):
-            path = paths.claim_folder(uid) / name
-            with reported(CheckpointError, path, "written"):
-                self._disk.replace(path, content, mode=container_files.MODE, durable=False)
-        files = [
-            (CheckpointError, paths.prepared_file(uid), prepared_claim.encode(for_hook(record)), layout.MODE),
-            (CDIError, paths.cdi_file(uid), spec, claim_spec.MODE),
+        folder = paths.claim_folder(uid)
+        found = [
+            _File(CheckpointError, folder / name, data, container_files.MODE, durable=False)
+            for name, data in sorted(file_contents.items())
         ]
         if record.networked:
             network = claim_network.encode(network_of(record))
-            files.insert(0, (CheckpointError, paths.network_file(uid), network, layout.MODE))
-        for kind, path, data, mode in files:
-            with reported(kind, path, "written"):
-                self._disk.replace(path, data, mode=mode)
+            found.append(_File(CheckpointError, paths.network_file(uid), network, layout.MODE))
+        hook = prepared_claim.encode(for_hook(record))
+        spec = claim_spec.encode(record, root=paths.root)
+        found.append(_File(CheckpointError, paths.prepared_file(uid), hook, layout.MODE))
+        found.append(_File(CDIError, paths.cdi_file(uid), spec, claim_spec.MODE))
+        return found
+
+    def _nodes(self, record: ClaimRecord) -> dict[Path, DeviceNode]:
+        edits = (device.edits for device in record.devices)
+        return own_nodes(edits, self._paths.claim_folder(record.ref.uid))
+
+    def unchanged(self, record: ClaimRecord) -> bool:
+        """Whether nobody touched the files since they were written or read as they should be."""
+        known = self._known.get(record.ref.uid)
+        return known is not None and self._identities(known) == known
+
+    def altered(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> list[Path]:
+        """The files that are missing or are not as they should be, by reading them."""
+        files = self._files(record, file_contents)
+        found = [file.path for file in files if not self._as_written(file)]
+        found += [path for path, node in self._nodes(record).items() if not is_node(path, node)]
+        if not found:
+            self._remember(record, files)
+        return found
+
+    def _as_written(self, file: _File) -> bool:
+        with reported(file.kind, file.path, "read"):
+            identity = self._disk.identity(file.path)
+            if identity is None or stat.S_IMODE(identity[4]) != file.mode:
+                return False
+            return self._disk.read(file.path) == file.data
+
+    def _remember(self, record: ClaimRecord, files: list[_File]) -> None:
+        self._known[record.ref.uid] = self._identities(file.path for file in files)
+
+    def _identities(self, paths: Iterable[Path]) -> dict[Path, tuple[int, ...] | None]:
+        found = {}
+        for path in paths:
+            with reported(CheckpointError, path, "looked at"):
+                found[path] = self._disk.identity(path)
+        return found
 
     def remove(self, uid: str) -> None:
         """Remove what is there, the CDI file first: from then on no container can be given the devices."""
         paths = self._paths
+        self._known.pop(uid, None)
         for kind, path in (
             (CDIError, paths.cdi_file(uid)),
             (CheckpointError, paths.prepared_file(uid)),
@@ -104,22 +172,13 @@ class ClaimFiles:
         with reported(CheckpointError, paths.claim_folder(uid), "removed"):
             self._disk.remove_folder(paths.claim_folder(uid))
 
-    def complete(self, record: ClaimRecord) -> bool:
-        uid = record.ref.uid
-        if uid not in self.recorded() or claim_spec.file_name(uid) not in self._cdi_names():
-            return False
-        mounts = [Path(mount.host_path) for device in record.devices for mount in device.edits.mounts]
-        gate = network_decision.gate_file(self._paths, uid)
-        needed = {path for path in mounts if path.parent == self._paths.claim_folder(uid)} - {gate}
-        needed |= {self._paths.cdi_file(uid), self._paths.prepared_file(uid)}
-        if record.networked:
-            needed.add(self._paths.network_file(uid))
-        return all(path.is_file() for path in needed)
-
     def hook_records(self) -> dict[str, bytes]:
         with reported(CheckpointError, self._paths.prepared, "read"):
             found = {uid: self._disk.read(self._paths.prepared_file(uid)) for uid in self.recorded()}
         return {uid: data for uid, data in found.items() if data is not None}
+
+    def networks(self) -> tuple[ClaimNetwork, ...]:
+        return claim_network.read_networks(self._paths, self._disk)
 
     def claims(self) -> set[str]:
         return self.recorded() | set(filter(None, map(claim_spec.claim_of_file, self._cdi_names())))

@@ -11,13 +11,11 @@ Prepare of one claim, under the state lock (two instances may overlap during an 
 - A claim that is already prepared is decided again with its own nonce and must have the same results; its
   files are rewritten each time, since /run/cdi is empty after a reboot. It never returns to PrepareStarted:
   containers may be running.
-- An error rolls back at once. If that fails too (full disk), the claim stays PrepareStarted, holds its
-  devices, and is rolled back by the next call.
+- An error rolls back at once; if that fails too (full disk), the claim holds its devices until the next call.
 
 The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So
 Prepare checks again under the lock: a call that the kubelet gave up, or that an Unprepare of the same claim
-has overtaken, ends there. Two Prepares of one claim (two pods that share it and start together) are both
-answered, one after the other.
+has overtaken, ends there. Two Prepares of one claim (two pods that share it) are answered one by one.
 
 Unprepare removes the files, then the record: killed in between, the claim still holds its devices and the
 kubelet repeats the call. Unprepare of an unknown claim succeeds.
@@ -49,8 +47,11 @@ from koordra.kubelet_plugin.claims.checkpoint import (
     recovered,
 )
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
-from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers
+from koordra.kubelet_plugin.claims.configuration import Claims
+from koordra.kubelet_plugin.claims.machine_of_state import taken_over
 from koordra.kubelet_plugin.isolation import Backend
+from koordra.kubelet_plugin.network.consumers import Consumers, holds_nics
+from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
@@ -65,19 +66,20 @@ log = get_logger(__name__)
 
 
 Call = tuple[str, object]
-"""A Prepare that is in progress: the claim's uid, and what tells it from others of the claim."""
+"""A Prepare in progress: the claim's uid, and what tells it from others of the claim."""
 
 
 class DeviceState:
-    """The node's prepared claims. Safe to call from several threads and processes. `consumers` and `networks`
-    are set where koordra manages the networks of pods (`--pod-network`)."""
+    """The node's prepared claims. Safe to call from several threads and processes. `networks` is set where
+    koordra manages those of pods (`--pod-network`), which `policy` tells the
+    decision; `hook_program` is where the node has the CDI hook (cdi/hook_program.py)."""
 
     def __init__(
         self,
         *,
         node: str,
         paths: NodePaths,
-        claims: ClaimSource,
+        claims: Claims,
         inventory: Callable[[], NodeInventory],
         backends: Mapping[str, Backend],
         disk: Disk,
@@ -85,16 +87,20 @@ class DeviceState:
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
         consumers: Callable[[Object], Consumers] | None = None,
         networks: PodNetworks | None = None,
+        policy: NetworkPolicy = UNMANAGED,
+        hook_program: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._node = node
         self._paths = paths
         self._consumers = consumers
-        self._networks = networks
+        self._networks, self._policy = networks, policy
+        self._hook_program = hook_program
         self._claims = claims
         self._inventory = inventory
         self._backends = backends
         self._lock = lock or StateLock(paths.lock)
         self._checkpoint = CheckpointFile(paths.checkpoint, disk)
+        self._disk = disk
         self._files = ClaimFiles(paths, disk)
         self._new_nonce = new_nonce
         self._in_progress: set[Call] = set()
@@ -146,6 +152,8 @@ class DeviceState:
                 files=self._paths,
                 holders=checkpoint.of_boot(inventory.boot_id),
                 consumers=consumers,
+                networks=self._policy,
+                hook_program=self._hook_program(),
             ),
             nonce=held.nonce if held else self._new_nonce(),
             before=before,
@@ -196,7 +204,13 @@ class DeviceState:
         """
         with self._lock.held():
             try:
-                checkpoint = self._load()
+                checkpoint = taken_over(
+                    self._load(),
+                    save=self._checkpoint.save,
+                    state=self._paths.state,
+                    root=self._paths.root,
+                    disk=self._disk,
+                )
             except CheckpointError as error:
                 log.error("checkpoint_unreadable", error=str(error))
                 return
@@ -218,31 +232,45 @@ class DeviceState:
                 log.error("stale_files_not_removed", error=str(error))
 
     def restore_files(self) -> None:
-        """Rewrite missing files of prepared claims: the kubelet does not prepare a running pod's claim again.
-        An error with one claim does not stop the others; the first error is raised at the end."""
+        """Rewrite files of prepared claims that are missing or were changed: the kubelet does not prepare a
+        running pod's claim again. An error with one claim does not stop the others; the first error is raised
+        at the end."""
         failed: list[KoordraError] = []
         with self._lock.held():
             for record in self._load().of_boot(self._inventory().boot_id):
                 try:
-                    if record.state is State.COMPLETED and not self._files.complete(record):
-                        self._write_files(record)
-                        log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid)
+                    if record.state is State.COMPLETED and not self._files.unchanged(record):
+                        self._restore(record)
                 except KoordraError as error:
                     failed.append(error)
         if failed:
             raise failed[0]
+
+    def _restore(self, record: ClaimRecord) -> None:
+        contents = container_files.file_contents(record, self._inventory())
+        altered = self._files.altered(record, contents)
+        if altered:
+            self._files.write(record, contents)
+            names = [path.name for path in altered]
+            log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid, files=names)
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices of this node now. Raises CheckpointError."""
         with self._lock.held():
             return self._load().of_boot(self._inventory().boot_id)
 
+    def remembered(self) -> tuple[ClaimRecord, ...]:
+        """Those, and the claims of earlier boots that the kubelet has not unprepared. Raises
+        CheckpointError."""
+        with self._lock.held():
+            return self._load().claims
+
     # Steps of Prepare.
 
     def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:
             claim = self._claims.get(ref.namespace, ref.name)
-            return claim, self._consumers(claim) if self._consumers else None
+            return claim, self._consumers(claim) if self._consumers and holds_nics(claim) else None
         except NotFound as error:
             raise PrepareError(f"{ref}: it does not exist in the API") from error
         except ApiError as error:
@@ -336,7 +364,12 @@ class DeviceState:
     def _recovered(self, error: CheckpointError) -> Checkpoint:
         """A checkpoint rebuilt from the records for the hook; raises `error` while a claim with a file has
         none."""
-        checkpoint = recovered(self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id)
+        checkpoint = recovered(
+            self._files.hook_records(),
+            pool=self._node,
+            boot_id=self._inventory().boot_id,
+            networks=self._files.networks(),
+        )
         if self._files.claims() - {record.ref.uid for record in checkpoint.claims}:
             raise error
         self._checkpoint.save(checkpoint)

@@ -4,14 +4,15 @@ From the claim object, the inventory and the claims that already hold devices, i
 
 1. the claim is the one that the kubelet means (uid), it is allocated, and our results are of this node's
    pool;
-2. every device exists, is published, and is the same one as at an earlier Prepare of the claim (UUID or
-   GUID);
-3. no device is used beyond its capacity (allocation_checks.py);
-4. Required JointAllocation scopes hold on this machine (allocation_checks.py);
-5. the isolation of each share follows from the operator's policy, class and claim
+2. every device exists, is published, and is the same one as at an earlier Prepare of the claim
+   (identified_devices.py);
+3. a claim of a GPU has a libcuda of the loaded driver to find;
+4. no device is used beyond its capacity (allocation_checks.py);
+5. Required JointAllocation scopes hold on this machine (allocation_checks.py);
+6. the isolation of each share follows from the operator's policy, class and claim
    (koordra.api.opaque.isolation), this node has the backend, and no card has shares with and without limits;
-6. the pod can have the network that the claim asks for (network/network_decision.py);
-7. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
+7. the pod can have the network that the claim asks for (network/network_decision.py);
+8. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
    and of a gang's member.
 
 Results of other drivers are ignored.
@@ -23,41 +24,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from koordra.api import names, objects
-from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
+from koordra.api.opaque.driver_capabilities import DriverCapabilities, chosen
 from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
+from koordra.kubelet_plugin.cdi.container_hook import is_limited
 from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits
+from koordra.kubelet_plugin.cdi.driver_edits import drawing_nodes, unavailable
 from koordra.kubelet_plugin.claims.claim_record import (
     NO_EDITS,
-    Assignment,
     ClaimRecord,
     ContainerEdits,
     DeviceRecord,
     State,
 )
-from koordra.kubelet_plugin.claims.configuration import Configuration, Consumers, configuration
+from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.isolation import Backend, Share
-from koordra.kubelet_plugin.network.network_decision import network_plans
+from koordra.kubelet_plugin.network.consumers import Consumers
+from koordra.kubelet_plugin.network.fabric_files import fabric_settings
+from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
-from koordra.kubelet_plugin.publish.devices import MigDevice
+from koordra.kubelet_plugin.prepare.identified_devices import Prepared, identified
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
-from koordra.node_state.claim_network import NetworkKind
+from koordra.node_state.claim_network import NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
-from koordra.quantity import canonical, parse
-from koordra.topology.location import DeviceNode
-from koordra.topology.machine import Gpu, Nic
-from koordra.topology.partitions import MigInstance
+from koordra.node_state.strict_json import Pairs
+from koordra.quantity import parse
+from koordra.topology.machine import Nic
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """The inputs of a decision besides the claim: `pool` is the node's name, `holders` the claims prepared in
-    this boot, `files` the plugin's state directory, `consumers` the pods of the claim, None where koordra
-    does not manage the networks of pods (no `--pod-network`)."""
+    this boot, `files` the plugin's state directory, `consumers` the pods of the claim, None where they are
+    not known; `networks` is what the operator says of pods' networks; `hook_program` is the CDI hook
+    on the node, None where this koordra was built without it."""
 
     pool: str
     inventory: NodeInventory
@@ -65,6 +70,8 @@ class NodeView:
     files: StateFolder
     holders: Sequence[ClaimRecord] = ()
     consumers: Consumers | None = None
+    networks: NetworkPolicy = UNMANAGED
+    hook_program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +91,6 @@ class Decision:
     shares: tuple[IsolatedShare, ...] = ()
 
 
-Prepared = Mapping[Assignment, DeviceRecord]
-"""The devices of a claim that is prepared in this boot already, by assignment: containers may be running with
-them."""
-
-
 def decide(
     ref: ClaimRef, claim: Object, *, node: NodeView, nonce: str, before: ClaimRecord | None = None
 ) -> Decision:
@@ -105,7 +107,10 @@ def decide(
         config = configuration(allocation.config, claim=str(ref))
         _refuse_gang_member_in_spec(claim)
         devices = tuple(
-            _identified(ref, result, node=node, before=before, prepared=prepared) for result in results
+            identified(
+                ref, result, pool=node.pool, inventory=node.inventory, before=before, prepared=prepared
+            )
+            for result in results
         )
     except InvalidInput as error:
         raise PrepareError(f"{ref}: {error}") from error
@@ -122,6 +127,7 @@ def decide(
         pods=node.consumers.pods if node.consumers else (),
         pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
     )
+    _refuse_without_libcuda(record, node.inventory)
     refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
     refuse_unmet_scopes(record, config, inventory=node.inventory)
     shares = [_isolated(record, index, config, node=node, prepared=prepared) for index in range(len(devices))]
@@ -132,13 +138,38 @@ def decide(
             for device in devices
         )
         if prepared
-        else network_plans(record, config, inventory=node.inventory, consumers=node.consumers)
+        else network_plans(
+            record,
+            config,
+            inventory=node.inventory,
+            consumers=node.consumers,
+            policy=node.networks,
+            holders=node.holders,
+        )
     )
     record = replace(
         record,
         devices=tuple(
-            replace(device, isolation=share.backend.name if share else None, network=plan)
+            replace(
+                device,
+                isolation=share.backend.name if share else None,
+                network=plan,
+                fabric=prepared[device.assignment].fabric
+                if device.assignment in prepared
+                else _fabric(record, device, config, plan, inventory=node.inventory),
+            )
             for device, share, plan in zip(devices, shares, plans, strict=True)
+        ),
+    )
+    capabilities = [_capabilities(record, device, config, node=node) for device in record.devices]
+    record = replace(
+        record,
+        devices=tuple(
+            replace(
+                device,
+                nodes=(*device.nodes, *drawing_nodes(node.inventory.device(device.device), parts)),
+            )
+            for device, parts in zip(record.devices, capabilities, strict=True)
         ),
     )
     legacy = legacy_edits(record, claim, inventory=node.inventory)
@@ -151,11 +182,25 @@ def decide(
             + legacy_edit
             for share, device, legacy_edit in zip(shares, devices, legacy, strict=True)
         ],
+        capabilities=capabilities,
         files=node.files,
         own_users=node.consumers is not None and node.consumers.own_users,
         member=config.member,
+        hook_program=node.hook_program,
     )
+    if is_limited([device.edits for device in record.devices]) and not record.hooks:
+        raise PrepareError(
+            f"{ref}: BackendUnavailable: isolation limiter needs koordra-cdi-hook, without which an image's own "
+            "driver comes before the limit; this koordra was built without it (make -C native)"
+        )
     return Decision(record=record, shares=tuple(share for share in shares if share))
+
+
+def _refuse_without_libcuda(record: ClaimRecord, inventory: NodeInventory) -> None:
+    """Without this the container would start, and CUDA would find no card, without a reason."""
+    why = inventory.without_libcuda
+    if why is not None and any(device.type in names.GPU_TYPES for device in record.devices):
+        raise PrepareError(f"{record.ref}: NodeUnsuitable: {why}")
 
 
 def _refuse_gang_member_in_spec(claim: Object) -> None:
@@ -182,62 +227,37 @@ def _allocation(ref: ClaimRef, claim: Object) -> Allocation:
     return allocation
 
 
-def _identified(
-    ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None, prepared: Prepared
-) -> DeviceRecord:
-    name = result.device.device
-    if result.device.pool != node.pool:
-        raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {node.pool}")
-    earlier = next((known for known in before.devices if known.device == name), None) if before else None
-    why = node.inventory.refusal(name)
-    if why is not None:
-        # RDMA in exclusive mode: the claim's own pod has it.
-        moved = earlier and earlier.network and earlier.network.kind is NetworkKind.MOVE
-        if earlier is not None and moved and earlier in prepared.values():
-            return replace(earlier, request=result.request, edits=NO_EDITS)
-        raise PrepareError(f"{ref}: {why}")
-    record = _recorded(ref, result, node=node)
-    if earlier is not None and earlier.identity and earlier.identity != record.identity:
-        raise PrepareError(
-            f"{ref}: DeviceUnhealthy: {name} is another device than the one prepared for this claim "
-            f"({record.identity} in place of {earlier.identity}); the claim has to be allocated anew"
-        )
-    return record
+def _fabric(
+    record: ClaimRecord,
+    device: DeviceRecord,
+    config: Configuration,
+    plan: NetworkPlan | None,
+    *,
+    inventory: NodeInventory,
+) -> Pairs:
+    nic = inventory.device(device.device)
+    if device.type not in names.NIC_TYPES or device.admin_access:
+        return ()
+    port = nic.port if isinstance(nic, Nic) else None
+    try:
+        return fabric_settings(device, config.rdma(device.request), plan=plan, port=port)
+    except PrepareError as error:
+        raise PrepareError(f"{record.ref}: {error}") from error
 
 
-def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceRecord:
-    """Raises PrepareError for a device whose identity or device nodes are not known."""
-    device = node.inventory.device(result.device.device)
-    place = device.gpu if isinstance(device, MigDevice) else device
-    record = DeviceRecord(
-        request=result.request,
-        device=result.device.device,
-        type=names.TYPE_GPU,
-        identity="",
-        share_id=result.share_id,
-        admin_access=bool(result.admin_access),
-        consumed=tuple(sorted((name, canonical(amount)) for name, amount in result.consumed.items())),
-        numa_node=place.location.numa if place else None,
-        cpus=node.inventory.machine.cpus_near(place) if place else None,
-    )
-    match device:
-        case Gpu(uuid=str(uuid), node=DeviceNode() as card):
-            return replace(record, identity=uuid, uuid=uuid, nodes=(card,))
-        case MigDevice(gpu=Gpu(node=DeviceNode() as card), instance=MigInstance(uuid=str(uuid)) as instance):
-            # The card's own node comes first: an instance is opened through it, and its siblings share it.
-            return replace(
-                record, type=names.TYPE_MIG, identity=uuid, uuid=uuid, nodes=(card, *instance.nodes)
-            )
-        case Nic(guid=str(guid), verbs=DeviceNode() as verbs):
-            return replace(
-                record,
-                type=names.TYPE_VF if device.parent else names.TYPE_NIC,
-                identity=guid,
-                ib_device=device.ib_device,
-                netdev=device.netdev,
-                nodes=(verbs,),
-            )
-    raise PrepareError(f"{ref}: DeviceUnhealthy: {record.device} has no known identity or device node")
+def _capabilities(
+    record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView
+) -> DriverCapabilities:
+    """The parts of the driver that holders of the GPU get; none for another device. Raises PrepareError where
+    this node cannot give one that is asked for."""
+    if device.uuid is None:
+        return frozenset()
+    limited = device.isolation not in (None, NO_ISOLATION)
+    found = chosen(config.driver_capabilities(device.request), limited=limited)
+    refused = unavailable(found, inventory=node.inventory)
+    if refused is not None:
+        raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
+    return found
 
 
 def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:

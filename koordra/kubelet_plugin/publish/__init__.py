@@ -4,6 +4,7 @@ node_inventory       what the node has and offers right now, as one value
 resource_slices      devices, capacities and counter sets, in slices (pure)
 devices              one device as a slice writes it; MIG instances and virtual functions, and the counters
                      that exclude each other
+drain_policy         which faults of a device end the pods that use it
 node_slices          the slices of this node with its mode and its taints: cordons, held devices, other device
                      plugins
 allocation_mode      the change between joint and native allocation

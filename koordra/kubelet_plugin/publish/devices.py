@@ -31,10 +31,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from koordra.api import names
 from koordra.api.objects import Fields, Object
+from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
 from koordra.quantity import canonical
 from koordra.topology.location import LONGEST_STRING
 from koordra.topology.machine import Device, Gpu, Machine, Nic
@@ -42,6 +43,7 @@ from koordra.topology.partitions import MigInstance, MigProfile, mig_name
 from koordra.topology.product_names import semver
 
 Mode = Literal["joint", "native"]
+WITHOUT_DRAIN: Final = DrainPolicy()
 Counters = Mapping[str, int]
 
 MIB = 1 << 20
@@ -64,14 +66,15 @@ class DeviceEntry:
     shared: bool = False
 
 
-def document(published: DeviceEntry, *, mode: Mode) -> Object:
+def document(published: DeviceEntry, *, mode: Mode, drain: DrainPolicy = WITHOUT_DRAIN) -> Object:
     """An entry of ``spec.devices``."""
     joint = mode == names.MODE_JOINT
     allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
     taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if joint else []
     reason = unhealthy(published.device)
     if reason:
-        taints.append({"key": names.UNHEALTHY_TAINT, "value": reason, "effect": "NoSchedule"})
+        effect = "NoExecute" if drain.ends_pods(faults_of(published.device)) else "NoSchedule"
+        taints.append({"key": names.UNHEALTHY_TAINT, "value": reason, "effect": effect})
     counter_set, counters = published.consumes
     built: Object = {
         "name": published.name,
@@ -84,15 +87,36 @@ def document(published: DeviceEntry, *, mode: Mode) -> Object:
     return {field: value for field, value in built.items() if value}
 
 
+ABSENT: Final = "InstanceGone"
+
+
+def absent_instance(name: str, *, mode: Mode) -> Object:
+    """The entry of a MIG instance that claims hold and that does not exist, after a reset or a reboot: nobody
+    is to get it, and who holds it is to see why."""
+    joint = mode == names.MODE_JOINT
+    allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
+    attributes = {
+        names.ATTR_TYPE: names.TYPE_MIG,
+        names.ATTR_PARENT: whole_of(name),
+        names.ATTR_ALLOCATOR: allocator,
+    }
+    taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if joint else []
+    taints.append({"key": names.UNHEALTHY_TAINT, "value": ABSENT, "effect": "NoSchedule"})
+    return {"name": name, "attributes": typed(attributes), "taints": taints}
+
+
 def unhealthy(device: Device) -> str | None:
     """The value of the device's unhealthy taint; None for a healthy device."""
-    if isinstance(device, Gpu):
-        # A taint's value is a label value.
-        faults = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(device.faults))
-        return faults[:_LONGEST_TAINT_VALUE].strip(".-") or None
-    if isinstance(device, Nic) and not any(port.active for port in device.ports):
-        return "LinkDown" if any(port.active is not None for port in device.ports) else "LinkStateUnknown"
-    return None
+    # A taint's value is a label value.
+    value = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(faults_of(device)))
+    return value[:_LONGEST_TAINT_VALUE].strip(".-") or None
+
+
+def faults_of(device: Device) -> tuple[str, ...]:
+    if isinstance(device, Gpu) or any(port.active for port in device.ports):
+        return device.faults
+    down = any(port.active is not None for port in device.ports)
+    return ("LinkDown" if down else "LinkStateUnknown", *device.faults)
 
 
 class Version(str):
@@ -135,6 +159,12 @@ class MigDevice:
     @property
     def name(self) -> str:
         return mig_name(self.gpu.name, self.profile.name, self.instance.start)
+
+    @property
+    def identity(self) -> str:
+        """What stays when the instance is made again after a reset or a reboot: card, profile, placement.
+        Its own UUID and the GPU instance's id do not."""
+        return f"{self.gpu.uuid}/{self.profile.name}/{self.instance.start}:{self.instance.size}"
 
     @property
     def counters(self) -> dict[str, int]:

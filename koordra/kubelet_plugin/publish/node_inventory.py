@@ -16,10 +16,14 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.devices import Device, read_device
+from koordra.api.objects import Fields, status_of
 from koordra.api.reader import Reader
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.claims.claim_record import Mount
-from koordra.kubelet_plugin.discovery.driver_libraries import driver_files
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
+from koordra.kubelet_plugin.nvidia_driver.driver_files import NO_DRIVER, DriverFiles, DriverFilesSource
+from koordra.kubelet_plugin.nvidia_driver.driver_libraries import library_folders
+from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome, HomeSource
+from koordra.kubelet_plugin.nvidia_driver.node_numbers import given_nodes
 from koordra.kubelet_plugin.publish.devices import MigDevice, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from koordra.logs import get_logger
@@ -40,20 +44,40 @@ _GONE: Final = "is gone from this node; the claim needs another device"
 class NodeInventory:
     """`published` has the devices as ResourceSlices show them; `problems` what discovery could not determine.
 
-    `driver_files` are the mounts that a CUDA program needs, empty where the machine has no driver.
+    `driver_files` are what containers can get of the driver, nothing where the machine has none; `home`:
+    where that lives. `withheld`: why no GPU is given out now, empty where they are; `runtime`: the container
+    runtime as the Node names it, empty until that was seen; `absent_nodes`: paths of GPUs' device nodes that
+    the host's /dev lacks.
     """
 
     machine: topology.Machine
     published: Mapping[str, Device]
     problems: tuple[Problem, ...] = ()
-    driver_files: tuple[Mount, ...] = ()
+    driver_files: DriverFiles = NO_DRIVER
     offering: Offering = field(default_factory=Offering)
+    home: FoundHome = field(default_factory=FoundHome)
+    withheld: str = ""
+    runtime: str = ""
+    absent_nodes: frozenset[str] = frozenset()
 
     @property
     def boot_id(self) -> str:
         """The kernel's boot id; a machine without one counts as one endless boot, which only keeps records
         longer."""
         return self.machine.boot_id or "unknown"
+
+    @property
+    def without_libcuda(self) -> str | None:
+        """Why CUDA could not start in a container although the driver is loaded: what was looked for, where,
+        and the remedy; None where it could."""
+        home = self.home
+        if not home.loaded or self.driver_files.has_libcuda:
+            return None
+        searched = ", ".join(library_folders(home.driver)) if home.driver else "none"
+        return (
+            f"the GPU driver {home.loaded} is loaded, and its libcuda.so.{home.loaded} is not found: {home}, folders searched "
+            f"below it: {searched}; install the driver's libraries of that version, or name their place with --driver-root"
+        )
 
     def device(self, name: str) -> NodeDevice | None:
         """A card, NIC or virtual function, or a MIG instance that exists and is certain."""
@@ -63,6 +87,11 @@ class NodeInventory:
         instances = (device for gpu in self.machine.gpus for device in mig_devices(gpu))
         return next((device for device in instances if device.name == name), None)
 
+    def place(self, name: str) -> topology.Device | None:
+        """The card, NIC or virtual function of this name; of a MIG instance its card."""
+        found = self.device(name)
+        return found.gpu if isinstance(found, MigDevice) else found
+
     def attributes(self, name: str) -> dict[str, Any]:
         """The published attributes as plain values, as the scopes of koordra.topology read them."""
         device = self.published.get(name)
@@ -71,9 +100,11 @@ class NodeInventory:
     def refusal(self, name: str) -> str | None:
         """Why the device of this name cannot be prepared now: a reason of the common vocabulary, the name and
         a remedy. None for a device that can."""
+        device = self.device(name)
+        if self.withheld and isinstance(device, Gpu | MigDevice):
+            return f"Tainted: {name} cannot be given out now: {self.withheld}"
         if name in self.published:
             return None
-        device = self.device(name)
         match device:
             case MigDevice():
                 why = "MIG instances are not offered on this node; start the kubelet plugin with --mig"
@@ -96,9 +127,7 @@ class NodeInventory:
         return "; ".join(found) or f"discovery is not certain of the device at {bus_id}"
 
 
-def inventory_of(
-    discovery: Discovery, *, offering: Offering | None = None, driver_files: tuple[Mount, ...] = ()
-) -> NodeInventory:
+def inventory_of(discovery: Discovery, *, offering: Offering | None = None) -> NodeInventory:
     offering = offering or Offering()
     devices = build_devices(discovery.machine, mode=names.MODE_JOINT, offering=offering)
     read = Reader({"devices": devices}, object="this node's ResourceSlice", field="spec")
@@ -106,16 +135,12 @@ def inventory_of(
         machine=discovery.machine,
         published={device.name: device for device in map(read_device, read.each("devices"))},
         problems=discovery.problems,
-        driver_files=driver_files,
         offering=offering,
     )
 
 
 class InventorySource:
     """The latest inventory of the machine below `root`: one thread sets it, any thread reads it.
-
-    The GPU driver's files may lie under another root (`driver_root`: a driver container's), which may have
-    another name on the host than here (`driver_root_on_host`).
 
     No event announces the driver's user-space files (a driver container installs them some time after the
     module was loaded), so they are searched again if the last search is _DRIVER_FILES_AGE_S seconds old.
@@ -127,16 +152,28 @@ class InventorySource:
         *,
         offering: Offering | None = None,
         clock: Callable[[], float] = time.monotonic,
-        driver_root: Path | None = None,
-        driver_root_on_host: Path | None = None,
+        homes: HomeSource | None = None,
     ) -> None:
-        self._driver_root = driver_root or root
-        self._driver_root_on_host = driver_root_on_host or self._driver_root
+        self._root = root
+        self._homes = homes or HomeSource.of(root)
+        self._driver_files = DriverFilesSource()
         self._offering = offering or Offering()
         self._clock = clock
         self._lock = threading.Lock()
         self._current: NodeInventory | None = None
         self._files_at = 0.0
+        self._withheld = ""
+        self._runtime = ""
+
+    def see_node(self, node: Fields) -> None:
+        """Take from the Node what its machine does not say."""
+        with self._lock:
+            self._runtime = str((status_of(node).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+
+    def withhold(self, why: str) -> None:
+        """Give no GPU out from now on; empty: give them out again."""
+        with self._lock:
+            self._withheld = why
 
     @property
     def known(self) -> bool:
@@ -146,7 +183,7 @@ class InventorySource:
     def set(self, found: Discovery) -> None:
         """Set a reading. Its changes are logged, and each problem once when it appears and once when it is
         resolved."""
-        after = inventory_of(found, offering=self._offering, driver_files=self._driver_files(found.machine))
+        after = self._with_driver(inventory_of(found, offering=self._offering))
         with self._lock:
             before, self._current = self._current, after
             self._files_at = self._clock()
@@ -158,12 +195,19 @@ class InventorySource:
             if self._current is None:
                 raise NodeError("this node's machine has not been read yet; try again in a moment")
             if self._clock() - self._files_at >= _DRIVER_FILES_AGE_S:
-                self._current = replace(self._current, driver_files=self._driver_files(self._current.machine))
+                self._current = self._with_driver(self._current)
                 self._files_at = self._clock()
+            if (self._current.withheld, self._current.runtime) != (self._withheld, self._runtime):
+                self._current = replace(self._current, withheld=self._withheld, runtime=self._runtime)
             return self._current
 
-    def _driver_files(self, machine: topology.Machine) -> tuple[Mount, ...]:
-        return driver_files(self._driver_root, machine.driver_version, on_host=self._driver_root_on_host)
+    def _with_driver(self, inventory: NodeInventory) -> NodeInventory:
+        home = self._homes.now()
+        files = self._driver_files.files(home.driver, inventory.machine.driver_version)
+        host = MachineRoot(self._root, (self._homes.host.here / "dev",))
+        nodes = given_nodes(inventory.machine)
+        absent = frozenset(node.path for node in nodes if host.device_node(node.path) is None)
+        return replace(inventory, home=home, driver_files=files, absent_nodes=absent)
 
 
 def _log_change(before: NodeInventory | None, after: NodeInventory) -> None:

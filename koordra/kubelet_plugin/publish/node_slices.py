@@ -8,6 +8,7 @@
     koordra.io/cordoned         an operator wants nothing new on the device (`koordra cordon-device`)
     koordra.io/held             the node still uses the device for a claim that the API no longer knows;
                                 value: that claim's uid
+    koordra.io/driver-release   NVIDIA's driver is to be free (nvidia_driver/release.py)
     koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be
                                 given out twice
 
@@ -29,7 +30,7 @@ Pure, except for a warning about a label that is not a mode.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -124,6 +125,13 @@ def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> Iterator[Devi
                 yield name, Taint(FOREIGN_TAINT, label_value(resource))
 
 
+def release_taints(phase: str, *, offered: Mapping[str, str]) -> Iterator[DeviceTaint]:
+    """The taints of GPUs whose driver is to be free; `phase`: how far that is, empty where it is in use."""
+    for name, kind in offered.items() if phase else ():
+        if kind in names.GPU_TYPES:
+            yield name, Taint(names.RELEASE_TAINT, phase)
+
+
 def with_taints(slices: Sequence[Object], taints: Iterable[DeviceTaint]) -> list[Object]:
     """The slices with the taints added to the devices of these names; the API allows a device 16."""
     added: dict[str, list[Object]] = {}
@@ -153,9 +161,12 @@ def node_slices(
     mode: Mode | None,
     inventory: NodeInventory,
     held: tuple[ClaimRecord, ...],
+    release: str = "",
+    absent: Sequence[str] = (),
 ) -> Sequence[Object]:
     """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices
-    although the API no longer knows them."""
+    although the API no longer knows them; `release`: how far NVIDIA's driver is released; `absent`: MIG
+    instances that claims hold and that do not exist."""
     slices = build_slices(
         inventory.machine,
         node_name=node_name,
@@ -163,11 +174,35 @@ def node_slices(
         mode=mode or mode_of(node),
         generation=generation,
         offering=inventory.offering,
+        absent=absent,
     )
     cordons = ((cordon.device, cordon.taint) for cordon in cordons_of(node))
     types = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
-    taints = (*cordons, *held_taints(held, offered=types), *foreign_taints(node, offered=types))
+    taints = (
+        *release_taints(release, offered=types),
+        *cordons,
+        *held_taints(held, offered=types),
+        *foreign_taints(node, offered=types),
+    )
     return with_taints(slices, taints)
+
+
+class NodeChanges:
+    """Listener of the watch on the Node, whose status changes often: calls `changed` with a Node of which
+    something else is new, or what other device plugins offer, or the runtime's version."""
+
+    def __init__(self, changed: Callable[[Object], None]) -> None:
+        self._changed = changed
+        self._seen: object = None
+
+    def __call__(self, _event: str, node: Object) -> None:
+        labels, annotations = dict(objects.labels_of(node)), dict(objects.annotations_of(node))
+        cordoned = objects.spec_of(node).get("unschedulable")
+        runtime = (objects.status_of(node).get("nodeInfo") or {}).get("containerRuntimeVersion")
+        seen = objects.uid(node), labels, annotations, cordoned, offered_by_others(node), runtime
+        if seen != self._seen:
+            self._seen = seen
+            self._changed(node)
 
 
 def mode_of(node: Object) -> Mode:

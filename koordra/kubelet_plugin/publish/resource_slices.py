@@ -35,13 +35,16 @@ from koordra.api import names
 from koordra.api.kinds import RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
+from koordra.kubelet_plugin.publish.cni_resources import CniResource, cni_attributes
 from koordra.kubelet_plugin.publish.devices import (
     FUNCTIONS,
     MIB,
+    WITHOUT_DRAIN,
     Counters,
     DeviceEntry,
     Mode,
     Version,
+    absent_instance,
     capacity,
     document,
     function_counts,
@@ -50,6 +53,7 @@ from koordra.kubelet_plugin.publish.devices import (
     version,
     written,
 )
+from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
 from koordra.logs import get_logger
 from koordra.quantity import canonical
 from koordra.topology.fabrics import nvlink_domains, published_links, rails
@@ -66,13 +70,16 @@ log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Offering:
     """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether
-    the instances of cards in MIG mode and the virtual functions of NICs are offered, and what isolates
-    shares. Slices and Prepare both follow it."""
+    the instances of cards in MIG mode and the virtual functions of NICs are offered, what isolates shares,
+    by which names Multus finds NICs, and which faults of a device end its pods. Slices and Prepare both
+    follow it."""
 
     slots_per_gpu: int = 16
     mig: bool = False
     vfs: bool = False
     isolation: IsolationPolicy = LIMITED
+    cni: tuple[CniResource, ...] = ()
+    drain: DrainPolicy = WITHOUT_DRAIN
 
     def on(self, backends: Sequence[str]) -> Offering:
         """The same, as far as a node with these isolation backends can offer it."""
@@ -94,13 +101,16 @@ def build_slices(
     mode: Mode,
     generation: int,
     offering: Offering = WITHOUT_POLICY,
+    absent: Sequence[str] = (),
 ) -> list[Object]:
     """The node's ResourceSlices at this generation; one empty slice if there is nothing to offer.
 
+    ``absent``: MIG instances that claims hold and that do not exist; they are shown, with a taint.
     ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native"
     leaves the devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes.
     """
     devices = build_devices(machine, mode=mode, offering=offering)
+    devices += [absent_instance(name, mode=mode) for name in absent if offering.mig]
     sets = [{"name": name, "counters": written(counters)} for name, counters in _counters(machine, offering)]
     bodies: list[Object] = [{"devices": part} for part in _parts(devices, DEVICES_PER_SLICE) or [[]]]
     bodies += [{"sharedCounters": part} for part in _parts(sets, COUNTER_SETS_PER_SLICE)]
@@ -163,8 +173,8 @@ def with_devices(slices: Sequence[Any], change: Callable[[Object], Object]) -> l
 
 def build_devices(machine: Machine, *, mode: Mode, offering: Offering = WITHOUT_POLICY) -> list[Object]:
     """The devices alone, in the order in which they are published."""
-    offered = *_gpus(machine, offering), *_nics(machine, vfs=offering.vfs)
-    return [document(device, mode=mode) for device in offered]
+    offered = *_gpus(machine, offering), *_nics(machine, offering)
+    return [document(device, mode=mode, drain=offering.drain) for device in offered]
 
 
 def _counters(machine: Machine, offering: Offering) -> Iterator[tuple[str, Counters]]:
@@ -250,8 +260,9 @@ def _gpu_attributes(machine: Machine, gpu: Gpu) -> Object:
     }
 
 
-def _nics(machine: Machine, *, vfs: bool) -> Iterator[DeviceEntry]:
+def _nics(machine: Machine, offering: Offering) -> Iterator[DeviceEntry]:
     """Each PF that is certain, and with ``vfs`` its virtual functions, by their number."""
+    vfs = offering.vfs
     rail_numbers = rails(machine)
     counts = function_counts(machine) if vfs else {}
     children: dict[str | None, list[Nic]] = {}
@@ -269,7 +280,10 @@ def _nics(machine: Machine, *, vfs: bool) -> Iterator[DeviceEntry]:
             yield DeviceEntry(
                 nic.name,
                 nic,
-                attributes={**_nic_attributes(nic, rail=rail), names.ATTR_TYPE: names.TYPE_NIC},
+                attributes={
+                    **_nic_attributes(nic, rail=rail, offering=offering),
+                    names.ATTR_TYPE: names.TYPE_NIC,
+                },
                 capacity=offered,
                 shared=True,
                 consumes=(nic.name, {FUNCTIONS: counts[bus_id]} if bus_id in counts else {}),
@@ -279,7 +293,7 @@ def _nics(machine: Machine, *, vfs: bool) -> Iterator[DeviceEntry]:
                 vf.name,
                 vf,
                 attributes={
-                    **_nic_attributes(vf, rail=rail),
+                    **_nic_attributes(vf, rail=rail, offering=offering),
                     names.ATTR_MODEL: nic_model(nic.vendor, nic.device_id),
                     names.ATTR_TYPE: names.TYPE_VF,
                     names.ATTR_PARENT: nic.name,
@@ -288,7 +302,7 @@ def _nics(machine: Machine, *, vfs: bool) -> Iterator[DeviceEntry]:
             )
 
 
-def _nic_attributes(nic: Nic, *, rail: int | None) -> Object:
+def _nic_attributes(nic: Nic, *, rail: int | None, offering: Offering) -> Object:
     port = nic.port
     return {
         names.ATTR_UUID: nic.guid,
@@ -298,5 +312,6 @@ def _nic_attributes(nic: Nic, *, rail: int | None) -> Object:
         names.ATTR_LINK_LAYER: port.link_layer if port else None,
         names.ATTR_RATE_GBPS: port.rate_gbps if port else None,
         names.ATTR_RAIL: rail,
+        **cni_attributes(nic, rail=rail, resources=offering.cni),
         **nic.location.attributes(),
     }

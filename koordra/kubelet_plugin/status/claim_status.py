@@ -2,9 +2,14 @@
 GPU's memory limit.
 
     networkData   interface name, addresses and MAC in the pod
-    Ready         True once the device is usable in the pod; False while its network is not attached yet
+    Ready         True once the device is usable in the pod; False while its network is not attached yet, or
+                  where nobody attaches one (NoNetworkInPod, also an Event); Unknown where Multus attaches it
+                  and the hook does not look
     GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown if the host does not
                   see it
+
+    Present       False while the device is not what it was when the claim was prepared
+                  (prepare/lost_devices.py); the claim's pods get an Event, too
 
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses
                   CUDA; reasons: isolation/limiter/report.py. Cores are accounting only, as the message says
@@ -22,7 +27,7 @@ retried later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,10 +39,13 @@ from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict
+from koordra.kubelet_plugin.network.network_decision import NO_NETWORK, NO_NETWORK_MESSAGE
+from koordra.kubelet_plugin.prepare.lost_devices import LostDevice, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.kubelet_plugin.status.pod_events import warn_pods
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
-from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork
+from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, NetworkKind
 from koordra.topology.machine import Nic
 
 log = get_logger(__name__)
@@ -45,12 +53,13 @@ log = get_logger(__name__)
 READY: Final = "Ready"
 GID_READY: Final = "GIDReady"
 LIMITED: Final = "Limited"
+PRESENT: Final = "Present"
 RETRY: Final = 15.0
 PAUSE: Final = 1.0
 """Least seconds between two writes: bounds the load that a program can cause by changing its limiter's
 condition."""
 
-_OURS: Final = frozenset({READY, GID_READY, LIMITED})
+_OURS: Final = frozenset({READY, GID_READY, LIMITED, PRESENT})
 
 
 def device_statuses(
@@ -77,6 +86,17 @@ def device_statuses(
     return entries
 
 
+def with_lost(record: ClaimRecord, entries: Sequence[Object], lost: Iterable[LostDevice]) -> list[Object]:
+    """The entries, which say of the lost devices that they are."""
+    found = {str(entry["device"]): entry for entry in entries}
+    devices = {device.device: device for device in record.devices}
+    for each in lost:
+        entry = found.get(each.device) or {**_entry(record, devices[each.device]), "conditions": []}
+        condition = _condition(PRESENT, False, each.reason, each.message)
+        found[each.device] = {**entry, "conditions": [*entry["conditions"], condition]}
+    return list(found.values())
+
+
 def _entry(record: ClaimRecord, device: DeviceRecord) -> Object:
     share = {"shareID": device.share_id} if device.share_id else {}
     return {"driver": names.DRIVER, "pool": record.pool, "device": device.device, **share}
@@ -86,14 +106,20 @@ def _nic_entry(
     record: ClaimRecord, device: DeviceRecord, *, inventory: NodeInventory, attached: AttachedDevice | None
 ) -> Object:
     entry = _entry(record, device)
-    if device.network is None:
+    kind = _kind_of(device)
+    if kind is NetworkKind.ABSENT:
+        ready = _condition(READY, False, NO_NETWORK, NO_NETWORK_MESSAGE)
+    elif kind is NetworkKind.OTHERS and attached is None:
+        ready = _condition(READY, None, "OtherPlugin", "the pod's other network plugin attaches it")
+    elif device.network is None:
         ready = _condition(READY, True, "Prepared", "the device is in the host's network")
     elif attached is None:
         ready = _condition(READY, False, "NetworkPending", "the pod's network interface is not there yet")
     else:
-        ready = _condition(READY, True, "Attached", f"{attached.interface} is in the pod")
+        shown = attached.interface or device.ib_device
+        ready = _condition(READY, True, "Attached", f"{shown} is in the pod")
         entry["networkData"] = {
-            "interfaceName": attached.interface,
+            **({"interfaceName": attached.interface} if attached.interface else {}),
             **({"ips": list(attached.addresses)} if attached.addresses else {}),
             **({"hardwareAddress": attached.mac} if attached.mac else {}),
         }
@@ -105,8 +131,12 @@ def _nic_entry(
     return entry
 
 
+def _kind_of(device: DeviceRecord) -> NetworkKind | None:
+    return device.network.kind if device.network else None
+
+
 _GID: Final = {
-    None: ("NotVisible", "the RDMA device is in the pod"),
+    None: ("NotVisible", "whether the RDMA device has an address in the pod is not known"),
     True: ("GIDPresent", "the RDMA device has an address"),
     False: ("NoGID", "the RDMA device has no address (GID) yet"),
 }
@@ -175,20 +205,26 @@ class ClaimStatusWriter(Wakeable):
         complete = True
         current: dict[str, list[Object]] = {}
         for record in self._records():
-            uid = record.ref.uid
-            wanted = device_statuses(
-                record, inventory=inventory, attached=in_pods.get(uid, {}), limited=self._limited(uid)
-            )
-            if not wanted or record.state is not State.COMPLETED:
+            uid, lost = record.ref.uid, lost_devices(record, inventory)
+            if record.state is not State.COMPLETED:
+                continue
+            entries = []
+            if record.boot_id == inventory.boot_id:
+                attached = in_pods.get(uid, {})
+                entries = device_statuses(
+                    record, inventory=inventory, attached=attached, limited=self._limited(uid)
+                )
+            wanted = with_lost(record, entries, lost)
+            if not wanted and not self._written.get(uid):
                 continue
             current[uid] = wanted
-            if self._written.get(uid) != wanted and not self._write(record, wanted):
+            if self._written.get(uid) != wanted and not self._write(record, wanted, lost):
                 complete = False
                 del current[uid]
         self._written = current
         return complete
 
-    def _write(self, record: ClaimRecord, wanted: list[Object]) -> bool:
+    def _write(self, record: ClaimRecord, wanted: list[Object], lost: Sequence[LostDevice]) -> bool:
         """True when there is nothing more to do for this claim."""
         try:
             claim = self._client.get(kinds.RESOURCE_CLAIMS, record.ref.name, namespace=record.ref.namespace)
@@ -196,9 +232,12 @@ class ClaimStatusWriter(Wakeable):
             if objects.uid(claim) != record.ref.uid or not status.get("allocation"):
                 return True
             before = status.get("devices") or []
-            devices = merged(
-                before, wanted, pool=record.pool, now=self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-            )
+            now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+            if any(_kind_of(device) is NetworkKind.ABSENT for device in record.devices):
+                warn_pods(self._client, claim, reason=NO_NETWORK, message=NO_NETWORK_MESSAGE, now=now)
+            for each in lost[:1]:
+                warn_pods(self._client, claim, reason=each.reason, message=each.message, now=now)
+            devices = merged(before, wanted, pool=record.pool, now=now)
             if devices != before:
                 self._client.patch(
                     kinds.RESOURCE_CLAIMS,

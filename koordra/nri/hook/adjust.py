@@ -10,7 +10,8 @@ For every container, in this order:
        (ungranted_access)
     4. devices        a guarded node that it does not hold: refused, or denied by a rule
        (ungranted_access)
-    5. environment    NVIDIA_VISIBLE_DEVICES=void; the variables of its devices, joined and pinned   (grants)
+    5. environment    NVIDIA_VISIBLE_DEVICES=void; the variables of its devices, joined and pinned;
+       (environment)  a variable that names a device which it does not hold: refused
     6. memlock        unlimited for a holder of an RDMA device
     7. processors     those near its GPUs, if its claim asks for them                                (cgroups)
     8. RDMA limits    of its devices, if the operator sets them                                     (cgroups)
@@ -19,18 +20,17 @@ A pod that Koordinator's scheduler placed has no claim; the devices in its annot
 and added to the container here, since no CDI edit did (koordinator/). A container with markers never holds
 anything by annotation.
 
-In namespaces that the operator exempts, 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
+In namespaces that are exempt (system_pods), 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
 
 **Failing closed.** If a claim's record cannot be read, containers with that claim's markers are refused. If
 the list of guarded nodes is missing or unreadable, containers that hold devices are refused, and so are nodes
 that look like a GPU's or a NIC's; everything else starts, since the node must come up before the kubelet
 plugin can run. A runtime that drops device rules (NRI before 0.10) cannot deny anything to a privileged
-container: if something must be denied, the container is refused.
+container: if something must be denied, it depends on who the container is (privileged).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,16 +39,16 @@ from koordra.node_state.claim_network import AttachedNetwork
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 from koordra.nri.hook import cgroups
 from koordra.nri.hook.cgroups import RdmaLimit
-from koordra.nri.hook.grants import (
+from koordra.nri.hook.environment import (
+    NOTHING_VISIBLE,
     VISIBLE_DEVICES,
-    Grant,
-    Grants,
-    check_network,
-    check_nodes,
     granted_env,
-    grants_of,
+    outvote,
+    refuse_repeated,
 )
+from koordra.nri.hook.grants import Grant, Grants, check_network, check_nodes, grants_of
 from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
+from koordra.nri.hook.privileged import PrivilegedPolicy, cards_on_node, check_unconfined
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
     check_annotations,
@@ -58,25 +58,20 @@ from koordra.nri.hook.ungranted_access import (
 )
 from koordra.topology.location import DeviceNode
 
-NOTHING_VISIBLE: Final = "void"
-"""The value for which NVIDIA's toolkit injects nothing; CDI injects what the container may have."""
-
-_HARMLESS: Final = (NOTHING_VISIBLE, "none")
-"""Values for which NVIDIA's toolkit injects no device."""
-
 MEMLOCK: Final = "RLIMIT_MEMLOCK"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
     """Facts that do not change while the hook runs: processors, memory nodes, RDMA devices, the operator's
-    limit, and the paths that no container may mount."""
+    limit and policy, and the paths that no container may mount."""
 
     online: frozenset[int] = frozenset()
     memory_nodes: frozenset[int] = frozenset()
     rdma_devices: tuple[str, ...] = ()
     rdma_limit: RdmaLimit | None = None
     private: tuple[str, ...] = PRIVATE
+    privileged: PrivilegedPolicy = PrivilegedPolicy.REPORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,8 @@ class NodeFacts:
     `claims`, `unreadable` (why) and `attached` (where a claim's network is, once it is in a pod) are by claim
     marker, for the markers of this container. `guarded` is None if the list is missing or, with
     `guarded_problem` saying why, unusable. `rules_apply`: the runtime applies the device rules of an
-    adjustment.
+    adjustment. `minors` are those of the node's cards in the order of their PCI addresses, where they are
+    needed.
     """
 
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -105,14 +101,20 @@ class NodeFacts:
     rules_apply: bool = True
     shape: NodeShape = field(default_factory=NodeShape)
     attached: Mapping[str, AttachedNetwork] = field(default_factory=dict)
+    minors: tuple[int, ...] = ()
 
 
 def decide(
-    container: Container, facts: NodeFacts, *, annotated: Annotated | None = None, exempt: bool = False
+    container: Container,
+    facts: NodeFacts,
+    *,
+    annotated: Annotated | None = None,
+    exempt: bool = False,
 ) -> tuple[Adjustment, Grants]:
     """The changes to a container that is being created, and what it then holds. Raises Refusal.
 
-    `annotated` is None outside of Koordinator mode, and has no effect on a container with markers.
+    `annotated` is None outside of Koordinator mode, and has no effect on a container with markers. `exempt`:
+    nothing is taken away from it (system_pods).
     """
     grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
     check_network(container, claims=facts.claims, attached=facts.attached)
@@ -133,15 +135,19 @@ def decide(
         # The runtime class of a pod that Koordinator's scheduler placed is NVIDIA's, which brings the
         # driver's libraries.
         env[VISIBLE_DEVICES] = (",".join(grants.uuids) if annotated else "") or NOTHING_VISIBLE
-    _refuse_repeated(container, env, grants)
+    deny, confined = ((), True) if exempt else _deny(container, facts, grants)
+    if not confined:
+        env |= cards_on_node(grants, facts.minors)
+    last = outvote(container, env)
+    refuse_repeated(container, env)
     rlimits = (MEMLOCK,) if grants.memlock and MEMLOCK not in container.rlimits else ()
     if exempt:
         return Adjustment(env=tuple(env.items()), rlimits=rlimits), grants
     shape = facts.shape
-    deny = _deny(container, facts, grants)
     cpus, mems = cgroups.near(grants, chosen=container.cpus, online=shape.online, nodes=shape.memory_nodes)
     return Adjustment(
         env=tuple(sorted(env.items())),
+        last_env=last,
         deny=deny,
         rlimits=rlimits,
         cpus=cpus,
@@ -150,36 +156,19 @@ def decide(
         devices=added,
         mounts=annotated.mounts if annotated else (),
         taken_over=annotated.taken_over if annotated else (),
+        confined=confined,
     ), grants
 
 
-def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[DeviceRule, ...]:
-    """Device rules against access that is not granted. Raises Refusal."""
+def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[tuple[DeviceRule, ...], bool]:
+    """Device rules against access that is not granted, and whether the runtime applies them. Raises
+    Refusal."""
     check_annotations(container)
     check_mounts(
         container, gpu=grants.gpu, claims=grants.claims, guarded=facts.guarded, private=facts.shape.private
     )
     deny = check_devices(container, grants=grants, guarded=facts.guarded)
-    if deny and not facts.rules_apply and (facts.guarded is not None or facts.guarded_problem):
-        raise Refusal(
-            "CannotDeny",
-            f"{container}: its device rules open GPUs or NICs that it does not hold (it is privileged), and this "
-            "container runtime cannot take them away; drop `privileged`, or have the operator exempt the namespace "
-            "(koordra nri --exempt-namespace) or update the runtime (containerd 2.2, CRI-O 1.34)",
-        )
-    return deny
-
-
-def _refuse_repeated(container: Container, wanted: Mapping[str, str], grants: Grants) -> None:
-    """Refuse a repeated variable that must be pinned: runtimes replace the first occurrence, and the last one
-    wins. A variable set by both the image and the pod is repeated."""
-    counts = Counter(name for name, _ in container.env if name in wanted)
-    last = dict(container.env)
-    for name, count in counts.items():
-        harmless = name == VISIBLE_DEVICES and last[name] in _HARMLESS and not grants.held
-        if count > 1 and last[name] != wanted[name] and not harmless:
-            raise Refusal(
-                "RepeatedVariable",
-                f"{container}: variable {name} is set more than once (by the pod, its image or both), so that its value "
-                f"cannot be replaced; remove {name} from the container's env",
-            )
+    if not deny or facts.rules_apply or (facts.guarded is None and not facts.guarded_problem):
+        return deny, True
+    check_unconfined(container, grants, guarded=facts.guarded, policy=facts.shape.privileged)
+    return (), False

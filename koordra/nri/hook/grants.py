@@ -1,4 +1,4 @@
-"""Which devices a container was really given, and the environment that follows.
+"""Which devices a container was really given.
 
 The runtime passes a plugin neither the claims of a container nor the names of its CDI devices. So the CDI
 edits of a claim set markers, environment variables that hold the claim's nonce:
@@ -10,10 +10,6 @@ The nonce is only in the CDI file and in the plugin's record, files of the node 
 (ungranted_access): the hook replaces the value of every marker, so that no container ever sees it. A marker
 with another value, of a claim of another namespace, or of one that is not prepared here, was not set by the
 node; the container is refused.
-
-In CDI the last device that sets a variable wins, so a container with devices of several requests or claims
-would see only some of them. Variables that list devices are therefore joined here, in the order of the
-container's claims; all others that the devices set are pinned, so that no other plugin can change them.
 """
 
 from __future__ import annotations
@@ -31,11 +27,6 @@ from koordra.topology.location import DeviceNode
 
 GRANTED: Final = "granted"
 """The value of the markers inside the container."""
-
-VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
-LIST_VARIABLES: Final = (CUDA_VISIBLE_DEVICES, "NCCL_IB_HCA", "UCX_NET_DEVICES")
-"""Variables whose value is a comma-separated list of devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,28 +142,6 @@ def check_network(
             )
 
 
-def granted_env(container: Container, grants: Grants) -> dict[str, str]:
-    """The variables of the held devices, joined and pinned, and the markers without their nonce. Raises
-    Refusal."""
-    env = dict.fromkeys(grants.markers, GRANTED)
-    lists: dict[str, list[str]] = {}
-    for grant in grants.held:
-        for name, value in grant.device.env:
-            if name.startswith(MARKER_PREFIX):
-                continue
-            if name in LIST_VARIABLES:
-                lists.setdefault(name, []).append(value)
-            elif env.setdefault(name, value) != value:
-                raise Refusal(
-                    "ConflictingEnv",
-                    f"{container}: its devices set {name} both to {env[name]!r} and to {value!r}; "
-                    f"use claim {grant.claim} in a container of its own",
-                )
-    for name, values in lists.items():
-        env[name] = _joined(values, grants.uuids if name == CUDA_VISIBLE_DEVICES else ())
-    return env
-
-
 def _device_index(name: str, names: Mapping[str, object]) -> int | None:
     """n of a device marker `<claim marker>_<n>`; None for a claim marker. CDI always sets both."""
     marker, _, index = name.rpartition("_")
@@ -184,14 +153,4 @@ def _not_ours(container: Container, name: str, why: str, *, rule: str = "ForgedM
         rule,
         f"{container}: variable {name} is reserved: {why}; remove it from the pod and its image, and name the "
         "claim under resources.claims of the container instead",
-    )
-
-
-def _joined(values: list[str], order: tuple[str, ...]) -> str:
-    """One list of the items of all values, each once; those in `order` first. NCCL's `=` (exact names) leads
-    the list."""
-    exact = any(value.startswith("=") for value in values)
-    items = dict.fromkeys(item for value in values for item in value.removeprefix("=").split(",") if item)
-    return ("=" if exact else "") + ",".join(
-        dict.fromkeys([*[item for item in order if item in items], *items])
     )

@@ -54,7 +54,8 @@ class GrantedDevice:
 @dataclass(frozen=True, slots=True)
 class Granted:
     """What one container was granted: the variables set by the hook and the device numbers that it may open,
-    control nodes included. `mounts` are those of the isolation backend: library and limits."""
+    control nodes included. `mounts` are those of the isolation backend: library and limits. `confined`: it
+    can open no others."""
 
     pod_uid: str
     env: tuple[tuple[str, str], ...]
@@ -62,6 +63,7 @@ class Granted:
     devices: tuple[GrantedDevice, ...]
     memlock: bool = False
     mounts: tuple[Mount, ...] = ()
+    confined: bool = True
 
 
 def granted_of(
@@ -71,6 +73,7 @@ def granted_of(
     *,
     env: tuple[tuple[str, str], ...] = (),
     mounts: tuple[Mount, ...] = (),
+    confined: bool = True,
 ) -> Granted:
     """What the grants give the container, with the control nodes that its devices need."""
     nodes = grants.nodes | control_nodes(guarded, grants)
@@ -79,7 +82,7 @@ def granted_of(
         for ref, device in [(grant.claim.ref, grant.device) for grant in grants.held]
     ]
     numbers = frozenset(node.number for node in nodes)
-    return Granted(container.pod_uid, env, numbers, tuple(devices), grants.memlock, mounts)
+    return Granted(container.pod_uid, env, numbers, tuple(devices), grants.memlock, mounts, confined)
 
 
 class Ledger:
@@ -185,6 +188,7 @@ def _document(granted: Granted) -> dict[str, Any]:
         "devices": [list(astuple(device)) for device in granted.devices],
         "memlock": granted.memlock,
         "mounts": [[mount.source, mount.destination, mount.read_only] for mount in granted.mounts],
+        "confined": granted.confined,
     }
 
 
@@ -201,4 +205,5 @@ def _entry(document: Any) -> Granted:
             Mount(str(source), str(destination), bind=True, read_only=bool(read_only))
             for source, destination, read_only in document["mounts"]
         ),
+        confined=bool(document.get("confined", True)),  # an earlier koordra wrote none
     )

@@ -62,7 +62,8 @@ class Mount:
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container about to be created, and the pod it belongs to. `env` keeps the order in which variables
-    were set; `cpus` is the cpuset that the kubelet chose for it, empty for all."""
+    were set; `cpus` is the cpuset that the kubelet chose for it, empty for all; `host_network` is known while
+    it is created only."""
 
     namespace: str
     pod: str
@@ -78,6 +79,7 @@ class Container:
     pod_uid: str = ""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     cpus: str = ""
+    host_network: bool = False
 
     def __str__(self) -> str:
         return f"container {self.name} of pod {self.namespace}/{self.pod}"
@@ -111,6 +113,7 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
         pod_uid=pod.uid,
         pod_labels=dict(pod.labels),
         cpus=linux.resources.cpu.cpus,
+        host_network=all(space.type != "network" for space in pod.linux.namespaces),
     )
 
 
@@ -143,13 +146,16 @@ class Refusal(KoordraError):
 class Adjustment:
     """The changes to a container; empty parts change nothing.
 
-    `env` adds or overrides; `deny` are device rules appended to the container's own; `rlimits` become
-    unlimited; `cpus` and `mems` are cpusets; `unified` are files of a cgroup of version 2; `devices` and
-    `mounts` are added. What another plugin set under a name or path in `taken_over` is removed first, or the
-    runtime would fail the container for the conflict.
+    `env` adds or overrides; `last_env` (`NAME=value`, with a `=` in the value) is put after all variables of
+    the container, whatever their names; `deny` are device rules appended to the container's own; `rlimits`
+    become unlimited; `cpus` and `mems` are cpusets; `unified` are files of a cgroup of version 2; `devices`
+    and `mounts` are added. What another plugin set under a name or path in `taken_over` is removed first, or
+    the runtime would fail the container for the conflict. `confined` is False where devices are open to it
+    that it does not hold and nothing can be done about it.
     """
 
     env: tuple[tuple[str, str], ...] = ()
+    last_env: tuple[str, ...] = ()
     deny: tuple[DeviceRule, ...] = ()
     rlimits: tuple[str, ...] = ()
     cpus: str = ""
@@ -158,6 +164,7 @@ class Adjustment:
     devices: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     taken_over: tuple[str, ...] = ()
+    confined: bool = True
 
 
 def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
@@ -169,6 +176,10 @@ def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
             message.env.add(key=f"-{name}")
     for name, value in adjustment.env:
         message.env.add(key=name, value=value)
+    for assignment in adjustment.last_env:
+        # The runtime looks for a variable of the key's name, and finds none: the key holds a `=`.
+        key, _, value = assignment.rpartition("=")
+        message.env.add(key=key, value=value)
     for rule in adjustment.deny:
         entry = message.linux.resources.devices.add(allow=rule.allow, type=rule.type, access=rule.access)
         if rule.major is not None:

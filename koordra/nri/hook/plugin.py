@@ -7,13 +7,16 @@ the pod and retries.
 
     koordra_nri_refusals_total{rule}          refused containers, by the rule
     koordra_nri_adjusted_total{devices}       adjusted containers: `granted`, or `none` if they hold no device
+    koordra_nri_unconfined_total{pods}        privileged containers to which nothing could be denied: `holder`
+                                              of a claim, or `system`
     koordra_nri_koordlet_hooks_total          containers that koordlet's own hooks had changed
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from koordra._proto.nri import nri_pb2
@@ -24,11 +27,14 @@ from koordra.node_state.claim_network import AttachedNetwork, Sandbox
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import Annotated, NodeFacts, NodeShape, decide
-from koordra.nri.hook.grants import claim_markers, grants_of
-from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims, granted_by_annotation
+from koordra.nri.hook.grants import Grants, claim_markers, grants_of
+from koordra.nri.hook.koordinator.annotation import PodClaims, granted_by_annotation
 from koordra.nri.hook.ledger import Ledger, granted_of
-from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
-from koordra.nri.hook.ungranted_access import claim_mounts, validate
+from koordra.nri.hook.node_devices import NodeDevices
+from koordra.nri.hook.oci import Adjustment, Container, Refusal, adjustment_message, container_of
+from koordra.nri.hook.privileged import SPARED, PrivilegedPolicy
+from koordra.nri.hook.system_pods import SystemPods
+from koordra.nri.hook.ungranted_access import claim_mounts, is_privileged, validate
 from koordra.nri.stub import Plugin
 from koordra.nri.transport.events import EventMethod, applies_device_rules
 from koordra.nri.transport.ttrpc import Call, Code
@@ -59,18 +65,21 @@ def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The operator's settings. `koordinator` None: the annotation is ignored."""
+    """The operator's settings. `koordinator`: its annotation is looked at, which needs `devices`."""
 
-    exempt: frozenset[str] = frozenset()
+    system: SystemPods = field(default_factory=SystemPods)
     validating: bool = False
-    koordinator: NodeDevices | None = None
+    devices: NodeDevices | None = None
+    koordinator: bool = False
     pod_claims: PodClaims | None = None
     shape: NodeShape = field(default_factory=NodeShape)
 
 
 @dataclass(eq=False)
 class HookPlugin(Plugin):
-    """Handles every container that is created on the node. `changed` is called after one with devices."""
+    """Handles every container that is created on the node. `changed` is called after one with devices, or
+    with access that could not be denied. `rules_apply`: whether the runtime applies rules that deny devices;
+    None before it has said what it is."""
 
     state: StateReader
     ledger: Ledger
@@ -78,13 +87,18 @@ class HookPlugin(Plugin):
     metrics: InitVar[Metrics | None] = None
     changed: Callable[[], None] = lambda: None
     networks: SandboxNetworks | None = None
-    _rules_apply: bool = False
+    rules_apply: bool | None = None
 
     def __post_init__(self, metrics: Metrics | None) -> None:
         metrics = metrics or Metrics()
         self._refusals = metrics.counter("koordra_nri_refusals", "Refused containers, by the rule.", ["rule"])
         self._adjusted = metrics.counter(
             "koordra_nri_adjusted", "Adjusted containers, by whether they hold devices.", ["devices"]
+        )
+        self._unconfined = metrics.counter(
+            "koordra_nri_unconfined",
+            "Privileged containers that started although nothing could be denied to them, by who they are.",
+            ["pods"],
         )
         self._koordlet = metrics.counter(
             "koordra_nri_koordlet_hooks", "Containers that koordlet's own hooks had changed."
@@ -100,8 +114,8 @@ class HookPlugin(Plugin):
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
         about = f"{request.runtime_name} {request.runtime_version}"
-        self._rules_apply = applies_device_rules(request)
-        if not self._rules_apply:
+        self.rules_apply = applies_device_rules(request)
+        if not self.rules_apply:
             log.warning("runtime_cannot_deny_devices", runtime=about)
             if self.settings.validating:
                 log.warning("runtime_cannot_validate", runtime=about)
@@ -113,13 +127,9 @@ class HookPlugin(Plugin):
         container = container_of(request.pod, request.container)
         place = {"pod": f"{container.namespace}/{container.pod}", "container": container.name}
         try:
+            self._require_network(request.pod, container)
             facts = self._facts(container)
-            adjustment, grants = decide(
-                container,
-                facts,
-                annotated=self._annotated(container, facts.guarded),
-                exempt=container.namespace in self.settings.exempt,
-            )
+            adjustment, grants = self._decide(container, facts)
         except Refusal as refusal:
             self._refusals.labels(refusal.rule).inc()
             log.warning("container_refused", **place, rule=refusal.rule, reason=str(refusal))
@@ -134,20 +144,55 @@ class HookPlugin(Plugin):
             )
         if grants.held:
             mounts = (*claim_mounts(container, self.settings.shape.private), *adjustment.mounts)
-            granted = granted_of(container, grants, facts.guarded, env=adjustment.env, mounts=mounts)
+            granted = granted_of(
+                container,
+                grants,
+                facts.guarded,
+                env=adjustment.env,
+                mounts=mounts,
+                confined=adjustment.confined,
+            )
             self.ledger.add(container.id, granted)
+        if not adjustment.confined:
+            self._unconfined.labels("holder" if grants.held else "system").inc()
+            log.warning("container_not_confined", **place, holds=len(grants.held))
+        if grants.held or not adjustment.confined:
             self.changed()
         self._adjusted.labels("granted" if grants.held else "none").inc()
         log.debug("container_adjusted", **place, env=len(adjustment.env), deny=len(adjustment.deny))
         return nri_pb2.CreateContainerResponse(adjust=adjustment_message(adjustment))
 
+    def _decide(self, container: Container, facts: NodeFacts) -> tuple[Adjustment, Grants]:
+        """Whether a pod is critical to the node is asked only where it decides. Raises Refusal."""
+        rules = partial(decide, container, facts, annotated=self._annotated(container, facts.guarded))
+        try:
+            return rules(exempt=bool(self.settings.system.exempt(container.namespace)))
+        except Refusal as refusal:
+            asked = refusal.rule in SPARED and facts.shape.privileged is not PrivilegedPolicy.REFUSE
+            if not (asked and is_privileged(container) and self.settings.system.starts(container)):
+                raise
+        adjustment, grants = rules(exempt=True)
+        return replace(adjustment, confined=False), grants
+
     def run_pod_sandbox(self, request: nri_pb2.RunPodSandboxRequest, _call: Call) -> None:
+        """Never raises: of a sandbox that a plugin refuses containerd leaves the pause process behind, one
+        for each of the kubelet's tries (seen on 2.1). What is not attached here is tried again, and refused
+        with words, with the first container of the claim; the claim's gate is closed until then."""
         if self.networks is not None:
             try:
                 self.networks.attach(_sandbox(request.pod))
             except KoordraError as error:
-                where = f"pod {request.pod.namespace}/{request.pod.name}"
-                raise RemoteError(Code.PERMISSION_DENIED, f"the network of {where}: {error}") from error
+                pod = f"{request.pod.namespace}/{request.pod.name}"
+                log.error("pod_network_not_attached", pod=pod, error=str(error))
+
+    def _require_network(self, pod: nri_pb2.PodSandbox, container: Container) -> None:
+        """Raises Refusal for a container of a claim whose NICs cannot be put into its pod."""
+        if self.networks is None or not claim_markers(container):
+            return
+        try:
+            self.networks.attach(_sandbox(pod))
+        except KoordraError as error:
+            raise Refusal("NetworkNotAttached", f"{container}: the network of its pod: {error}") from error
 
     def stop_pod_sandbox(
         self, request: nri_pb2.StopPodSandboxRequest | nri_pb2.RemovePodSandboxRequest, _call: Call
@@ -170,7 +215,7 @@ class HookPlugin(Plugin):
     def validate_container_adjustment(
         self, request: nri_pb2.ValidateContainerAdjustmentRequest, _call: Call
     ) -> nri_pb2.ValidateContainerAdjustmentResponse:
-        if request.pod.namespace in self.settings.exempt:
+        if self.settings.system.exempt(request.pod.namespace):
             return nri_pb2.ValidateContainerAdjustmentResponse()
         container = container_of(request.pod, request.container)
         try:
@@ -196,6 +241,8 @@ class HookPlugin(Plugin):
     ) -> Sequence[nri_pb2.ContainerUpdate]:
         """Wake the verification of containers that were created while no hook was registered."""
         self.ledger.retain(container.id for container in containers)
+        for pod in pods:
+            self.settings.system.note(pod.uid, pod.annotations)
         log.info("nri_synchronized", pods=len(pods), containers=len(containers))
         self.changed()
         return ()
@@ -220,15 +267,22 @@ class HookPlugin(Plugin):
             unreadable,
             guarded,
             guarded_problem=problem,
-            rules_apply=self._rules_apply,
+            rules_apply=bool(self.rules_apply),
             shape=self.settings.shape,
             attached=attached,
+            minors=self._minors(container),
         )
+
+    def _minors(self, container: Container) -> tuple[int, ...]:
+        devices = self.settings.devices
+        if self.rules_apply or devices is None or not is_privileged(container):
+            return ()
+        return devices.minors()
 
     def _annotated(self, container: Container, guarded: DeviceGuard | None) -> Annotated | None:
         """The grant by the pod's annotation; None for a pod with a claim of koordra's, whichever container
         has it. Raises Refusal."""
-        node = self.settings.koordinator
+        node = self.settings.devices if self.settings.koordinator else None
         if node is None or claim_markers(container) or self.ledger.holds_claim(container.pod_uid):
             return None
         try:

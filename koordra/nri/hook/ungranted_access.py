@@ -40,7 +40,8 @@ from typing import Final
 from koordra._proto.nri import nri_pb2
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import DeviceGuard
-from koordra.nri.hook.grants import VISIBLE_DEVICES, Grants
+from koordra.nri.hook.environment import VISIBLE_DEVICES
+from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, Refusal, can_open, container_of
 from koordra.topology.location import DeviceNode
 

@@ -1,11 +1,12 @@
-"""Reports drift to the Kubernetes API: a breach of a container's grants, or a missing interface of its NIC.
+"""Reports drift to the Kubernetes API: a breach of a container's grants, a missing interface of its NIC, or a
+notice for the pod's author.
 
-                a breach                                                          a lack (InterfaceMissing)
-    Event       on the pod, reason IsolationDrift, one per kind of difference     the same, NetworkDrift
-    condition   `Isolated: False` in status.devices of every device that the      `InterfacePresent: False`
-                container holds; True again when it is gone
-    eviction    of the pod, where the operator chose `--on-drift evict`           never
-                (through the Eviction API: budgets hold)
+                a breach                                                 InterfaceMissing      a notice
+    Event       on the pod, reason IsolationDrift, one per difference    NetworkDrift          its kind
+    condition   `Isolated: False` in status.devices of every device      `InterfacePresent:    `NotConfined:
+                that the container holds; True again when it is gone     False`                True`
+    eviction    of the pod, where the operator chose `--on-drift         never                 never
+                evict` (through the Eviction API: budgets hold)
 
 Not evicted: pods older than koordra's first hook on the node, which could not be adjusted (the node's own
 daemons among them), and more than 5 pods in 10 minutes: the cause of so many is the node or the operator, and
@@ -37,10 +38,14 @@ from koordra.nri.hook.ledger import GrantedDevice
 from koordra.nri.verify.drift import Finding
 
 COMPONENT: Final = f"{names.FIELD_COMPONENT}-nri"
-REASON: Final = "IsolationDrift"
-CONDITION: Final = "Isolated"
-LACK_REASON: Final = "NetworkDrift"
-LACK_CONDITION: Final = "InterfacePresent"
+_EVENTS: Final = {"breach": "IsolationDrift", "InterfaceMissing": "NetworkDrift"}
+"""Reason of the Event by the drift's subject; otherwise its kind."""
+_CONDITIONS: Final = {
+    "breach": ("Isolated", "False"),
+    "InterfaceMissing": ("InterfacePresent", "False"),
+    "NotConfined": ("NotConfined", "True"),
+}
+"""Type of the condition by the drift's subject, and its status while the drift is there."""
 _LONGEST_MESSAGE: Final = 1000
 _ATTEMPTS: Final = 4
 _MOST_EVICTIONS: Final = 5
@@ -66,14 +71,12 @@ class ApiReporter:
 
     def found(self, finding: Finding, /) -> None:
         self._event(finding)
-        for device in finding.drift.devices:
-            self._condition(finding, device, status="False", reason=finding.drift.kind)
+        self._conditions(finding, gone=False)
         if self.evict and finding.drift.breach and not finding.predates_hook:
             self._evict_pod(finding)
 
     def gone(self, finding: Finding, /) -> None:
-        for device in finding.drift.devices:
-            self._condition(finding, device, status="True", reason="Verified")
+        self._conditions(finding, gone=True)
 
     def _event(self, finding: Finding) -> None:
         container, now = finding.container, self.now()
@@ -92,9 +95,12 @@ class ApiReporter:
                 "uid": container.pod_uid,
                 "fieldPath": f"spec.containers{{{container.name}}}",
             },
-            "reason": REASON if finding.drift.breach else LACK_REASON,
+            "reason": _EVENTS.get(finding.drift.subject, finding.drift.kind),
             "message": f"{finding.drift.kind}: {finding.drift.message}"[:_LONGEST_MESSAGE],
-            "type": "Warning",
+            # That a pod of the node's own is not confined is nothing to mend.
+            "type": "Normal"
+            if finding.drift.kind == "NotConfined" and not finding.drift.devices
+            else "Warning",
             "count": 1,
             "firstTimestamp": now,
             "lastTimestamp": now,
@@ -105,21 +111,27 @@ class ApiReporter:
         with contextlib.suppress(Conflict, NotFound):  # reported before, or the namespace is gone
             self.client.create(kinds.EVENTS, body, namespace=container.namespace)
 
-    def _condition(self, finding: Finding, device: GrantedDevice, *, status: str, reason: str) -> None:
-        if not device.claim_name:
-            return  # given by Koordinator's scheduler
-        message = finding.drift.message if status == "False" else "the container is gone or as it should be"
+    def _conditions(self, finding: Finding, *, gone: bool) -> None:
+        kind, status = _CONDITIONS.get(finding.drift.subject, ("", ""))
+        condition = {
+            "type": kind,
+            "status": status,
+            "reason": finding.drift.kind,
+            "message": finding.drift.message[:_LONGEST_MESSAGE],
+        }
+        if gone:
+            condition["status"] = "True" if status == "False" else "False"
+            condition |= {"reason": "Verified", "message": "the container is gone or as it should be"}
+        for device in finding.drift.devices if kind else ():
+            if device.claim_name:  # else given by Koordinator's scheduler
+                self._condition(device, condition)
+
+    def _condition(self, device: GrantedDevice, condition: dict[str, Any]) -> None:
         for attempt in range(_ATTEMPTS):
             try:
                 claim = self.client.get(
                     kinds.RESOURCE_CLAIMS, device.claim_name, namespace=device.claim_namespace
                 )
-                condition = {
-                    "type": CONDITION if finding.drift.breach else LACK_CONDITION,
-                    "status": status,
-                    "reason": reason,
-                    "message": message[:_LONGEST_MESSAGE],
-                }
                 devices = with_condition(claim, device, pool=self.node, condition=condition, now=self.now())
                 if devices is not None:
                     self.client.patch(

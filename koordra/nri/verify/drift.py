@@ -13,14 +13,19 @@ hook's decisions are verified afterwards. The kinds of drift, and their severity
     MountChanged      breach  the library or the limits of its isolation are not mounted as they were
     NotLimited                the limiter of its claim says that it does not enforce
     LimitMissing              locked memory is still limited, though its RDMA device needs it
+    NotConfined       notice  privileged where the runtime cannot deny anything, and started all the same: it
+                              holds devices, or its pod is critical to the node (hook/privileged)
+    CardsCounted      notice  it counts its cards in CUDA_VISIBLE_DEVICES: the numbers are its own, not the
+                              host's
     NotAdjusted               NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was
                               registered
     Unverified                it is not in the ledger, and the record of its claim cannot be read: its grants
                               are unknown
 
 A breach is reported to the API and may lead to eviction. A lack is reported too and never leads to eviction:
-the container has nothing that is not its own, and its successor may lack the same. The rest is counted and
-logged. Containers older than koordra's installation are NotAdjusted, which therefore is no breach.
+the container has nothing that is not its own, and its successor may lack the same. A notice tells the pod's
+author something, once a pod; it is no fault. The rest is counted and logged. Containers older than koordra's
+installation are NotAdjusted, which therefore is no breach.
 
 InterfaceMissing is a NIC that was removed from the pod (by hand, by a network plugin, with the card), that
 the pod renamed, or that is in another pod of the same claim. Interfaces are looked up by the name that
@@ -30,14 +35,15 @@ Prepare planned; the host cannot see whether an RDMA link is in the namespace to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koordra.api import names
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
-from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE
-from koordra.nri.hook.grants import GRANTED, VISIBLE_DEVICES, Grants, grants_of
+from koordra.nri.hook.adjust import MEMLOCK
+from koordra.nri.hook.environment import NOTHING_VISIBLE, OUTVOTED, VISIBLE_DEVICES, counted_cards
+from koordra.nri.hook.grants import GRANTED, Grants, grants_of
 from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_of
 from koordra.nri.hook.oci import Container, Refusal, can_open
 from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, host_path
@@ -47,9 +53,11 @@ BREACHES = frozenset(
     {"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount", "MountChanged"}
 )
 LACKS = frozenset({"InterfaceMissing"})
+NOTICES = frozenset({"CardsCounted", "NotConfined"})
 KINDS = (
     *sorted(BREACHES),
     *sorted(LACKS),
+    *sorted(NOTICES),
     *("DeviceMissing", "LimitMissing", "NotAdjusted", "NotLimited", "Unverified"),
 )
 
@@ -68,8 +76,11 @@ class Drift:
         return self.kind in BREACHES
 
     @property
-    def reported(self) -> bool:
-        return self.breach or self.kind in LACKS
+    def subject(self) -> str:
+        """What is reported to the API in the same words: `breach`, or the kind; empty for what is not."""
+        if self.breach:
+            return "breach"
+        return self.kind if self.kind in LACKS | NOTICES else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,9 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str]:
+        """Findings of one key are one: cards are counted alike in all containers of a pod."""
+        if self.drift.kind == "CardsCounted" and self.container.pod_uid:
+            return self.container.pod_uid, self.drift.kind
         return self.container.id, self.drift.message
 
 
@@ -101,7 +115,7 @@ class Interfaces:
 class Expected:
     """What the container should have: its entry in the ledger, its claims by marker, and the uids of
     those whose limiter does not enforce. `interfaces` is None where no claim of the container has any, or
-    they cannot be seen."""
+    they cannot be seen. `belongs`: why nothing is taken away from it, for `unconfined`."""
 
     granted: Granted | None = None
     claims: Mapping[str, PreparedClaim] | None = None
@@ -110,6 +124,7 @@ class Expected:
     private: tuple[str, ...] = PRIVATE
     unlimited: frozenset[str] = frozenset()
     interfaces: Interfaces | None = None
+    belongs: str = ""
 
 
 def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
@@ -118,7 +133,7 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
         return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
     granted = expected.granted
     if granted is not None:
-        found = list(_differences(running, granted, expected.unlimited))
+        found = [*_differences(running, granted, expected.unlimited), *_notices(running, granted)]
     else:
         grants, missed = _unknown_to_hook(running.container, expected.claims or {})
         granted, found = granted_of(running.container, grants, expected.guarded), list(missed)
@@ -126,7 +141,8 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
     if expected.interfaces is not None:
         found += _interfaces(running, expected.interfaces, devices)
     if expected.guarded is not None:
-        found += _foreign(running, expected.guarded, granted.numbers)
+        why = "" if granted.confined else "it is privileged, and this runtime denies nothing to it"
+        found += _foreign(running, expected.guarded, granted.numbers, why=why)
         try:
             check_mounts(
                 running.container,
@@ -163,6 +179,18 @@ def _differences(running: Running, granted: Granted, unlimited: frozenset[str]) 
             )
     for uid in sorted({device.claim_uid for device in granted.devices} & unlimited):
         yield Drift("NotLimited", f"the limiter of claim {uid} does not enforce")
+
+
+def _notices(running: Running, granted: Granted) -> Iterator[Drift]:
+    cards = {device.device for device in granted.devices if device.type in names.GPU_TYPES}
+    numbers = counted_cards(dict(running.container.env)) if cards else ()
+    if numbers:
+        there = "0" if len(cards) == 1 else f"0 to {len(cards) - 1}"
+        yield Drift(
+            "CardsCounted",
+            f"CUDA_VISIBLE_DEVICES is {','.join(numbers)}, which counts the container's own cards ({there}) and not the "
+            "node's; leave it out to use all that its claims hold",
+        )
 
 
 def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevice, ...]) -> Iterator[Drift]:
@@ -208,16 +236,36 @@ def _unknown_to_hook(
         why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
         return grants, (Drift("HookMissed", f"{why}; create it anew"),)
     visible = env.get(VISIBLE_DEVICES)
-    if visible == NOTHING_VISIBLE:
+    if visible in (NOTHING_VISIBLE, OUTVOTED):
         return Grants(), ()
     why = f"{VISIBLE_DEVICES} is {visible!r}; it was created while no hook was registered"
     return Grants(), (Drift("NotAdjusted", why),)
 
 
+def unconfined(running: Running, expected: Expected) -> Drift | None:
+    """That a container from which nothing is taken away can open devices that it does not hold, if it can."""
+    held = expected.granted.numbers if expected.granted else frozenset()
+    found = _foreign(running, expected.guarded, held, why=expected.belongs) if expected.guarded else ()
+    return next((replace(drift, message=f"{running.container}: {drift.message}") for drift in found), None)
+
+
 def _foreign(
-    running: Running, guarded: DeviceGuard, held: frozenset[tuple[str, int, int]]
+    running: Running, guarded: DeviceGuard, held: frozenset[tuple[str, int, int]], *, why: str
 ) -> Iterator[Drift]:
+    """One for each device that it can open and does not hold; `why` it may open them, if it may."""
     where = "the kernel lets it" if running.from_kernel else "its device rules let it"
-    for kind, major, minor in sorted({node.number for node in guarded.nodes} - held):
-        if can_open(running.container.rules, (kind, major, minor)):
-            yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")
+    opened = [
+        number
+        for number in sorted({node.number for node in guarded.nodes} - held)
+        if can_open(running.container.rules, number)
+    ]
+    if opened and why:
+        some = ", ".join(f"{kind} {major}:{minor}" for kind, major, minor in opened[:2])
+        yield Drift(
+            "NotConfined",
+            f"{where} open {len(opened)} device nodes of GPUs and NICs that it does not hold ({some}"
+            f"{', ...' if len(opened) > 2 else ''}): {why}",
+        )
+        return
+    for kind, major, minor in opened:
+        yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")

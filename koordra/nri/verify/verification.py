@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
 from koordra.errors import ApiError, CheckpointError
@@ -33,16 +33,30 @@ from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import claim_markers
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.ungranted_access import PRIVATE
+from koordra.nri.hook.system_pods import SystemPods
+from koordra.nri.hook.ungranted_access import PRIVATE, is_privileged
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Bundles, Running
-from koordra.nri.verify.drift import KINDS, LACKS, Drift, Expected, Finding, Interfaces, drift_of
+from koordra.nri.verify.drift import (
+    KINDS,
+    LACKS,
+    NOTICES,
+    Drift,
+    Expected,
+    Finding,
+    Interfaces,
+    drift_of,
+    unconfined,
+)
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
 """Seconds from the creation of a container to its verification: it has to start first."""
 YIELD_S: Final = 0.0005
 """Seconds of sleep before each container, in which threads that answer the runtime go first."""
+
+_SPARED: Final = frozenset({"ForeignDevice", "ForeignMount"})
+"""Kinds that a privileged container of a critical pod may have."""
 
 Enforcing = Callable[[str], bool | None]
 """Whether the limiter of a claim (by uid) enforces its limits; None if unknown: no limiter, or no process
@@ -53,22 +67,25 @@ log = get_logger(__name__)
 
 @dataclass(eq=False)
 class Verification:
-    """The loop. `exempt` are the operator's namespaces; their containers are not verified. `since` is the
-    Unix time from which on the node has had a hook."""
+    """The loop. Of containers in exempt namespaces (`system`) only what they can open is noted. `since` is
+    the Unix time from which on the node has had a hook; `rules_apply` whether its runtime can deny devices,
+    None while that is not known."""
 
     state: StateReader
     ledger: Ledger
     bundles: Bundles
     metrics: InitVar[Metrics]
-    exempt: frozenset[str] = frozenset()
+    system: SystemPods = field(default_factory=SystemPods)
     private: tuple[str, ...] = PRIVATE
     reporter: ApiReporter | None = None
     since: float = 0.0
     enforcing: Enforcing = lambda _uid: None
     clock: Callable[[], float] = time.time
+    rules_apply: Callable[[], bool | None] = lambda: None
 
     def __post_init__(self, metrics: Metrics) -> None:
         self._due = threading.Event()
+        self._listed = False
         self._reported: dict[tuple[str, str], Finding] = {}
         self._pending: dict[tuple[str, str], Finding] = {}
         self._now = metrics.gauge(
@@ -108,13 +125,19 @@ class Verification:
         findings: dict[tuple[str, str], Finding] = {}
         count = 0
         for running in self.bundles.containers():
-            if running.container.namespace in self.exempt:
+            exempt = self.system.exempt(running.container.namespace)
+            if exempt:
+                noted = Expected(self.ledger.get(running.container.id), guarded=guarded, belongs=exempt)
+                drift = unconfined(running, noted)
+                if drift is not None:
+                    findings[running.container.id, drift.message] = Finding(running.container, drift)
                 continue
             count += 1
             time.sleep(YIELD_S)
             for finding in self._verify(running, guarded):
                 findings[finding.key] = finding
         self.ledger.flush()
+        self._list_privileged(findings.values())
         self._report(findings)
         self._count(Counter(finding.drift.kind for finding in findings.values()))
         self._containers.set(count)
@@ -132,6 +155,8 @@ class Verification:
         earlier findings stay."""
         try:
             found = drift_of(running, self._expected(running, guarded))
+            if is_privileged(running.container) and _SPARED & {drift.kind for drift in found}:
+                found = self._spared(running, guarded, found)
             if any(drift.kind in LACKS for drift in found):
                 again = drift_of(running, self._expected(running, guarded))
                 found = tuple(drift for drift in found if drift.kind not in LACKS or drift in again)
@@ -148,6 +173,42 @@ class Verification:
                 *(each for each in before.values() if each.container.id == running.container.id),
                 Finding(running.container, Drift("Unverified", why)),
             )
+
+    def _spared(
+        self, running: Running, guarded: DeviceGuard | None, found: tuple[Drift, ...]
+    ) -> tuple[Drift, ...]:
+        """Without what a privileged container of a critical pod may open and mount, which is noted."""
+        try:
+            why = self.system.critical(running.container)
+        except ApiError as error:
+            why = f"whether its pod is critical to the node is not known: {error}"
+        if not why:
+            return found
+        expected = Expected(self.ledger.get(running.container.id), guarded=guarded, belongs=why)
+        noted = unconfined(running, expected)
+        others = tuple(drift for drift in found if drift.kind not in _SPARED)
+        return others if noted is None else (*others, noted)
+
+    def _list_privileged(self, findings: Iterable[Finding]) -> None:
+        """Once, when the runtime is known: the privileged pods that run, and what becomes of them when they
+        are created anew."""
+        rules_apply = self.rules_apply()
+        if self._listed or rules_apply is None:
+            return
+        self._listed = True
+        pods: dict[bool, set[str]] = {True: set(), False: set()}
+        for finding in findings:
+            container = finding.container
+            if is_privileged(container) and finding.drift.kind in ("NotConfined", "ForeignDevice"):
+                pods[finding.drift.kind == "NotConfined"].add(f"{container.namespace}/{container.pod}")
+        others = sorted(pods[False] - pods[True])
+        say = log.warning if others and not rules_apply else log.info
+        say(
+            "privileged_pods",
+            start_and_are_reported=sorted(pods[True]),
+            others=others,
+            others_are="denied GPUs and NICs" if rules_apply else "refused when they are created anew",
+        )
 
     def _expected(self, running: Running, guarded: DeviceGuard | None) -> Expected:
         granted = self.ledger.get(running.container.id)
@@ -190,7 +251,8 @@ class Verification:
                 continue
             if key not in self._pending:
                 self._found.labels(finding.drift.kind).inc()
-                level = log.error if finding.drift.reported else log.info
+                quiet = finding.drift.kind in NOTICES or not finding.drift.subject
+                level = log.info if quiet else log.error
                 level("container_drifted", kind=finding.drift.kind, message=finding.drift.message)
             self._pending[key] = finding
         for key in self._pending.keys() - findings.keys():
@@ -203,7 +265,7 @@ class Verification:
                 del self._reported[key]
 
     def _delivered(self, finding: Finding, *, gone: bool = False) -> bool:
-        if self.reporter is None or not finding.drift.reported:
+        if self.reporter is None or not finding.drift.subject:
             return True
         try:
             (self.reporter.gone if gone else self.reporter.found)(finding)
@@ -214,12 +276,12 @@ class Verification:
 
 
 def _resolved(finding: Finding, others: Iterable[Finding]) -> Finding:
-    """The finding without devices that another finding of its sort still names: there is one condition per
+    """The finding without devices that another finding of its subject still names: there is one condition per
     device, and it stays False as long as any container differs."""
     left = {
         device
         for other in others
-        if other.drift.reported and other.drift.breach == finding.drift.breach
+        if other.drift.subject == finding.drift.subject
         for device in other.drift.devices
     }
     devices = tuple(device for device in finding.drift.devices if device not in left)

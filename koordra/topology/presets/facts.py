@@ -23,7 +23,9 @@ Format (schema ``koordra.io/machine/v1``)::
 Every entry of ``numa``, ``gpus`` and ``nics`` may say how sure its facts are: ``confidence`` is ``published``
 (the default), ``published-elsewhere`` (documented, not read again in one of the sources), ``inferred`` or
 ``synthetic``. A GPU with ``lost: true`` has fallen off the bus: the driver still lists it and NVML no longer
-answers. ``ports: 2`` gives one function several ports. ``overlay`` names a file beside this one with what
+answers. A NIC may have ``upper`` (the bond or bridge of its interface; with RoCE LAG its ``netdev`` is the
+bond), ``default_route`` and ``pkeys`` (["0xffff"]), a machine ``rdma_mode: exclusive``.
+``ports: 2`` gives one function several ports. ``overlay`` names a file beside this one with what
 such a machine's operator adds to it, see ``overlay``; ``expected_problems`` lists ``[object, field]`` of what
 discovery reports on such a machine. A GPU that can be partitioned has ``mig`` (whether it is),
 ``mig_profiles`` and ``mig_instances``, see ``mig``. A path runs from the host bridge to the device; a part
@@ -137,6 +139,7 @@ class Preset:
             gpu_control=numbers.gpu_control if gpus else (),
             rdma_control=(DeviceNode("/dev/infiniband/rdma_cm", numbers.misc, 57),) if nics else (),
             boot_id=str(uuid.uuid5(_IDENTITIES, f"{serial}/boot")),
+            rdma_exclusive=document.get("rdma_mode") == "exclusive",
         )
 
 
@@ -242,6 +245,7 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 active=active,
                 rate_gbps=entry["rate"] if active else None,
                 gid=f"fe80:0000:0000:{port - 1:04x}:{guid}",
+                pkeys=tuple(int(key, 16) for key in entry.get("pkeys", ())),
             )
             for port in range(1, entry.get("ports", 1) + 1)
         )
@@ -268,6 +272,8 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 sriov_active=parents.count(own["path"]),
                 parent=_path(parent, preset.name)[-1] if parent else None,
                 vf_index=parents[:number].count(parent) if parent else None,
+                upper=entry.get("upper"),
+                default_route=entry.get("default_route", False),
             )
         )
     return sorted(nics, key=in_bus_order)

@@ -50,6 +50,7 @@ class MachineWriter:
                 self._gpu(machine, gpu)
             for nic in (*machine.nics, *machine.vfs):
                 self._nic(machine, nic)
+            self._host_network(machine)
             self._driver(machine)
             for node in machine.rdma_control:
                 self._file(f"sys/class/misc/{Path(node.path).name}/dev", f"{node.major}:{node.minor}")
@@ -146,17 +147,27 @@ class MachineWriter:
             self._file(f"{at}/phys_state", "5: LinkUp" if port.active else "3: Disabled")
             self._file(f"{at}/rate", f"{port.rate_gbps or 10} Gb/sec (4X HDR)")
             self._file(f"{at}/gids/0", port.gid or "")
+            for place, key in enumerate((*port.pkeys, 0) if port.pkeys else ()):
+                self._file(f"{at}/pkeys/{place}", f"{key:#06x}")
         if nic.netdev:
             self._file(f"{base}/ports/{first.number}/gid_attrs/ndevs/0", nic.netdev)
-            self._file(f"{directory}/net/{nic.netdev}/dev_port", "0")
-            self._link(
-                f"sys/class/net/{nic.netdev}", f"../../{directory.removeprefix('sys/')}/net/{nic.netdev}"
-            )
+            # With RoCE LAG the port's interface is the bond, and the function's own another one.
+            own = f"p{nic.ib_device}"[:15] if nic.upper == nic.netdev else nic.netdev
+            self._file(f"{directory}/net/{own}/dev_port", "0")
+            self._link(f"sys/class/net/{own}", f"../../{directory.removeprefix('sys/')}/net/{own}")
+            if nic.upper:
+                self._link(f"{directory}/net/{own}/master", f"../../../../../virtual/net/{nic.upper}")
         self._link(f"sys/class/infiniband/{nic.ib_device}", f"../../{base.removeprefix('sys/')}")
         for node in filter(None, (nic.verbs, *nic.management_nodes)):
             at = f"sys/class/infiniband_{'verbs' if node is nic.verbs else 'mad'}/{Path(node.path).name}"
             self._file(f"{at}/ibdev", nic.ib_device)
             self._file(f"{at}/dev", f"{node.major}:{node.minor}")
+
+    def _host_network(self, machine: Machine) -> None:
+        ways = [nic.netdev for nic in machine.nics if nic.default_route]
+        routes = "".join(f"{way} 00000000 0101A8C0 0003 0 0 100 00000000 0 0 0\n" for way in ways)
+        self._file("proc/1/net/route", f"Iface Destination Gateway Flags RefCnt Use Metric Mask\n{routes}")
+        self._file("sys/module/ib_core/parameters/netns_mode", "N" if machine.rdma_exclusive else "Y")
 
     def _driver(self, machine: Machine) -> None:
         majors = {

@@ -23,7 +23,7 @@ enum {
     NVML_ERROR_UNKNOWN = 999
 };
 
-enum { EVENT_XID_CRITICAL_ERROR = 8, FIELD_RECOVERY_ACTION = 230, NVLINK_MAX = 36 };
+enum { EVENT_XID_CRITICAL_ERROR = 8, FIELD_UNSIGNED_LONG_LONG = 3, NVLINK_MAX = 36 };
 
 typedef struct {
     char bus_id_legacy[16];

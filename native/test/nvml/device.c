@@ -108,8 +108,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory)
     GPU_OR_FAIL(gpu, device);
     if (memory->version != (sizeof *memory | 2U << 24))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = memory->free = gpu->memory;
-    memory->reserved = memory->used = 0;
+    *memory = (nvmlMemory_v2_t){.version = memory->version, .total = gpu->memory, .reserved = gpu->reserved,
+                                .free = gpu->memory - gpu->reserved};
     return NVML_SUCCESS;
 }
 
@@ -132,10 +132,13 @@ nvmlReturn_t nvmlDeviceGetFieldValues(void *device, int count, nvmlFieldValue_t 
 {
     GPU_OR_FAIL(gpu, device);
     for (int index = 0; index < count; index++) {
-        bool known = values[index].field == FIELD_RECOVERY_ACTION && gpu->has_recovery;
-        values[index].result = known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-        values[index].value_type = 1; /* unsigned int */
-        values[index].value.ui = gpu->recovery;
+        values[index].result = NVML_ERROR_NOT_SUPPORTED;
+        values[index].value_type = FIELD_UNSIGNED_LONG_LONG;
+        for (unsigned number = 0; number < gpu->field_count; number++)
+            if (gpu->fields[number].number == values[index].field) {
+                values[index].result = NVML_SUCCESS;
+                values[index].value.ull = gpu->fields[number].value;
+            }
     }
     return NVML_SUCCESS;
 }

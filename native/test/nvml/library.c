@@ -1,12 +1,15 @@
 /* Init, shutdown, versions, error texts, and what a handle is. */
 #include "control.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct machine *current;
 static unsigned opened;
+static int node = -1;
 
 struct machine *machine_now(void)
 {
@@ -30,6 +33,22 @@ struct instance *machine_instance(const void *handle)
     return NULL;
 }
 
+/* The driver's control node, open from the first init to the last shutdown: who holds it shows in /proc/PID/fd, as with
+ * /dev/nvidiactl, and a process that dies lets go of it. */
+static void node_open(void)
+{
+    const char *path = getenv("KOORDRA_FAKE_NVML_NODE");
+    if (path)
+        node = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+}
+
+static void node_close(void)
+{
+    if (node >= 0)
+        close(node);
+    node = -1;
+}
+
 /* The description is read by the first init only: like a driver, it is loaded once for all who use it. */
 nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
@@ -42,6 +61,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags)
             return NVML_ERROR_MEMORY;
         if (machine_load(current) != 0)
             return NVML_ERROR_DRIVER_NOT_LOADED;
+        node_open();
     }
     opened++;
     return NVML_SUCCESS;
@@ -50,7 +70,8 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 nvmlReturn_t nvmlShutdown(void)
 {
     FAIL_AS_TOLD(NULL);
-    opened--;
+    if (!--opened)
+        node_close();
     return NVML_SUCCESS;
 }
 

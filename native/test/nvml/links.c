@@ -88,6 +88,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(void *device, nvmlGpuFabricInfo_v2_t *i
     memcpy(info->cluster, gpu->cluster, sizeof info->cluster);
     info->clique = gpu->clique;
     info->state = gpu->fabric_state;
+    info->health_mask = gpu->fabric_health;
     info->status = NVML_SUCCESS;
     return NVML_SUCCESS;
 }

@@ -11,8 +11,9 @@
  *   instance 7 0 19 4 1 1 MIG-.. GPU instance, compute instance, profile, start, size, compute slices, UUID
  *   link 0 switch 00000000:1A:00.0     link number, what it leads to (switch | gpu), where
  *   peer 00000000:2D:00.0        a GPU with peer access
- *   fabric 00112233-... 1 3      cluster, clique, state (3 is completed)
- *   recovery 0                   the driver's recovery action
+ *   fabric 00112233-... 1 3 0    cluster, clique, state (3 is completed), health mask (may be left out)
+ *   reserved 578813952           of the memory, what the driver keeps for itself
+ *   fields 230 0 144 1           number and value of each of NVML's fields that the GPU has
  */
 #include "machine.h"
 
@@ -110,10 +111,22 @@ static int read_link(struct gpu *gpu, const char *rest)
 static int read_fabric(struct gpu *gpu, const char *rest)
 {
     char cluster[40];
-    if (sscanf(rest, "%39s %u %u", cluster, &gpu->clique, &gpu->fabric_state) != 3)
+    if (sscanf(rest, "%39s %u %u %u", cluster, &gpu->clique, &gpu->fabric_state, &gpu->fabric_health) < 3)
         return -1;
     gpu->has_fabric = true;
     return read_cluster(cluster, gpu->cluster);
+}
+
+static int read_fields(struct gpu *gpu, const char *rest)
+{
+    int used;
+    struct field field;
+    for (; sscanf(rest, "%u %llu%n", &field.number, &field.value, &used) == 2; rest += used) {
+        if (gpu->field_count == FIELDS_MAX)
+            return -1;
+        gpu->fields[gpu->field_count++] = field;
+    }
+    return *rest ? -1 : 0;
 }
 
 static int read_gpu_fact(struct gpu *gpu, const char *word, const char *rest)
@@ -142,8 +155,10 @@ static int read_gpu_fact(struct gpu *gpu, const char *word, const char *rest)
         return read_link(gpu, rest);
     if (!strcmp(word, "fabric"))
         return read_fabric(gpu, rest);
-    if (!strcmp(word, "recovery"))
-        return gpu->has_recovery = true, sscanf(rest, "%u", &gpu->recovery) == 1 ? 0 : -1;
+    if (!strcmp(word, "reserved"))
+        return sscanf(rest, "%llu", &gpu->reserved) == 1 ? 0 : -1;
+    if (!strcmp(word, "fields"))
+        return read_fields(gpu, rest);
     if (!strcmp(word, "peer") && gpu->peer_count < PEERS_MAX)
         return text_copy(gpu->peers[gpu->peer_count++], sizeof gpu->peers[0], rest), 0;
     return -1;

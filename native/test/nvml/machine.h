@@ -6,11 +6,17 @@
 
 #include "abi.h"
 
-enum { GPUS_MAX = 32, PROFILES_MAX = 18, PLACEMENTS_MAX = 32, INSTANCES_MAX = 16, PEERS_MAX = 64, TEXT_MAX = 96 };
+enum { GPUS_MAX = 32, PROFILES_MAX = 18, PLACEMENTS_MAX = 32, INSTANCES_MAX = 16, PEERS_MAX = 64, FIELDS_MAX = 16, TEXT_MAX = 96 };
 
 struct link {
     bool active, to_switch;
     char peer[32];
+};
+
+/* One value of nvmlDeviceGetFieldValues. */
+struct field {
+    unsigned number;
+    unsigned long long value;
 };
 
 struct profile {
@@ -29,9 +35,9 @@ struct instance {
 struct gpu {
     unsigned domain, bus, device, function;
     char bus_id[32], uuid[TEXT_MAX], name[TEXT_MAX];
-    unsigned minor, architecture, major_capability, minor_capability, recovery;
-    unsigned long long memory;
-    bool has_minor, has_mig, has_fabric, has_recovery;
+    unsigned minor, architecture, major_capability, minor_capability;
+    unsigned long long memory, reserved;
+    bool has_minor, has_mig, has_fabric;
     unsigned mig_current, mig_pending;
     struct link links[NVLINK_MAX];
     bool has_links;
@@ -40,7 +46,9 @@ struct gpu {
     struct instance instances[INSTANCES_MAX];
     char peers[PEERS_MAX][32];
     unsigned char cluster[16];
-    unsigned clique, fabric_state;
+    unsigned clique, fabric_state, fabric_health;
+    unsigned field_count;
+    struct field fields[FIELDS_MAX];
 };
 
 struct machine {

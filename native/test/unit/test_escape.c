@@ -7,12 +7,6 @@
 
 #include "../harness.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
-
 static const char *const hooked[][2] = {
 #define HOOK(symbol, name, version, per_thread) {#symbol, #name},
 #define ALIAS(symbol, name, version, per_thread) {#symbol, #name},

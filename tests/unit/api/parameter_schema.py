@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from koordra.api.opaque.driver_capabilities import WORDS, DriverCapability
 from koordra.api.opaque.parameters import _REQUIRED, API_VERSION, KINDS, FieldType, allowed
+from koordra.api.opaque.rdma_fabric import PKEY, RdmaFabric
 from koordra.api.opaque.rdma_network import _GUID, _INTERFACE, RdmaNetwork
 
 
@@ -23,6 +25,10 @@ def _kind_schema(name: str, fields: Mapping[str, FieldType]) -> dict[str, Any]:
     for field, entry in fields.items():
         if entry is RdmaNetwork:
             properties[field] = network_schema()
+        elif entry is RdmaFabric:
+            properties[field] = fabric_schema()
+        elif entry is DriverCapability:
+            properties[field] = {"type": "array", "items": {"enum": list(WORDS)}, "minItems": 1}
         elif isinstance(entry, list):
             properties[field] = {"type": "array", "items": {"enum": list(allowed(entry[0]))}, "minItems": 1}
         elif words := allowed(entry):
@@ -50,6 +56,7 @@ def network_schema() -> dict[str, Any]:
         "properties": {
             "interface": {"type": "string", "pattern": f"^(?:{_INTERFACE.pattern})$"},
             "addresses": {"type": "array", "maxItems": 16, "items": text},
+            "pool": text,
             "routes": {
                 "type": "array",
                 "maxItems": 16,
@@ -70,5 +77,20 @@ def network_schema() -> dict[str, Any]:
                 "required": ["name"],
                 "properties": {"name": text, "namespace": text},
             },
+        },
+    }
+
+
+def fabric_schema() -> dict[str, Any]:
+    """JSON schema of the `fabric` object."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "trafficClass": {"type": "integer", "minimum": 0, "maximum": 255},
+            "serviceLevel": {"type": "integer", "minimum": 0, "maximum": 15},
+            "addressFamily": {"enum": ["IPv4", "IPv6"]},
+            "addressRange": {"type": "string"},
+            "pkey": {"type": "string", "pattern": f"^(?:{PKEY.pattern})$"},
         },
     }

@@ -13,6 +13,7 @@ from koordra.api import names, resource_class
 from koordra.controller.run import LEASE_NAME
 from koordra.controller.webhook import cert_rotation, handlers
 from koordra.controller.webhook.cert_rotation import SECRET_NAME, SERVICE_NAME
+from koordra.kubelet_plugin.network import node_numbers
 from koordra_devcluster.apiserver.access import cel_policies
 
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
@@ -187,3 +188,27 @@ def test_the_crds_are_those_of_the_code() -> None:
         assert spec["names"]["kind"] == kind.kind
         assert (spec["scope"] == "Namespaced") is kind.namespaced
         assert [version["name"] for version in spec["versions"]] == [kind.version]
+
+
+def test_a_nodes_plugin_takes_numbers_for_its_own_node_and_takes_none_away() -> None:
+    (policy,) = of_kind("kubelet-plugin-pod-network", "ValidatingAdmissionPolicy")
+    (configmap,) = of_kind("kubelet-plugin-pod-network", "ConfigMap")
+    assert configmap["metadata"] == {"name": node_numbers.NAME, "namespace": "koordra-system"}
+
+    def allowed(old: Object, new: Object, *, node: str | None = "node-a") -> bool:
+        extra = {"extra": {"authentication.kubernetes.io/node-name": [node]}} if node else {}
+        values = {"object": new, "oldObject": old, "request": {"operation": "UPDATE", "userInfo": extra}}
+        return all(
+            cel_policies.evaluate(entry["expression"], values, check=lambda *_: False) is True
+            for entry in policy["spec"]["validations"]
+        )
+
+    others: Object = {"data": {"rails.0": "node-b"}}
+    own: Object = {"data": {"rails.0": "node-b", "rails.1": "node-a"}}
+    assert allowed({}, {"data": {"rails.0": "node-a"}})
+    assert allowed(others, own)
+    assert not allowed(others, own, node="node-c")
+    assert not allowed(others, own, node=None)
+    assert not allowed(own, others)
+    assert not allowed(others, {"data": {"rails.0": "node-a"}})
+    assert not allowed(others, {})

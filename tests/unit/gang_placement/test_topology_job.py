@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordra.cli.topology import topology as command
+from koordra.cli.machine.topology import topology as command
 from koordra.errors import InvalidInput
 from tests.unit.gang_placement.clusters import GangRequest, cluster, placed, workers, written
 

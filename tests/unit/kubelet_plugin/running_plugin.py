@@ -63,14 +63,16 @@ class FakeApi(FakeSliceApi):
             return copy.deepcopy(self.claims[name])
         return super().get(kind, name)
 
-    def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]:
+    def list(
+        self, kind: Kind, *, field_selector: str = "", label_selector: str = ""
+    ) -> tuple[list[Object], str]:
         if kind is kinds.NODES:
             return [super().get(kinds.NODES, self.node["metadata"]["name"])], "1"
         self.asked += 1
         return super().list(kind, field_selector=field_selector)
 
     def watch(
-        self, kind: Kind, *, resource_version: str, field_selector: str = ""
+        self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
         if kind is not kinds.NODES:
             yield from super().watch(kind, resource_version=resource_version, field_selector=field_selector)
@@ -84,6 +86,10 @@ class FakeApi(FakeSliceApi):
         self.node["metadata"]["annotations"] = {
             name.replace("__", "/"): value for name, value in annotations.items()
         }
+        self.tell_node()
+
+    def tell_node(self) -> None:
+        """The Node is told as it is now."""
         self._node_events.put(copy.deepcopy(self.node))
 
     def create(self, kind: Kind, body: Object) -> Object:
@@ -124,7 +130,7 @@ class RunningPlugin:
         folder: Path,
         machine_root: Path,
         *,
-        watcher: Callable[[Path], MachineWatcher] = MachineWatcher.of,
+        watcher: Callable[[Path], MachineWatcher] | None = None,
         offering: Offering | None = None,
         disk: Disk | None = None,
     ) -> None:
@@ -171,6 +177,13 @@ class RunningPlugin:
             named = dra_v1_pb2.Claim(namespace="team-a", name="claim-1", uid=uid(1))
             request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[named])
             return dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request).claims[uid(1)]
+
+    def unprepare(self) -> Any:
+        """Likewise."""
+        with grpc.insecure_channel(f"unix://{self.endpoint()}") as channel:
+            named = dra_v1_pb2.Claim(namespace="team-a", name="claim-1", uid=uid(1))
+            request = dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[named])
+            return dra_v1_pb2_grpc.DRAPluginStub(channel).NodeUnprepareResources(request).claims[uid(1)]
 
     def guarded(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.paths.guarded.read_text())

@@ -13,6 +13,7 @@ from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver
+from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
@@ -76,13 +77,47 @@ def test_where_everything_is(settings: list[Settings], tmp_path: Path) -> None:
     assert found.mode is None
 
 
-def test_pod_networks_and_another_driver_root(settings: list[Settings]) -> None:
-    options = ["--pod-network", "--driver-root", "/driver", "--driver-root-on-host", "/run/nvidia/driver"]
-    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--health-address", "127.0.0.1:0", *options])
+def test_pod_networks(settings: list[Settings]) -> None:
+    options = ["--pod-network", "--health-address", "127.0.0.1:0"]
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", *options])
     assert ran.exit_code == 0, ran.output
-    (found,) = settings
-    assert found.pod_network
-    assert (found.driver_root, found.driver_root_on_host) == (Path("/driver"), Path("/run/nvidia/driver"))
+    assert settings[0].pod_network
+
+
+def test_where_the_driver_is_looked_for(settings: list[Settings]) -> None:
+    for options in ([], ["--host-root", "/host"]):
+        ran = CliRunner().invoke(command, ["--node-name", "node-a", *options])
+        assert ran.exit_code == 0, ran.output
+    on_the_host, in_a_pod = settings
+    assert on_the_host.host == HostRoot(Path("/"), Path("/"))
+    assert in_a_pod.host == HostRoot(Path("/host"), Path("/"))
+    assert in_a_pod.driver_root is None
+
+
+@pytest.mark.parametrize(
+    ("options", "root", "on_host", "dev_on_host"),
+    [
+        (["--driver-root", "/driver"], "/driver", "/driver", "/dev"),
+        (["--driver-root", "/host/srv/driver"], "/host/srv/driver", "/srv/driver", "/dev"),
+        (["--driver-root", "/driver", "--driver-root-on-host", "/srv"], "/driver", "/srv", "/dev"),
+        (["--driver-root", "/driver", "--dev-root", "/host/srv"], "/driver", "/driver", "/srv/dev"),
+    ],
+)
+def test_an_operators_word_about_the_driver(
+    settings: list[Settings], options: list[str], root: str, on_host: str, dev_on_host: str
+) -> None:
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--host-root", "/host", *options])
+    assert ran.exit_code == 0, ran.output
+    found = settings[0].driver_root
+    assert found is not None
+    assert (found.root, found.on_host, found.dev_on_host) == (Path(root), Path(on_host), Path(dev_on_host))
+
+
+def test_more_about_a_driver_root_that_is_not_named_is_refused(settings: list[Settings]) -> None:
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--dev-root", "/host"])
+    assert ran.exit_code == 2
+    assert "DRIVER_ROOT" in ran.output
+    assert not settings
 
 
 def test_an_address_that_cannot_be_is_refused(settings: list[Settings]) -> None:

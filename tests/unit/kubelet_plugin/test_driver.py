@@ -187,7 +187,7 @@ def test_a_plugin_that_no_longer_sees_its_machine_ends(
     monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
     end = threading.Event()
     made = WatcherThatEnds(machine_root, end)
-    plugin = RunningPlugin(folder, machine_root, watcher=lambda _: made)  # type: ignore[arg-type, return-value]
+    plugin = RunningPlugin(folder, machine_root, watcher=lambda *_: made)  # type: ignore[arg-type, return-value]
     with plugin.serving():
         end.set()
         assert wait_for(lambda: plugin.error is not None)

@@ -227,6 +227,8 @@ def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) 
     ]
     monkeypatch.setattr(isolation, "entry_points", lambda group: entries)
     found = isolation.backends()
-    assert isinstance(found.get("vendor"), RecordingBackend)
-    assert not isinstance(found.get("none"), RecordingBackend)
+    vendor = found["vendor"]
+    assert isinstance(vendor, isolation.ForeignBackend)
+    assert isinstance(vendor.backend, RecordingBackend)
+    assert isinstance(found["none"], isolation.NoIsolation)
     assert sorted(found) == ["none", "vendor"]

@@ -21,6 +21,7 @@ from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.topology.presets import write_machine
+from tests.fakes import driver_homes
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, NIC_0, NODE
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -118,7 +119,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], LiveNode
         def started(root: Path) -> LiveNode:
             xids, disk = Xids(), FailingDisk()
 
-            def watcher(below: Path) -> MachineWatcher:
+            def watcher(below: Path, *_: object) -> MachineWatcher:
                 return MachineWatcher(
                     read=lambda: discover(below), probe=lambda: probe(below), sources=[xids], timing=QUICK
                 )
@@ -242,6 +243,7 @@ def test_each_problem_is_said_once_when_it_comes_and_when_it_goes(
     machine_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_machine("hgx-h100", tmp_path, serial=NODE)
+    (tmp_path / "proc/devices").unlink()  # else the kernel's numbers do
     source = InventorySource(tmp_path)
     source.set(discover(tmp_path))
     assert "discovery_problem" not in capsys.readouterr().err
@@ -262,12 +264,11 @@ def test_libraries_that_come_later_than_the_driver_are_found(tmp_path: Path) -> 
     now = [100.0]
     source = InventorySource(tmp_path, clock=lambda: now[0])
     source.set(discover(tmp_path))
+    driver_homes.libraries(tmp_path / "usr/lib64", str(machine.driver_version))
     library = tmp_path / f"usr/lib64/libcuda.so.{machine.driver_version}"
-    library.parent.mkdir(parents=True)
-    library.touch()
-    assert source.current().driver_files == ()
+    assert source.current().driver_files.files == ()
     now[0] += 5.0
-    assert str(library) in {mount.host_path for mount in source.current().driver_files}
+    assert str(library) in {file.mount.host_path for file in source.current().driver_files.files}
 
 
 def test_an_idle_node_asks_the_api_server_for_nothing(node: LiveNode) -> None:

@@ -7,9 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from koordra.api import kinds
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
+from koordra.kubelet_plugin.prepare.lost_devices import lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
@@ -102,3 +107,132 @@ def test_what_changed_on_the_node_reaches_the_files_of_a_prepared_claim(node: Pl
     assert node.spec(uid(1))["devices"][0]["containerEdits"]["deviceNodes"][1]["major"] == 499
     assert node.record(uid(1))["nonce"] == nonce
     assert node.checkpoint().get(uid(1)).state is State.COMPLETED  # type: ignore[union-attr]
+
+
+ELSEWHERE = "GPU-00000000-0000-0000-0000-000000000000"
+
+
+def lost(node: PluginNode) -> list[tuple[str, str]]:
+    (record,) = node.plugin().remembered()
+    return [(each.device, each.reason) for each in lost_devices(record, node.inventory)]
+
+
+def renumbered(inventory: NodeInventory) -> NodeInventory:
+    """The addresses of the first two cards are exchanged, as after a board was swapped."""
+    first, second, *rest = inventory.machine.gpus
+    swapped = (replace(first, uuid=second.uuid), replace(second, uuid=first.uuid), *rest)
+    return replace(inventory, machine=replace(inventory.machine, gpus=swapped))
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_a_claim_whose_card_moved_or_vanished_is_told(node: PluginNode, reboots: bool) -> None:
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    assert lost(node) == []
+    whole = node.inventory
+
+    def then(inventory: NodeInventory) -> NodeInventory:
+        return rebooted(inventory) if reboots else inventory
+
+    node.inventory = then(renumbered(whole))
+    assert lost(node) == [(GPU_0, "DeviceMoved")]
+    node.inventory = then(with_other_card(whole, GPU_0))
+    assert lost(node) == [(GPU_0, "OtherDevice")]
+    node.inventory = then(without_card(whole, GPU_0))
+    assert lost(node) == [(GPU_0, "DeviceGone")]
+    node.inventory = then(whole)
+    assert lost(node) == []
+
+
+def test_nothing_is_said_of_a_card_that_does_not_say_what_it_is(node: PluginNode) -> None:
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    gpus = tuple(
+        replace(card, uuid=None) if card.name == GPU_0 else card for card in node.inventory.machine.gpus
+    )
+    node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, gpus=gpus))
+    assert lost(node) == []
+
+
+def test_nothing_is_said_while_the_driver_is_released(node: PluginNode) -> None:
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    node.inventory = replace(without_card(node.inventory, GPU_0), withheld="the driver is being released")
+    assert lost(node) == []
+
+
+def test_the_claim_of_a_lost_card_has_a_condition_and_its_pod_an_event(node: PluginNode) -> None:
+    obj = claim(1, gpu("gpu", GPU_0))
+    obj["status"]["reservedFor"] = [{"resource": "pods", "name": "train-0", "uid": "pod-uid"}]
+    prepare(node, obj)
+    node.inventory = rebooted(with_other_card(node.inventory, GPU_0))
+    api = ClaimApi(obj)
+    writer = ClaimStatusWriter(
+        api,  # type: ignore[arg-type]
+        records=node.plugin().remembered,
+        attached=list,
+        inventory=lambda: node.inventory,
+    )
+
+    assert writer.sync()
+    (entry,) = api.patched["status"]["devices"]
+    (condition,) = entry["conditions"]
+    assert (entry["device"], condition["type"], condition["status"]) == (GPU_0, "Present", "False")
+    assert ELSEWHERE in condition["message"]
+    (event,) = api.events
+    assert (event["reason"], event["involvedObject"]["name"]) == ("OtherDevice", "train-0")
+
+
+def on_machine(node: PluginNode, uuid: str) -> None:
+    """The node's disk, in the machine of this UUID."""
+    root = node.paths.state / "machine-root"
+    node.paths = replace(node.paths, root=root)
+    path = root / "sys/class/dmi/id/product_uuid"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{uuid}\n")
+    node.plugin().repair()
+
+
+def test_a_disk_that_comes_to_another_machine_holds_nothing_there(node: PluginNode) -> None:
+    on_machine(node, "4c4c4544-0001")
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    on_machine(node, "4c4c4544-0001")
+    assert node.holders() == {uid(1)}
+
+    node.inventory = with_other_card(node.inventory, GPU_0)  # with the same boot id, or none
+    on_machine(node, "4c4c4544-0002")
+
+    assert node.plugin().records() == ()
+    assert lost(node) == [(GPU_0, "OtherDevice")]
+    assert "another device than" in refusal(node, claim(1, gpu("gpu", GPU_0)))
+    assert not node.files()
+    prepare(node, claim(2, gpu("gpu", GPU_0)))
+
+
+def test_a_machine_without_a_uuid_is_taken_for_no_other(node: PluginNode) -> None:
+    on_machine(node, "4c4c4544-0001")
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    (node.paths.root / "sys/class/dmi/id/product_uuid").unlink()
+    node.plugin().repair()
+
+    assert node.holders() == {uid(1)}
+
+
+class ClaimApi:
+    """Serves one claim, and keeps what is written."""
+
+    def __init__(self, obj: Object) -> None:
+        self._claim = obj
+        self.patched: Object = {}
+        self.events: list[Object] = []
+
+    def get(self, _kind: Kind, _name: str, *, namespace: str) -> Object:
+        assert namespace
+        return self._claim
+
+    def patch(self, _kind: Kind, _name: str, body: Object, *, namespace: str, subresource: str) -> Object:
+        assert (namespace, subresource) == ("team-a", "status")
+        self.patched = body
+        return self._claim
+
+    def create(self, kind: Kind, body: Object, *, namespace: str) -> Object:
+        assert (kind, namespace) == (kinds.EVENTS, "team-a")
+        self.events.append(body)
+        return body

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from koordra.api.names import UNHEALTHY_TAINT
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.prepare.lost_devices import absent_instances, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
+from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.node_state import prepared_claim
 from koordra.topology.location import DeviceNode
@@ -21,6 +24,7 @@ from koordra.topology.problems import Discovery, Problem
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, gpu, nic, parameters, result, uid
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
+from tests.unit.kubelet_plugin.test_machine_changes import rebooted
 
 EVERYTHING = Offering(mig=True, vfs=True, isolation=ANY_ISOLATION)
 CARD = "gpu-0000-1a-00-0"
@@ -86,8 +90,7 @@ def test_what_the_holder_of_mig_instances_gets(
     golden("kubelet_plugin/mig.cdi.json", mig_node.shown(mig_node.paths.cdi_file(uid(1))))
     golden("kubelet_plugin/mig.prepared.json", mig_node.paths.prepared_file(uid(1)).read_text())
     large, small = mig_node.spec(uid(1))["devices"]
-    assert environment(large)["CUDA_VISIBLE_DEVICES"].startswith("MIG-")
-    assert environment(large)["CUDA_VISIBLE_DEVICES"] != environment(small)["CUDA_VISIBLE_DEVICES"]
+    assert "CUDA_VISIBLE_DEVICES" not in {**environment(large), **environment(small)}
     nodes = [paths(device["containerEdits"]["deviceNodes"]) for device in (large, small)]
     assert nodes[0][0] == nodes[1][0] == "/dev/nvidia1"
     assert [len([path for path in each if "nvidia-caps" in path]) for each in nodes] == [2, 2]
@@ -114,7 +117,8 @@ def test_what_the_holder_of_virtual_functions_gets(
     golden("kubelet_plugin/vf.cdi.json", vf_node.shown(vf_node.paths.cdi_file(uid(1))))
     golden("kubelet_plugin/vf.prepared.json", vf_node.paths.prepared_file(uid(1)).read_text())
     first, second = vf_node.spec(uid(1))["devices"]
-    assert environment(first)["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_4:1"
+    read = prepared_claim.decode(vf_node.paths.prepared_file(uid(1)).read_bytes())
+    assert dict(read.devices[0].env)["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_4:1"
     assert paths(first["containerEdits"]["deviceNodes"]) == [
         "/dev/infiniband/uverbs1",
         "/dev/infiniband/rdma_cm",
@@ -238,18 +242,74 @@ def test_a_card_that_took_over_the_minor_of_another_one_in_use_is_not_given(
     assert f"has the device number 195:{minor}, which was that of {held['device']}" in text
 
 
-def test_another_instance_under_the_old_name_is_refused(mig_node: PluginNode, mig_machine: Discovery) -> None:
+MADE_ANEW = "MIG-00000000-0000-0000-0000-000000000000"
+
+
+def made_anew(inventory: Discovery, **card: str) -> NodeInventory:
+    """After a reset or a reboot: the first instance was made again, with another UUID and another id."""
+
+    def change(gpu: Gpu) -> Gpu:
+        first, *rest = gpu.mig_instances
+        again = replace(first, uuid=MADE_ANEW, gpu_instance=11)
+        return replace(gpu, mig_instances=(again, *rest), **card)
+
+    return changed(inventory, CARD, change)
+
+
+@pytest.mark.parametrize("reboots", [True, False])
+def test_an_instance_that_was_made_again_is_the_same_device(
+    mig_node: PluginNode, mig_machine: Discovery, reboots: bool
+) -> None:
+    obj = claim(1, part("gpu", LARGE))
+    before = prepare(mig_node, obj).devices[0]
+    anew = made_anew(mig_machine)
+    mig_node.inventory = rebooted(anew) if reboots else anew
+
+    assert not lost_devices(mig_node.plugin().remembered()[0], mig_node.inventory)
+    after = prepare(mig_node, obj).devices[0]
+
+    assert after.identity == before.identity
+    assert after.uuid == MADE_ANEW != before.uuid
+    assert MADE_ANEW in mig_node.paths.prepared_file(uid(1)).read_text()
+
+
+def test_the_same_instance_on_another_card_is_refused_and_told(
+    mig_node: PluginNode, mig_machine: Discovery
+) -> None:
     obj = claim(1, part("gpu", LARGE))
     prepare(mig_node, obj)
+    mig_node.inventory = rebooted(made_anew(mig_machine, uuid="GPU-00000000-0000-0000-0000-000000000000"))
 
-    def made_anew(card: Gpu) -> Gpu:
-        first, *rest = card.mig_instances
-        uuid = "MIG-00000000-0000-0000-0000-000000000000"
-        return replace(card, mig_instances=(replace(first, uuid=uuid), *rest))
-
-    anew = changed(mig_machine, CARD, made_anew)
-    mig_node.inventory = replace(anew, machine=replace(anew.machine, boot_id="another-boot"))
     assert "another device than the one prepared" in refusal(mig_node, obj)
+    (lost,) = lost_devices(mig_node.plugin().remembered()[0], mig_node.inventory)
+    assert (lost.device, lost.reason) == (LARGE, "OtherDevice")
+
+
+def test_an_instance_that_is_not_made_again_is_told(mig_node: PluginNode, mig_machine: Discovery) -> None:
+    obj = claim(1, part("gpu", LARGE))
+    prepare(mig_node, obj)
+    empty = changed(mig_machine, CARD, lambda card: replace(card, mig_instances=()))
+    mig_node.inventory = rebooted(empty)
+
+    assert "is gone from this node" in refusal(mig_node, obj)
+    (lost,) = lost_devices(mig_node.plugin().remembered()[0], mig_node.inventory)
+    assert (lost.device, lost.reason) == (LARGE, "DeviceGone")
+    absent = absent_instances(mig_node.plugin().remembered, mig_node.inventory)
+    shown = node_slices(
+        {"metadata": {"name": NODE, "uid": "u"}},
+        generation=1,
+        node_name=NODE,
+        mode="joint",
+        inventory=mig_node.inventory,
+        held=(),
+        absent=absent,
+    )
+    (entry,) = [
+        device for one in shown for device in one["spec"].get("devices", ()) if device["name"] == LARGE
+    ]
+    assert {"key": UNHEALTHY_TAINT, "value": "InstanceGone", "effect": "NoSchedule"} in entry["taints"]
+    mig_node.plugin().unprepare(ref_of(obj))
+    assert absent_instances(mig_node.plugin().remembered, mig_node.inventory) == ()
 
 
 def test_what_is_not_there_or_not_offered_is_refused_with_the_reason(

@@ -10,14 +10,14 @@ import pytest
 
 from koordra.api.opaque.isolation import IsolationPolicy, node_policy
 from koordra.api.opaque.parameters import GpuConfig, decode, isolations
-from koordra.errors import InvalidInput, InvalidParameters
+from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.placement import plan
-from tests.fakes.node_claims import GPU_0, claim, gpu, parameters, uid
+from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
 from tests.unit.allocator import machines
-from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare
+from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare, ref_of
 
 BACKEND = """
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
@@ -94,3 +94,42 @@ def test_it_is_published_allocated_and_prepared(
     asks = claim(1, gpu("gpu", GPU_0, "1Gi"), config=[parameters("GpuConfig", isolation="fairy-dust")])
     prepare(node, asks)
     assert node.record(uid(1))["devices"][0]["env"]["FAIRY_DUST"] == str(1 << 30)
+
+
+RAISING = BACKEND.replace("        pass", "        raise RuntimeError('the dust is wet')")
+
+
+def node_with(installed: Path, source: str, discovery: Discovery) -> PluginNode:
+    """A node with this backend, a claim of it and one of koordra's."""
+    (installed / "fairy_dust/__init__.py").write_text(source)
+    policy = node_policy(["fairy-dust"]).among(backends())
+    node = PluginNode(installed.parent, inventory_of(discovery, offering=Offering(isolation=policy)))
+    dusted = [parameters("GpuConfig", isolation="fairy-dust")]
+    node.claims.put(claim(1, gpu("gpu", GPU_0, "1Gi"), config=dusted))
+    node.claims.put(claim(2, gpu("gpu", GPU_1)))
+    return node
+
+
+def test_one_that_raises_is_an_error_of_its_claims_alone(installed: Path, discovery: Discovery) -> None:
+    node = node_with(installed, RAISING, discovery)
+    plugin = node.plugin()
+    with pytest.raises(
+        PrepareError, match=r"fairy-dust: start of claim .* failed in fairy_dust:FairyDust: Runtime"
+    ):
+        plugin.prepare(ref_of(node.claims.get("team-a", "claim-1")))
+    assert plugin.prepare(ref_of(node.claims.get("team-a", "claim-2")))
+    with pytest.raises(PrepareError, match="the dust is wet"):
+        plugin.unprepare(ref_of(node.claims.get("team-a", "claim-1")))
+    node.plugin()  # a start gets through, with what could not be rolled back
+    plugin.unprepare(ref_of(node.claims.get("team-a", "claim-2")))
+
+
+@pytest.mark.parametrize("answer", ["None", "'edits'", "1 / 0"])
+def test_one_that_answers_nonsense_is_refused_in_words(
+    installed: Path, discovery: Discovery, answer: str
+) -> None:
+    source = BACKEND.replace('ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),))', answer)
+    node = node_with(installed, source, discovery)
+    with pytest.raises(PrepareError, match=r"edits of claim .* failed in fairy_dust:FairyDust"):
+        node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
+    assert not node.holders()

@@ -21,6 +21,7 @@ from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from koordra.kubelet_plugin.isolation.limiter.backend import (
     DRIVER_FOLDER,
+    LIMITER_FOLDER,
     LimiterIsolation,
     override_driver_mounts,
 )
@@ -43,6 +44,26 @@ def installed(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one name for $PLATFORM")
+def test_every_loader_finds_the_same_file_for_its_platform_and_32_bit_ones_another(
+    tmp_path: Path, installed: Path
+) -> None:
+    (installed / "limiter-i386").mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (installed / "limiter-i386" / name).write_text("32")
+    backend = LimiterIsolation(tmp_path / "state", installed=[installed])
+    backend.start(SHARE, GpuConfig())
+    mounts = backend.edits(SHARE, GpuConfig()).mounts
+    folder = Path(next(each.host_path for each in mounts if each.container_path == LIMITER_FOLDER))
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        front = Path(next(each.host_path for each in mounts if each.container_path.endswith(f"64/{name}")))
+        for platform_name in ("x86_64", "haswell", "xeon_phi"):
+            assert (folder / platform_name / name).samefile(front)
+        for platform_name in ("i386", "i486", "i586", "i686"):
+            assert (folder / platform_name / name).read_text() == "32"
+    backend.start(SHARE, GpuConfig())
+
+
 def test_a_container_gets_the_library_and_its_region(tmp_path: Path, installed: Path) -> None:
     backend = LimiterIsolation(tmp_path / "state", installed=[installed])
     edits = backend.edits(SHARE, GpuConfig())
@@ -52,7 +73,7 @@ def test_a_container_gets_the_library_and_its_region(tmp_path: Path, installed: 
         f"{folder}/{name}"
         for folder in (FOLDER, "/usr/lib64")
         for name in ("libcuda.so.1", "libnvidia-ml.so.1")
-    } | {region, f"{region}/usage"}
+    } | {region, f"{region}/usage", LIMITER_FOLDER}
     assert "ro" in paths[region].options
     assert "rw" in paths[f"{region}/usage"].options
     assert [value for name, value in edits.env if name.startswith("KOORDRA_MEMORY_LIMIT_")] == [str(GIB)]

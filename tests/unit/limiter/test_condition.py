@@ -20,8 +20,12 @@ from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from koordra.kubelet_plugin.isolation.limiter import usage
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict, verdict
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
+from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.status.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
 from koordra.node_state.claim_ref import ClaimRef
+from koordra.topology.location import DeviceNode, Location
+from koordra.topology.machine import Gpu, Machine
+from koordra.topology.problems import Discovery
 from tests.unit.limiter.test_report import ENFORCING_AT, REFUSED_AT, counted, refused
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -43,8 +47,14 @@ RECORD = ClaimRecord(
     state=State.COMPLETED,
     devices=(GPU,),
 )
-INVENTORY: Any = None
-"""Not asked about GPUs."""
+CARD = Gpu(
+    location=Location("0000:1f:00.0", path=("pci0000:00", "0000:1f:00.0")),
+    uuid=UUID,
+    memory_bytes=80 << 30,
+    node=DeviceNode("/dev/nvidia0", 195, 0),
+)
+INVENTORY = inventory_of(Discovery(machine=Machine(gpus=(CARD,), boot_id="b"), problems=()))
+"""A node with the card."""
 
 
 class Api:

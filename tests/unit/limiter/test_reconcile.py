@@ -40,6 +40,7 @@ class Lists:
     used: dict[int, int | None] = field(default_factory=dict)
     computing: set[int] = field(default_factory=set)
     broken: bool = False
+    through_mps: bool = False
     asked: int = 0
 
     def __call__(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
@@ -47,7 +48,11 @@ class Lists:
         assert self.uuid in set(uuids)
         if self.broken:
             raise NodeError("NVML cannot be asked for processes: driver not loaded")
-        return {self.uuid: CardProcesses(dict(self.used), frozenset(self.computing or self.used))}
+        return {
+            self.uuid: CardProcesses(
+                dict(self.used), frozenset(self.computing or self.used), self.through_mps
+            )
+        }
 
 
 @dataclass
@@ -315,3 +320,35 @@ def test_without_limited_claims_nvml_is_left_alone(node: Node) -> None:
     node.reconciler.once()
     assert node.lists.asked == 0
     assert start_time(1) is not None
+
+
+def test_bytes_past_the_limiter_are_reported_as_over_the_limit_until_they_are_gone(
+    node: Node, tenant: subprocess.Popen[bytes]
+) -> None:
+    """As of a driver that was loaded behind the limiter: NVML has more for the process than its share."""
+    node.lists.used[tenant.pid] = 4 * GIB + USUAL["Hopper"] + MIB
+    node.reconciler.once()
+    assert node.reconciler.overused == {}, "one reading is none"
+    for _ in range(5):
+        node.reconciler.once()
+    found = node.reconciler.verdict(UID)
+    assert found is not None
+    assert (found.enforced, found.reason) == (False, "OverLimit")
+    assert "5" in found.message
+    assert sample(node.metrics, "koordra_limiter_claims", {"state": "overused"}) == 1
+    assert node.changes
+    node.lists.used[tenant.pid] = 3 * GIB
+    node.reconciler.once()
+    found = node.reconciler.verdict(UID)
+    assert found is not None
+    assert found.reason == "Enforcing"
+
+
+def test_what_nvml_charges_an_mps_server_is_nobodys_overuse(
+    node: Node, tenant: subprocess.Popen[bytes]
+) -> None:
+    node.lists.used[tenant.pid] = 40 * GIB
+    node.lists.through_mps = True
+    for _ in range(10):
+        node.reconciler.once()
+    assert node.reconciler.overused == {}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from koordra.cli.top import mebibytes
-from koordra.cli.top import top as command
+from koordra.cli.machine.top import mebibytes
+from koordra.cli.machine.top import top as command
 from koordra.kubelet_plugin.isolation.limiter import region
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"

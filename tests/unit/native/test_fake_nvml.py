@@ -101,7 +101,17 @@ def test_every_fact_comes_through_ctypes(fake: FakeNvml, root: Path) -> None:
     found = discovered(fake, root)
     assert (found["driver"], found["cuda"], found["problems"]) == ("550.54.15", 12040, [])
     expected = [asdict(gpu) | {"publishable": gpu.publishable} for gpu in with_links(MACHINE).gpus]
-    assert found["gpus"] == json.loads(json.dumps(expected, default=list))
+    assert without_modes(found["gpus"]) == without_modes(json.loads(json.dumps(expected, default=list)))
+
+
+def without_modes(value: Any) -> Any:
+    """Permissions of device nodes are those of files that the test made."""
+    match value:
+        case dict():
+            return {key: without_modes(each) for key, each in value.items() if key != "mode"}
+        case list():
+            return [without_modes(each) for each in value]
+    return value
 
 
 CALLS = """
@@ -133,7 +143,7 @@ UNSUPPORTED = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_F
 USED = [
     "nvmlInitWithFlags", "nvmlShutdown", "nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2",
     "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID",
-    "nvmlDeviceGetMinorNumber", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetMinorNumber", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetArchitecture",
     "nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetFieldValues", "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2",
     "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceProfileInfoV",
@@ -216,9 +226,86 @@ def test_a_card_whose_mig_mode_cannot_be_read_is_not_offered(fake: FakeNvml, roo
 
 
 def test_a_card_that_needs_a_reset_says_so(fake: FakeNvml, root: Path) -> None:
-    fake.describe(with_links(MACHINE), gpu0={"recovery": "1"}, gpu1={"recovery": "0"})
+    fake.describe(with_links(MACHINE), gpu0={"fields": "230 1"}, gpu1={"fields": "230 0"})
     gpus = discovered(fake, root)["gpus"]
     assert [gpu["faults"] for gpu in gpus] == [["NeedsReset"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("fields", "faults"),
+    [
+        ("230 2", ["NeedsReboot"]),
+        ("230 4 144 1", ["NeedsDrainAndReset", "RowRemapPending"]),
+        ("145 1", ["RowRemapFailed"]),
+        ("31 1", ["PagesPending"]),
+        ("230 0 144 0 145 0 31 0 4 3", []),
+        ("230 99", ["NeedsReset"]),
+    ],
+)
+def test_what_a_cards_memory_and_driver_ask_for_is_a_fault(
+    fake: FakeNvml, root: Path, fields: str, faults: list[str]
+) -> None:
+    fake.describe(with_links(MACHINE), gpu0={"fields": fields})
+    found = discovered(fake, root)
+    assert [gpu["faults"] for gpu in found["gpus"]] == [faults, [], []]
+    told = [problem for subject, field, problem in found["problems"] if field == "health"]
+    assert sorted(text.partition(":")[0] for text in told) == faults
+
+
+def test_errors_are_counted_and_no_fault(fake: FakeNvml, root: Path) -> None:
+    fake.describe(with_links(MACHINE), gpu1={"fields": "3 7 4 5000000000 52 11 142 2"})
+    gpus = discovered(fake, root)["gpus"]
+    assert gpus[1]["errors"] == {
+        "ecc_corrected": 7,
+        "ecc_uncorrected": 5_000_000_000,
+        "nvlink_replay": 11,
+        "rows_remapped_corrected": 2,
+    }
+    assert [gpu["faults"] for gpu in gpus] == [[], [], []]
+
+
+CLUSTER = "2b0c2cb5-0d8a-4d55-a3f0-3f8a4a0f3d11"
+
+
+@pytest.mark.parametrize(
+    ("state", "health", "faults", "joined"),
+    [
+        (0, 0, [], False),
+        (1, 0, ["FabricNotReady"], False),
+        (2, 0, ["FabricNotReady"], False),
+        (3, 0, [], True),
+        (3, 0b10_10_10_10, [], True),
+        (3, 0b01, ["FabricDegraded"], True),
+        (3, 0b01 << 4, ["FabricUnhealthy"], True),
+        (3, 0b01 << 6, ["FabricUnhealthy"], True),
+    ],
+)
+def test_a_card_whose_fabric_is_not_ready_is_faulty(
+    fake: FakeNvml, root: Path, state: int, health: int, faults: list[str], joined: bool
+) -> None:
+    fake.describe(with_links(MACHINE), gpu0={"fabric": f"{CLUSTER} 7 {state} {health}"})
+    gpu = discovered(fake, root)["gpus"][0]
+    assert (gpu["faults"], gpu["fabric"] is not None) == (faults, joined)
+
+
+def test_the_memory_that_the_driver_keeps_is_not_offered(fake: FakeNvml, root: Path) -> None:
+    fake.describe(with_links(MACHINE), gpu0={"reserved": str(551 << 20)})
+    first, second, _ = discovered(fake, root)["gpus"]
+    assert second["memory_bytes"] - first["memory_bytes"] == 551 << 20
+
+
+def test_a_driver_that_does_not_tell_it_offers_all(fake: FakeNvml, root: Path) -> None:
+    fake.describe(with_links(MACHINE), gpu0={"reserved": str(551 << 20)})
+    fake.order("error nvmlDeviceGetMemoryInfo_v2 13")
+    first, second, _ = discovered(fake, root)["gpus"]
+    assert first["memory_bytes"] == second["memory_bytes"]
+
+
+def test_memory_that_cannot_be_read_is_not_guessed(fake: FakeNvml, root: Path) -> None:
+    fake.describe(with_links(MACHINE), gpu0={"reserved": str(551 << 20)})
+    fake.order(f"error nvmlDeviceGetMemoryInfo_v2 999 {nvml_bus_id(FIRST)}")
+    first = discovered(fake, root)["gpus"][0]
+    assert (first["memory_bytes"], first["publishable"]) == (None, False)
 
 
 def test_an_instance_that_is_cut_further_is_left_out(fake: FakeNvml, root: Path) -> None:

@@ -107,8 +107,8 @@ def test_an_xid_becomes_a_fault_and_an_applications_own_does_not(fake: FakeNvml,
 
 def test_the_driver_says_that_the_card_has_recovered(fake: FakeNvml, root: Path) -> None:
     machine = (fake.folder / "machine").read_text()
-    asks = machine.replace("minor 0\n", "minor 0\nrecovery 1\n")
-    well = machine.replace("minor 0\n", "minor 0\nrecovery 0\n")
+    asks = machine.replace("minor 0\n", "minor 0\nfields 230 1\n")
+    well = machine.replace("minor 0\n", "minor 0\nfields 230 0\n")
     watched(
         fake,
         root,

@@ -4,6 +4,7 @@ and a plugin and a hook of different versions share them."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from koordra.kubelet_plugin.claims.checkpoint import recover_record
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.node_state import claim_network, layout, prepared_claim
-from koordra.node_state.claim_network import NetworkKind
+from koordra.node_state.claim_network import NetworkKind, PlannedDevice
 from koordra.node_state.disk import Disk
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
@@ -94,3 +95,13 @@ def test_the_plugin_finds_what_an_earlier_hook_and_plugin_wrote(state: Path) -> 
         "0123456789abcdef" * 2,
         2,
     )
+
+
+def test_what_this_version_added_is_written_only_where_it_says_something() -> None:
+    """Bytes of the version before are written again above; a field that is used is there, and read."""
+    network = claim_network.decode((WRITTEN / "network.json").read_bytes())
+    (device, plan) = network.plans[0]
+    assert plan.roce_port is None
+    used = replace(network, plans=(PlannedDevice(device, replace(plan, roce_port=1)),))
+    assert b'"rocePort": 1' in claim_network.encode(used)
+    assert claim_network.decode(claim_network.encode(used)) == used

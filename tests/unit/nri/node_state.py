@@ -72,7 +72,7 @@ def gpu_json(n: int = 0, *, request: str = "gpu", **env: str) -> dict[str, Any]:
         "numaNode": 0,
         "cpus": "0-55",
         "deviceNodes": [node_json(node)],
-        "env": {"CUDA_VISIBLE_DEVICES": f"GPU-{n}", **env},
+        "env": env,
     }
 
 

@@ -29,7 +29,7 @@ def test_every_argument_is_one_of_the_program() -> None:
     assert container["args"][0] == "nri"
     added = [
         change["value"]
-        for name in ("validate", "evict", "koordinator", "pod-network")
+        for name in ("validate", "evict", "koordinator", "pod-network", "refuse-privileged")
         for patch in documents(f"{name}/kustomization.yaml")[0]["patches"]
         for change in yaml.safe_load(patch["patch"])
         if change["path"].endswith("/args/-")
@@ -42,6 +42,7 @@ def test_every_argument_is_one_of_the_program() -> None:
     assert context.params["koordinator"]
     assert context.params["on_drift"] == "evict"
     assert context.params["pod_network"]
+    assert context.params["privileged"] == "refuse"
 
 
 def test_the_pod_has_no_power_that_it_does_not_need() -> None:
@@ -68,11 +69,13 @@ def test_the_role_is_what_the_hook_calls() -> None:
         ("resourceclaims/status", "patch"),
         ("resourceclaims/driver", "associated-node:patch"),
         ("pods", "get"),
+        ("namespaces", "list"),
+        ("namespaces", "watch"),
         ("pods/eviction", "create"),
         ("validatingadmissionpolicies", "get"),
         ("validatingadmissionpolicybindings", "get"),
     }
-    policies, _pods = _rules("koordinator/rbac.yaml")
+    (policies,) = _rules("koordinator/rbac.yaml")
     assert policies["resourceNames"] == [admission_policy.NAME]
 
 

@@ -1,8 +1,9 @@
 """Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the
 driver's.
 
-    <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per
-                                             version
+    <state>/limiter/library/<digest>/        libcuda.so.1 and libnvidia-ml.so.1 of native/
+                                    .../<platform>/  the same files, by what the loader puts for $PLATFORM; on
+                                             x86-64 something to load for 32-bit programs, too
     <state>/limiter/claims/<uid>/            a small file system of its own, where that can be
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
@@ -14,6 +15,9 @@ In the container:
 
     libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be
                                              (`override_driver_mounts`)
+    /usr/lib/koordra/limiter/                the limiter for /etc/ld.so.preload, which the CDI hook writes, so
+                                             that every program loads it, whatever its image or environment
+                                             says (native/cdi-hook/limiter.c)
     /usr/lib/koordra/driver/                 the driver's own, which the limiter loads
     /run/koordra/limiter/<uid>/              the region: read-only but for `usage`
 
@@ -50,17 +54,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
+from platform import machine
 from typing import Final
 
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
-from koordra.kubelet_plugin.discovery.driver_libraries import LIBRARY_FOLDERS
 from koordra.kubelet_plugin.isolation import NoIsolation, Share
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
 from koordra.kubelet_plugin.isolation.limiter.processes import mount_of, mounts
 from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
+from koordra.kubelet_plugin.nvidia_driver.driver_libraries import LIBRARY_FOLDERS
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -156,7 +161,7 @@ class LimiterIsolation:
             Mount(str(library / name), f"{target}/{name}") for target in LIBRARY_FOLDERS for name in LIBRARIES
         )
         usage = Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE)
-        mounts = (*fronts, Mount(str(folder), inside), usage)
+        mounts = (*fronts, Mount(str(library), LIMITER_FOLDER), Mount(str(folder), inside), usage)
         return NoIsolation().edits(share, config) + ContainerEdits(mounts=mounts)
 
     def start(self, share: Share, config: GpuConfig) -> None:
@@ -199,12 +204,14 @@ class LimiterIsolation:
 
     @cached_property
     def _built(self) -> dict[str, bytes]:
-        """Read once: what a claim's edits name and what is installed for it is the same, whatever is built
-        meanwhile."""
+        """By path in the folder of this version. Read once: what a claim's edits name and what is installed
+        for it is the same, whatever is built meanwhile."""
         for folder in self._installed:
             for paths in (_BUILT, {name: name for name in LIBRARIES}):
                 found = {name: folder / path for name, path in paths.items()}
                 if all(path.is_file() for path in found.values()):
+                    small = {f"i386/{name}": folder / "limiter-i386" / name for name in LIBRARIES}
+                    found |= {name: path for name, path in small.items() if path.is_file()}
                     return {name: path.read_bytes() for name, path in found.items()}
         raise PrepareError(
             f"isolation limiter: this node has no {' and '.join(LIBRARIES)} of koordra in any of "
@@ -218,17 +225,30 @@ class LimiterIsolation:
 
     def _install(self) -> None:
         folder = self._library()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         for name, content in self._built.items():
             target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
             if not target.exists():
-                temporary = folder / f"{name}.tmp"
+                temporary = target.with_name(f"{target.name}.tmp")
                 temporary.write_bytes(content)
                 temporary.chmod(0o755)
                 temporary.rename(target)
+        for name in self._built:
+            kind, _, library = name.rpartition("/")
+            for platform in _PLATFORMS_32 if kind else _PLATFORMS:
+                link = folder / platform / library
+                link.parent.mkdir(exist_ok=True, mode=0o755)
+                if not link.exists():
+                    link.hardlink_to(folder / name)
 
+
+_PLATFORMS: Final = ("x86_64", "haswell", "xeon_phi") if machine() == "x86_64" else (machine(),)
+"""What the loaders of different glibc put for $PLATFORM on such a machine. The files are links to one: a
+loader that meets the same file under another name does not load it twice."""
+_PLATFORMS_32: Final = ("i386", "i486", "i586", "i686")
 
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+LIMITER_FOLDER: Final = "/usr/lib/koordra/limiter"
 DRIVER_FOLDER: Final = "/usr/lib/koordra/driver"
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery.nvml_query import NvmlUnavailable, session
 from koordra.kubelet_plugin.isolation.limiter.region import REGIONS_FOLDER, uuid_spellings
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
 
 _COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 _STARTED, _MEMORY = 19, 20
@@ -33,19 +33,21 @@ _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class CardProcesses:
-    """Bytes by pid (None: not reported by the driver), and which of them compute."""
+    """Bytes by pid (None: not reported by the driver), and which of them compute. `through_mps`: an MPS
+    server computes for others, and is charged for what they use."""
 
     used: Mapping[int, int | None] = field(default_factory=dict)
     computing: frozenset[int] = frozenset()
+    through_mps: bool = False
 
 
 ProcessLists = Callable[[Iterable[str]], Mapping[str, CardProcesses]]
 """By UUID; a card that does not answer is left out. Raises NodeError where none can be asked."""
 
 
-def nvml_processes(uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
+def nvml_processes(uuids: Iterable[str], *, library: NvmlLibrary = BY_NAME) -> Mapping[str, CardProcesses]:
     try:
-        with session() as nvml:
+        with library.session() as nvml:
             found = {uuid: _processes(nvml, uuid) for uuid in uuids}
     except NvmlUnavailable as error:
         raise NodeError(f"NVML cannot be asked for processes: {error}") from error
@@ -58,6 +60,7 @@ def _processes(nvml: Any, uuid: str) -> CardProcesses | None:
         return None
     used: dict[int, int | None] = {}
     computing: set[int] = set()
+    through_mps = False
     for name in (*_COMPUTING, _DRAWING):
         try:
             listed = getattr(nvml, name)(handle)
@@ -68,13 +71,14 @@ def _processes(nvml: Any, uuid: str) -> CardProcesses | None:
             continue
         except (ValueError, TypeError, AttributeError):  # a garbled answer, or bindings that are too old
             return None
+        through_mps = through_mps or (name == _COMPUTING[1] and bool(listed))
         for process in listed:
             # A process that computes and draws is in both lists, with the same bytes.
             figures = used.get(process.pid, 0), process.usedGpuMemory
             used[process.pid] = None if None in figures else max(figures)
             if name != _DRAWING:
                 computing.add(process.pid)
-    return CardProcesses(used, frozenset(computing))
+    return CardProcesses(used, frozenset(computing), through_mps)
 
 
 def _handle(nvml: Any, uuid: str) -> Any:

@@ -5,6 +5,7 @@ else once.
     NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count now  (unaccounted_memory.py)
     /proc ──> claims   ─┘    computing without a slot, twice in a row ──> policy: `bypassed`
                              what a context takes ──> kept for the next one         (unaccounted_memory.py)
+                             more than the share, three times ──> `overused`        (overuse.py)
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 
@@ -44,8 +45,16 @@ from typing import Final
 
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import region, unaccounted_memory
+from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse, OveruseSamples, over_limit
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, ProcessLists, nvml_processes
-from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, LimiterVerdict, read_all, verdicts
+from koordra.kubelet_plugin.isolation.limiter.report import (
+    LimiterMetrics,
+    LimiterVerdict,
+    overused,
+    read_all,
+    verdict,
+    verdicts,
+)
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts, MemoryReading
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
@@ -114,6 +123,8 @@ class Reconciler(Wakeable):
         )
         self._cut = metrics.counter("koordra_limiter_cut_back", "Regions that a tenant had made longer.")
         self._took = metrics.histogram("koordra_limiter_look_seconds", "How long one comparison takes.")
+        self._samples = OveruseSamples()
+        self.overused: Mapping[str, Overuse] = {}
         self._suspects: dict[Suspect, float] = {}
         self._seen: dict[Suspect, float] = {}
         self._state: object = None
@@ -140,10 +151,12 @@ class Reconciler(Wakeable):
         if uses:
             self._compare(uses)
         else:
+            self.overused = self._samples.add({}, now=self._clock())
             self._foreign.clear()
             self._outside.set(0)
         uses = read_all(self._claims)
         now = dict(verdicts(self._claims, uses))
+        now |= {uid: overused(str(each)) for uid, each in self.overused.items() if uid in now}
         self._report.observe(uses, now.values())
         if now != self._verdicts:
             for uid, each in now.items():
@@ -156,6 +169,10 @@ class Reconciler(Wakeable):
         unseen = unaccounted_memory.known_unseen(uses)
         before, self._state = self._state, (now, owners, unseen, frozenset(self._suspects))
         return before != self._state
+
+    def verdict(self, uid: str) -> LimiterVerdict | None:
+        over = self.overused.get(uid)
+        return overused(str(over)) if over else verdict(self._claims, uid)
 
     def _compare(self, uses: dict[str, ClaimUse]) -> None:
         if not self._warned and not self._processes.all_seen:
@@ -182,6 +199,11 @@ class Reconciler(Wakeable):
         self._blind = False
         self._looks.labels("ok").inc()
         self._write_policies(uses, known, readings)
+        # Each of the readings has to be over: one may have met memory that came and went.
+        over = over_limit(uses, readings[-1].in_use)
+        for earlier in readings[:-1]:
+            over = {share: over[share] for share in over.keys() & over_limit(uses, earlier.in_use).keys()}
+        self.overused = self._samples.add(over, now=self._clock())
         self._learn(readings)
         self._foreign.clear()
         for uuid, used in readings[-1].foreign.items():

@@ -22,6 +22,7 @@ The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
     False    ProcessRefused   a process could not be limited, and got no CUDA; for as long as it lives, and a
                               minute at least
     False    OutsideLimiter   a process computes on the card without a limit
+    False    OverLimit        by the driver's own figures its processes have more than the share (overuse.py)
     False    RegionDamaged    the claim's processes have made their region unreadable
 """
 
@@ -59,6 +60,7 @@ _VERDICTS: Final = {
         LimiterVerdict(
             "bypassed", False, "OutsideLimiter", "a process computes on the GPU without the memory limit"
         ),
+        LimiterVerdict("overused", False, "OverLimit", "the claim's processes have more than its share"),
         LimiterVerdict(
             "damaged", False, "RegionDamaged", "the claim's processes have damaged the region of the limiter"
         ),
@@ -90,6 +92,10 @@ def verdict(claims: Path, uid: str) -> LimiterVerdict | None:
         return _verdict(usage.read(folder))
     except NodeError:
         return _VERDICTS["damaged"] if policy.exists() else None
+
+
+def overused(message: str) -> LimiterVerdict:
+    return replace(_VERDICTS["overused"], message=message)
 
 
 def _verdict(use: ClaimUse) -> LimiterVerdict:

@@ -43,7 +43,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -174,12 +174,14 @@ class Interval:
 class MemoryReading:
     """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim,
     pid, start); `overheads`: what processes with one context have beyond all that they were granted but it,
-    as (card, pid, start, bytes); `foreign`: bytes of processes of no claim, by card."""
+    as (card, pid, start, bytes); `foreign`: bytes of processes of no claim, by card; `in_use`: all bytes of a
+    share's processes, where NVML tells them and they are nobody else's."""
 
     unseen: Mapping[Share, Interval]
     outside: frozenset[tuple[str, int, int]]
     overheads: tuple[tuple[str, int, int, int], ...]
     foreign: Mapping[str, int]
+    in_use: Mapping[Share, int] = field(default_factory=dict)
 
 
 def reading(
@@ -195,9 +197,12 @@ def reading(
     outside: set[tuple[str, int, int]] = set()
     overheads: list[tuple[str, int, int, int]] = []
     foreign: dict[str, int] = {}
+    in_use: dict[Share, int] = {}
     for uuid, card in cards.items():
         foreign[uuid] = sum(used or 0 for pid, used in card.used.items() if pid not in processes)
         unreported: set[str] = set()
+        shared: set[str] = set()
+        totals = dict.fromkeys((uid for uid, use in before.items() if _index(use, uuid) is not None), 0)
         bounds: dict[str, tuple[int, int]] = {
             uid: (0, 0) for uid, use in before.items() if _index(use, uuid) is not None
         }
@@ -221,6 +226,8 @@ def reading(
             if used is None:
                 unreported.add(claims[0])
                 continue
+            totals[claims[0]] += used
+            shared |= set(claims) if len(claims) > 1 else set()
             held = [_held(slots, uuid) for slots in (earlier, later)]
             low, high = bounds[claims[0]]
             bounds[claims[0]] = low + max(0, used - max(held)), high + max(0, used - min(held))
@@ -232,7 +239,12 @@ def reading(
             for uid, each in bounds.items()
             if uid not in unreported and uid in after
         }
-    return MemoryReading(unseen, frozenset(outside), tuple(overheads), foreign)
+        in_use |= {
+            (uid, uuid): total
+            for uid, total in totals.items()
+            if uid not in unreported | shared and uid in after and not card.through_mps
+        }
+    return MemoryReading(unseen, frozenset(outside), tuple(overheads), foreign, in_use)
 
 
 def settled(known: int, intervals: Sequence[Interval]) -> int:

@@ -1,5 +1,4 @@
-"""The devices that a pod holds by Koordinator's device-allocated annotation. Pure except `NodeDevices` and
-`PodClaims`.
+"""The devices that a pod holds by Koordinator's device-allocated annotation. Pure except `PodClaims`.
 
     scheduling.koordinator.sh/device-allocated:
       {"gpu":  [{"minor": 0, "id": "GPU-<uuid>",
@@ -34,7 +33,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from koordra.api import kinds, names, objects
@@ -44,7 +42,8 @@ from koordra.kube import KubeClient
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim, PreparedDevice
 from koordra.nri.hook.adjust import Annotated
-from koordra.nri.hook.grants import VISIBLE_DEVICES
+from koordra.nri.hook.environment import VISIBLE_DEVICES
+from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.oci import Container, Mount, Refusal
 from koordra.quantity import parse
 from koordra.topology.location import DeviceNode
@@ -61,47 +60,6 @@ _CORE, _MEMORY, _RATIO = (
     "koordinator.sh/gpu-memory-ratio",
 )
 _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
-class NodeDevices:
-    """The devices of the machine below `root`; read on each call, since drivers come and go."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def minor_of(self, uuid: str) -> int | None:
-        for path in self._root.glob("proc/driver/nvidia/gpus/*/information"):
-            lines = (line.partition(":") for line in _text(path).splitlines())
-            fields = {name.strip(): value.strip() for name, _, value in lines}
-            if fields.get("GPU UUID") == uuid and fields.get("Device Minor", "").isdecimal():
-                return int(fields["Device Minor"])
-        return None
-
-    def verbs_of(self, bus_id: str) -> tuple[str, str] | None:
-        """The device file and the RDMA device of a PCI function: `/dev/infiniband/uverbs0`, `mlx5_0`."""
-        devices = _names(self._root / "sys/bus/pci/devices" / bus_id / "infiniband")
-        for name in _names(self._root / "sys/class/infiniband_verbs") if devices else ():
-            # `abi_version` lies beside the devices
-            if _text(self._root / "sys/class/infiniband_verbs" / name / "ibdev").strip() == devices[0]:
-                return f"/dev/infiniband/{name}", devices[0]
-        return None
-
-    def rdma_devices(self) -> tuple[str, ...]:
-        return tuple(_names(self._root / "sys/class/infiniband"))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
 
 
 def granted_by_annotation(
@@ -161,9 +119,7 @@ def _devices(document: Any, *, guarded: DeviceGuard | None, node: NodeDevices) -
         raise TypeError("it is not an object")
     if guarded is None and (document.get("gpu") or document.get("rdma")):
         raise _MismatchError("the kubelet plugin has not written what devices there are")
-    gpus = [_gpu(entry, guarded, node) for entry in document.get("gpu") or () if guarded]
-    uuids = ",".join(dict.fromkeys(gpu.uuid for gpu in gpus if gpu.uuid))
-    yield from (_with_env(gpu, (("CUDA_VISIBLE_DEVICES", uuids),)) for gpu in gpus)
+    yield from (_gpu(entry, guarded, node) for entry in document.get("gpu") or () if guarded)
     for entry in document.get("rdma") or ():
         functions = [
             (str(vf["busID"]), names.TYPE_VF) for vf in (entry.get("extension") or {}).get("vfs") or ()

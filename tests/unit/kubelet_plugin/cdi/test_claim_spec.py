@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_good_spec_passes() -> None:
         ("devices.0.annotations", {"a": "b"}, "not a field"),
         ("containerEdits.netDevices", [{"hostInterfaceName": "a", "name": "b"}], "not a field"),
         ("containerEdits.intelRdt", {"closID": "a"}, "not a field"),
-        ("containerEdits.additionalGids", [1], "not a field"),
+        ("containerEdits.additionalGids", ["video"], "not a number"),
         ("containerEdits.hooks", [{"hookName": "createRuntime", "path": "/x", "timeout": 1}], "not a field"),
         ("devices.0.containerEdits.mounts.0.type", "bind", "not a field"),
         ("devices.0.containerEdits.deviceNodes.0.type", "x", "none of b, c, u, p"),
@@ -225,3 +226,21 @@ def test_koordra_writes_what_a_loader_reads_and_refuses_exactly_the_rest(
             check(written)
     else:
         check(written)
+
+
+def test_the_hook_runs_once_in_a_container_of_the_claim_and_never_with_the_images_environment() -> None:
+    hook = Hook(
+        "createContainer", "/var/lib/koordra/hook/koordra-cdi-hook-1", ("koordra-cdi-hook", "container")
+    )
+    spec = json.loads(encode(replace(record(ContainerEdits()), hooks=(hook,)), root=Path("/")))
+    assert spec["containerEdits"]["hooks"] == [
+        {
+            "hookName": "createContainer",
+            "path": hook.path,
+            "args": ["koordra-cdi-hook", "container"],
+            "env": ["LC_ALL=C"],
+        }
+    ]
+    assert not any("hooks" in device["containerEdits"] for device in spec["devices"])
+    with pytest.raises(CDIError, match="CVE-2025-23266"):
+        encode(replace(record(ContainerEdits()), hooks=(replace(hook, env=()),)), root=Path("/"))

@@ -9,9 +9,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from koordra.kubelet_plugin.discovery import nvml_query
 from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 from koordra.kubelet_plugin.discovery.nvml_query import normal_bus_id
+from koordra.kubelet_plugin.nvidia_driver import nvml_session
 from koordra.topology.machine import NvLink
 
 UUID = "GPU-aee8e38b-2c70-5fa2-b99d-55622a9b403a"
@@ -50,7 +50,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetUUID": lambda _: UUID,
     "nvmlDeviceGetMinorNumber": lambda _: 3,
     "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
-    "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=85520809984),
+    "nvmlDeviceGetMemoryInfo": lambda *_: SimpleNamespace(total=85899345920, reserved=378535936),
     "nvmlDeviceGetArchitecture": lambda _: 9,
     "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
     "nvmlDeviceGetMigMode": lambda _: [0, 0],
@@ -72,12 +72,14 @@ class Library:
         self.answers |= {"nvmlInit": lambda: self.count(1), "nvmlShutdown": lambda: self.count(-1)}
         self.failing: dict[str, int] = {}
         self.open = 0
+        self.nvmlLib = None
+        self._nvmlGetFunctionPointer_cache: dict[str, Any] = {}
 
     def count(self, step: int) -> None:
         self.open += step
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvml"):
+        if not name.startswith("nvml") or isinstance(getattr(pynvml, name), int):
             return getattr(pynvml, name)
 
         def call(*arguments: Any) -> Any:
@@ -91,7 +93,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    monkeypatch.setattr(nvml_query, "pynvml", made)
+    monkeypatch.setattr(nvml_session, "pynvml", made)
     return made
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery import watcher
+from koordra.kubelet_plugin.discovery import gpu_faults
 from koordra.kubelet_plugin.discovery.events import (
     Event,
     HardwareChanged,
@@ -26,6 +26,7 @@ from koordra.kubelet_plugin.discovery.events import (
 from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, same_content
+from koordra.node_state.disk import Disk
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery
@@ -241,7 +242,7 @@ def test_an_xid_is_told_from_the_last_reading(root: Path, watching: Callable[...
     assert not any(gpu.faults for gpu in told.machine.gpus[1:])
 
 
-@pytest.mark.parametrize("number", sorted(watcher.APPLICATION_XIDS))
+@pytest.mark.parametrize("number", sorted(gpu_faults.APPLICATION_XIDS))
 def test_an_applications_own_xid_says_nothing_about_the_card(
     root: Path, watching: Callable[..., Watch], number: int
 ) -> None:
@@ -306,6 +307,70 @@ def test_numbers_that_change_at_reboot_are_not_news_for_the_slices(
     assert same_content(old, new)
 
 
+def without_uvm_in_kernel(root: Path) -> str:
+    """The module is not loaded; returns how the kernel's list was."""
+    listed = (root / "proc/devices").read_text()
+    kept = (line for line in listed.splitlines(keepends=True) if "nvidia-uvm" not in line)
+    (root / "proc/devices").write_text("".join(kept))
+    return listed
+
+
+def test_the_kernel_knowing_uvm_is_enough(root: Path, watching: Callable[..., Watch]) -> None:
+    """Nobody has to have made the node."""
+    listed = without_uvm_in_kernel(root)
+    for name in ("nvidia-uvm", "nvidia-uvm-tools"):
+        (root / "dev" / name).unlink()
+    watch = watching(root)
+    names = [gpu.name for gpu in watch.told[0].machine.gpus]
+    assert all(taints(watch.told[0], name) == ["UvmMissing"] for name in names)
+    (root / "proc/devices").write_text(listed)
+    watch.next(lambda found: not any(taints(found, name) for name in names))
+
+
+def test_a_card_without_uvm_is_faulty_until_the_node_is_there(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    without_uvm_in_kernel(root)
+    node = root / "dev/nvidia-uvm"
+    content = node.read_text() if not node.lstat().st_rdev else None
+    number = node.lstat().st_rdev
+    node.unlink()
+    watch = watching(root)
+    names = [gpu.name for gpu in watch.told[0].machine.gpus]
+    assert all(taints(watch.told[0], name) == ["UvmMissing"] for name in names)
+    if content is None:
+        os.mknod(node, 0o600 | 0o020000, number)
+    else:
+        node.write_text(content)
+    watch.next(lambda found: not any(taints(found, name) for name in names))
+
+
+def test_an_xid_is_known_to_a_watcher_that_starts_again(tmp_path: Path, root: Path) -> None:
+    ledger = gpu_faults.FaultFile(tmp_path, Disk(), boot_id="b")
+    ledger.save(gpu_faults.with_xid({}, GPU0, 79, now=0.0))
+    told: list[Discovery] = []
+    stop = threading.Event()
+
+    def take(found: Discovery) -> None:
+        told.append(found)
+        stop.set()
+
+    again = gpu_faults.FaultFile(tmp_path, Disk(), boot_id="b")
+    watcher = MachineWatcher(read=lambda: discover(root), probe=lambda: probe(root), ledger=again)
+    watcher.run(stop, take)
+    assert taints(told[0], "gpu-0000-0f-00-0") == ["Xid79"]
+
+
+def test_a_link_that_goes_down_between_two_probes_counts(root: Path, watching: Callable[..., Watch]) -> None:
+    counters = next((root / "sys/devices").rglob("infiniband/mlx5_0/ports/1")) / "counters"
+    counters.mkdir(exist_ok=True)
+    (counters / "link_downed").write_text("4\n")
+    watch = watching(root)
+    assert watch.told[0].machine.device("nic-0000-0c-00-0").downs == 4  # type: ignore[union-attr]
+    (counters / "link_downed").write_text("7\n")
+    watch.next(lambda found: taints(found, "nic-0000-0c-00-0") == ["LinkFlapping"])
+
+
 def test_what_is_refused_is_told_again(root: Path, watching: Callable[..., Watch]) -> None:
     watch = watching(root)
     watch.refusals = 3
@@ -326,28 +391,28 @@ class TestFaults:
         )
 
     def test_a_fault_stays_while_nothing_speaks_against_it(self) -> None:
-        ledger = watcher.with_xid({}, GPU0, 48, now=0.0)
-        assert watcher.after_reading(ledger, self.FOUND, now=1e6) == ledger
-        assert watcher.with_faults(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
+        ledger = gpu_faults.with_xid({}, GPU0, 48, now=0.0)
+        assert gpu_faults.after_reading(ledger, self.FOUND, now=1e6) == ledger
+        assert gpu_faults.with_faults(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
 
     def test_the_drivers_word_counts_after_a_while(self) -> None:
-        ledger = watcher.with_xid({}, GPU0, 48, now=0.0)
-        assert watcher.after_reading(ledger, self.found(recovered=True), now=1.0)
-        assert not watcher.after_reading(ledger, self.found(recovered=True), now=6.0)
-        assert watcher.after_reading(ledger, self.found(recovered=False), now=1e6)
+        ledger = gpu_faults.with_xid({}, GPU0, 48, now=0.0)
+        assert gpu_faults.after_reading(ledger, self.found(recovered=True), now=1.0)
+        assert not gpu_faults.after_reading(ledger, self.found(recovered=True), now=6.0)
+        assert gpu_faults.after_reading(ledger, self.found(recovered=False), now=1e6)
 
     def test_a_card_that_was_away_and_is_whole_again_is_well(self) -> None:
-        ledger = watcher.with_xid({}, GPU0, 79, now=0.0)
-        ledger = watcher.after_reading(ledger, self.found(uuid=None), now=1.0)
+        ledger = gpu_faults.with_xid({}, GPU0, 79, now=0.0)
+        ledger = gpu_faults.after_reading(ledger, self.found(uuid=None), now=1.0)
         assert ledger[GPU0].away
-        assert not watcher.after_reading(ledger, self.FOUND, now=2.0)
+        assert not gpu_faults.after_reading(ledger, self.FOUND, now=2.0)
 
     def test_a_card_that_left_the_tree_was_away(self) -> None:
-        ledger = watcher.with_xid({}, GPU0, 79, now=0.0)
+        ledger = gpu_faults.with_xid({}, GPU0, 79, now=0.0)
         gone = replace(self.FOUND, machine=replace(self.FOUND.machine, gpus=self.FOUND.machine.gpus[1:]))
-        ledger = watcher.after_reading(ledger, gone, now=1.0)
-        assert watcher.with_faults(ledger, gone) == gone
-        assert not watcher.after_reading(ledger, self.FOUND, now=2.0)
+        ledger = gpu_faults.after_reading(ledger, gone, now=1.0)
+        assert gpu_faults.with_faults(ledger, gone) == gone
+        assert not gpu_faults.after_reading(ledger, self.FOUND, now=2.0)
 
 
 def test_a_glance_at_a_large_machine_costs_a_fifth_of_a_reading_at_most(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from koordra.api.opaque.rdma_network import Attachment
-from koordra.errors import CheckpointError, PrepareError
-from koordra.kubelet_plugin.claims.configuration import ClaimSource, Consumers
+from koordra.errors import CheckpointError, Conflict, NotFound, PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_decision
+from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
+from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.publish.cni_resources import cni_resources
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
@@ -29,7 +31,18 @@ from koordra.topology.machine import Machine, Nic
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery
 from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, nic, parameters, result, uid
+from tests.fakes.node_claims import (
+    ANY_ISOLATION,
+    GPU_0,
+    NIC_0,
+    NODE,
+    claim,
+    gpu,
+    nic,
+    parameters,
+    result,
+    uid,
+)
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
@@ -79,7 +92,12 @@ def infiniband(tmp_path: Path, inventories: dict[str, NodeInventory]) -> PluginN
 ONE_POD = Consumers(pods=("pod-1",))
 
 
-def plugin(node: PluginNode, consumers: Consumers | None = ONE_POD) -> DeviceState:
+MANAGED = NetworkPolicy(managed=True)
+
+
+def plugin(
+    node: PluginNode, consumers: Consumers | None = ONE_POD, *, policy: NetworkPolicy = MANAGED
+) -> DeviceState:
     return DeviceState(
         node=NODE,
         paths=node.paths,
@@ -88,22 +106,35 @@ def plugin(node: PluginNode, consumers: Consumers | None = ONE_POD) -> DeviceSta
         backends=backends(),
         disk=StepDisk(),
         consumers=None if consumers is None else lambda _claim: consumers,
+        policy=policy,
     )
 
 
-def planned(node: PluginNode, obj: dict[str, Any], consumers: Consumers | None = ONE_POD) -> list[Any]:
+def planned(
+    node: PluginNode,
+    obj: dict[str, Any],
+    consumers: Consumers | None = ONE_POD,
+    *,
+    policy: NetworkPolicy = MANAGED,
+) -> list[Any]:
     """The plans of the claim's devices, after it was prepared."""
     node.claims.put(obj)
-    state = plugin(node, consumers)
+    state = plugin(node, consumers, policy=policy)
     state.prepare(ref_of(obj))
     (record,) = (record for record in state.records() if record.ref == ref_of(obj))
     return [device.network for device in record.devices]
 
 
-def refused(node: PluginNode, obj: dict[str, Any], consumers: Consumers | None = ONE_POD) -> str:
+def refused(
+    node: PluginNode,
+    obj: dict[str, Any],
+    consumers: Consumers | None = ONE_POD,
+    *,
+    policy: NetworkPolicy = MANAGED,
+) -> str:
     node.claims.put(obj)
     with pytest.raises(PrepareError) as caught:
-        plugin(node, consumers).prepare(ref_of(obj))
+        plugin(node, consumers, policy=policy).prepare(ref_of(obj))
     assert node.holders() == set()
     assert node.files() == set()
     return str(caught.value)
@@ -147,7 +178,7 @@ def interface_gates(node: PluginNode) -> list[str]:
 
 def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) -> None:
     """One in each of two requests, under the name it has in the pod; a VLAN's is the VLAN's."""
-    network = [parameters("RdmaConfig", network={"vlan": 7})]
+    network = [parameters("RdmaConfig", source=FROM_CLASS, network={"vlan": 7})]
     planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=network))
     assert interface_gates(roce) == [f"{network_decision.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
 
@@ -163,12 +194,15 @@ def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
     assert interface_gates(roce) == []
 
 
+ADDRESSED = [parameters("RdmaConfig", network={"addresses": ["192.168.10.5/24"]})]
+
+
 @pytest.mark.parametrize(
     ("link", "obj", "kind"),
     [
         ("roce", claim(1, vf(VF_0)), NetworkKind.MOVE),
         ("infiniband", claim(1, vf(VF_0)), NetworkKind.MOVE),
-        ("roce", claim(1, nic("nic", PF, "50")), NetworkKind.MACVLAN),
+        ("roce", claim(1, nic("nic", PF, "50"), config=ADDRESSED), NetworkKind.MACVLAN),
         ("infiniband", claim(1, nic("nic", PF, "50")), None),
         (
             "roce",
@@ -193,13 +227,82 @@ def test_on_the_hosts_network_everything_stays(roce: PluginNode) -> None:
     assert "on the host's network" in refused(roce, claim(2, vf(VF_0), config=config), on_host)
 
 
-def test_without_the_option_nothing_moves_and_nothing_is_promised(roce: PluginNode) -> None:
-    assert planned(roce, claim(1, vf(VF_0)), None) == [None]
-    roce.plugin().unprepare(ref_of(claim(1)))
+FROM_CLASS = "FromClass"
+
+
+def test_without_the_option_nothing_moves_and_nothing_is_promised(infiniband: PluginNode) -> None:
+    assert planned(infiniband, claim(1, vf(VF_0)), policy=UNMANAGED) == [None]
+    infiniband.plugin().unprepare(ref_of(claim(1)))
     config = [parameters("RdmaConfig", network=NETWORK)]
-    text = refused(roce, claim(2, vf(VF_0), config=config), None)
+    text = refused(infiniband, claim(2, vf(VF_0), config=config), policy=UNMANAGED)
     assert "FeatureDisabled" in text
     assert "--pod-network" in text
+
+
+@pytest.mark.parametrize("device", [vf(VF_0), nic("nic", PF, "50")])
+def test_roce_without_an_interface_in_the_pod_is_said_to_carry_nothing(
+    roce: PluginNode, device: dict[str, Any]
+) -> None:
+    (plan,) = planned(roce, claim(1, device), policy=UNMANAGED)
+    assert plan.kind is NetworkKind.ABSENT
+    (record,) = plugin(roce).records()
+    (entry,) = device_statuses(record, inventory=roce.inventory, attached={})
+    ready = entry["conditions"][0]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "NoNetworkInPod")
+    for remedy in ("--pod-network", "Multus", "hostNetwork: true"):
+        assert remedy in ready["message"]
+    # Nothing that only the hook would make holds the container back.
+    assert not any("network" in mount for mount in mounted(roce))
+
+
+def mounted(node: PluginNode) -> list[str]:
+    devices = node.spec(uid(1))["devices"]
+    return [
+        mount["containerPath"] for device in devices for mount in device["containerEdits"].get("mounts", ())
+    ]
+
+
+def test_an_operator_may_have_such_a_claim_refused(roce: PluginNode) -> None:
+    refusing = NetworkPolicy(refuses=True)
+    text = refused(roce, claim(1, vf(VF_0)), policy=refusing)
+    assert "NoNetworkInPod" in text
+    assert "--pod-network" in text
+    # Multus may bring the interface; the host's network has it.
+    for consumers, kinds in (
+        (Consumers(pods=("pod-1",), multus=True), [NetworkKind.OTHERS]),
+        (Consumers(pods=("pod-1",), host_network=True), []),
+        (Consumers(), []),
+        (None, []),
+    ):
+        plans = planned(roce, claim(1, vf(VF_0)), consumers, policy=refusing)
+        assert [plan.kind for plan in plans if plan] == kinds
+        roce.plugin().unprepare(ref_of(claim(1)))
+
+
+def test_infiniband_needs_no_interface(infiniband: PluginNode) -> None:
+    assert planned(infiniband, claim(1, vf(VF_0)), policy=NetworkPolicy(refuses=True)) == [None]
+
+
+def test_pods_are_asked_for_only_where_a_nic_is_at_stake(node: PluginNode) -> None:
+    asked: list[Any] = []
+
+    def consumers(obj: Any) -> Consumers:
+        asked.append(obj)
+        return Consumers()
+
+    state = DeviceState(
+        node=NODE,
+        paths=node.paths,
+        claims=node.claims,
+        inventory=lambda: node.inventory,
+        backends=backends(),
+        disk=StepDisk(),
+        consumers=consumers,
+    )
+    for obj, times in ((claim(1, gpu("gpu", GPU_0)), 0), (claim(2, nic("nic", NIC_0)), 1)):
+        node.claims.put(obj)
+        state.prepare(ref_of(obj))
+        assert len(asked) == times
 
 
 def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNode) -> None:
@@ -211,6 +314,9 @@ def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNod
     both = [parameters("RdmaConfig", network={"interface": "rail0"})]
     text = refused(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=both))
     assert "would both be 'rail0'" in text
+    assert "a macvlan interface in the pod, which has no address" in refused(
+        roce, claim(1, nic("nic", PF, "50"))
+    )
     text = refused(infiniband, claim(1, nic("nic", PF, "50"), config=config))
     assert "a share of an InfiniBand NIC has no network interface" in text
     bare = inventory_of(
@@ -251,7 +357,7 @@ def test_both_ports_of_a_card_have_names_of_their_own(
     roce.inventory = inventory_of(
         Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True, isolation=ANY_ISOLATION)
     )
-    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "rail"}})]
     consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "macvlan"}'})
     plans = planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=config), consumers)
     assert tuple(plan.host_interface for plan in plans) == hosts
@@ -276,7 +382,11 @@ def test_folders_that_cannot_be_read_are_the_nodes_trouble(tmp_path: Path) -> No
 
 
 def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
-    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}, "interface": "r0"})]
+    config = [
+        parameters(
+            "RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "rail"}, "interface": "r0"}
+        )
+    ]
     consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "host-device"}'})
     (plan,) = planned(roce, claim(1, vf(VF_0), config=config), consumers)
     assert (plan.kind, plan.interface, plan.cni) == (NetworkKind.ATTACH, "r0", '{"type": "host-device"}')
@@ -297,13 +407,40 @@ def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
         ({"pkey": 32769}, "is not a partition key"),
         ({"guid": "zz"}, "is not a GUID"),
         ({"attachment": {"name": "rail"}, "mtu": 1500}, "stands beside mtu"),
+        ({"pool": "rails", "addresses": ["10.0.0.1/8"]}, "network.pool: stands beside addresses"),
         ({"attachment": {}}, "network.attachment.name: it is missing"),
         ([], "list is not an object"),
     ],
 )
 def test_misspelt_networks_are_refused_by_name(roce: PluginNode, network: Any, complaint: str) -> None:
-    text = refused(roce, claim(1, vf(VF_0), config=[parameters("RdmaConfig", network=network)]))
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network=network)]
+    text = refused(roce, claim(1, vf(VF_0), config=config))
     assert re.search(re.escape(complaint), text), text
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"pool": "rails"},
+        {"vlan": 7},
+        {"pkey": "0x8001"},
+        {"guid": "0011:2233:4455:6677"},
+        {"attachment": {"name": "rail"}},
+    ],
+)
+def test_whom_a_pod_can_reach_is_for_the_operator_to_say(roce: PluginNode, network: dict[str, Any]) -> None:
+    text = refused(roce, claim(1, vf(VF_0), config=[parameters("RdmaConfig", network=network)]))
+    assert f"network.{next(iter(network))}: is for the operator to say" in text
+    text = refused(roce, claim(1, vf(VF_0), config=[parameters("RdmaConfig", fabric={"trafficClass": 106})]))
+    assert "fabric: is for the operator to say" in text
+
+
+@pytest.mark.parametrize("own", [None, {}, {"network": {"mtu": 4200}}])
+def test_no_claim_leaves_its_classes_vlan(roce: PluginNode, own: dict[str, Any] | None) -> None:
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network={"vlan": 7, "mtu": 1400})]
+    config += [] if own is None else [parameters("RdmaConfig", **own)]
+    (plan,) = planned(roce, claim(1, vf(VF_0), config=config))
+    assert (plan.vlan, plan.mtu) == (7, 4200 if own else 1400)
 
 
 def test_a_nic_in_its_pod_is_still_prepared_though_the_host_does_not_see_it(roce: PluginNode) -> None:
@@ -328,16 +465,23 @@ def test_a_nic_in_its_pod_is_still_prepared_though_the_host_does_not_see_it(roce
 class FakePods:
     """Pods and attachments by name."""
 
-    def __init__(self, more: dict[str, Any] | None = None, **pods: bool) -> None:
+    def __init__(self, more: dict[str, Any] | None = None, networks: str = "", **pods: bool) -> None:
         self.more = more or {}
+        self.annotations = {"k8s.v1.cni.cncf.io/networks": networks} if networks else {}
         self.pods = pods
 
     def get(self, kind: Any, name: str, *, namespace: str) -> Any:
         assert namespace == "team-a"
         if kind.plural == "pods":
-            return {"metadata": {"uid": f"uid-{name}"}, "spec": {"hostNetwork": self.pods[name], **self.more}}
+            return {
+                "metadata": {"uid": f"uid-{name}", "annotations": self.annotations},
+                "spec": {"hostNetwork": self.pods[name], **self.more},
+            }
         assert kind.plural == "network-attachment-definitions"
-        return {"spec": {"config": '{"type": "x"}'}}
+        if name == "absent":
+            raise NotFound(name)
+        annotations = {"k8s.v1.cni.cncf.io/resourceName": f"example.com/{name}"} if "sriov" in name else {}
+        return {"metadata": {"annotations": annotations}, "spec": {"config": '{"type": "x"}'}}
 
 
 def reserved(obj: dict[str, Any], *pods: str) -> dict[str, Any]:
@@ -353,18 +497,37 @@ def test_who_the_claim_is_for() -> None:
     assert both == Consumers(("uid-a", "uid-b"), host_network=False)
     own = ClaimSource(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
     assert own.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), own_users=True)
-    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "rail"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
     assert found.attachments == {Attachment("rail"): '{"type": "x"}'}
     # What is misspelt is the decision's to refuse.
     assert source.consumers(claim(1, vf(VF_0), config=[parameters("RdmaConfig", nonsense=1)])) == Consumers()
 
 
+@pytest.mark.parametrize(
+    ("networks", "multus", "resources"),
+    [
+        ("", False, set()),
+        ("plain", True, set()),
+        ("sriov-0, team-a/sriov-1@rail1 ,absent", True, {"example.com/sriov-0", "example.com/sriov-1"}),
+        ('[{"name": "sriov-0", "namespace": "team-a"}, {"name": "plain"}, 7]', True, {"example.com/sriov-0"}),
+        ("[broken", False, set()),
+    ],
+)
+def test_what_multus_is_to_attach(networks: str, multus: bool, resources: set[str]) -> None:
+    obj = reserved(claim(1, vf(VF_0)), "a")
+    pods: Any = FakePods(None, networks, a=False)
+    found = ClaimSource(pods).consumers(obj)
+    assert (found.multus, found.resources) == (multus, resources)
+    unread = ClaimSource(pods, reads_networks=False).consumers(obj)
+    assert (unread.multus, unread.resources) == (multus, set())
+
+
 # status.devices
 
 
 def test_the_status_says_what_is_in_the_pod(roce: PluginNode) -> None:
-    planned(roce, claim(2, nic("pf", PF, "10")))
+    planned(roce, claim(2, nic("pf", PF, "10"), config=ADDRESSED))
     (shared,) = device_statuses(plugin(roce).records()[0], inventory=roce.inventory, attached={})
     assert shared["shareID"]
     plugin(roce).unprepare(ref_of(claim(2)))
@@ -384,6 +547,35 @@ def test_the_status_says_what_is_in_the_pod(roce: PluginNode) -> None:
         ("Ready", "True"),
         ("GIDReady", "False"),
     ]
+
+
+def test_a_nic_without_a_network_is_an_event_of_its_pods(roce: PluginNode) -> None:
+    obj = reserved(claim(1, vf(VF_0)), "a", "b")
+    planned(roce, obj, policy=UNMANAGED)
+    events: list[Any] = []
+
+    class Client:
+        def get(self, kind: Any, name: str, *, namespace: str | None = None) -> Any:
+            return json.loads(json.dumps(obj))
+
+        def patch(self, kind: Any, name: str, body: Any, **_: Any) -> Any:
+            return {}
+
+        def create(self, kind: Any, body: Any, *, namespace: str | None = None) -> Any:
+            assert (kind.plural, namespace) == ("events", "team-a")
+            if body["metadata"]["name"] in [event["metadata"]["name"] for event in events]:
+                raise Conflict("it is there")
+            events.append(body)
+
+    for _ in range(2):  # twice, as after a restart of the plugin
+        client: Any = Client()
+        writer = ClaimStatusWriter(
+            client, records=plugin(roce).records, attached=lambda: (), inventory=lambda: roce.inventory
+        )
+        assert writer.sync()
+    assert [event["involvedObject"]["name"] for event in events] == ["a", "b"]
+    assert {event["reason"] for event in events} == {"NoNetworkInPod"}
+    assert "claim-1" in events[0]["message"]
 
 
 def test_entries_of_others_and_times_that_still_hold_stay() -> None:
@@ -455,3 +647,72 @@ def test_bytes_that_are_no_network_file_are_said_to_be(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(CheckpointError):
             claim_network.read_networks(StateFolder(tmp_path), Disk())
+
+
+def test_what_multus_attaches_is_left_to_it(roce: PluginNode) -> None:
+    """The pod's network asks for the resource whose name the node publishes for its virtual functions."""
+    roce.inventory = inventory_of(
+        Discovery(roce.inventory.machine, ()),
+        offering=Offering(vfs=True, isolation=ANY_ISOLATION, cni=cni_resources(["vf=example.com/rails"])),
+    )
+    by_multus = Consumers(pods=("pod-1",), multus=True, resources=frozenset({"example.com/rails"}))
+    (plan,) = planned(roce, claim(1, vf(VF_0)), by_multus)
+    assert (plan.kind, plan.interface) == (NetworkKind.OTHERS, "")
+    assert not any("network" in mount for mount in mounted(roce))
+    plugin(roce).unprepare(ref_of(claim(1)))
+    assert planned(roce, claim(1, vf(VF_0)), replace(by_multus, pods=("pod-1", "pod-2"))) == [None]
+    plugin(roce).unprepare(ref_of(claim(1)))
+    others = Consumers(pods=("pod-1",), multus=True, resources=frozenset({"example.com/storage"}))
+    (plan,) = planned(roce, claim(1, vf(VF_0)), others)
+    assert plan.kind is NetworkKind.MOVE
+
+
+# What the host needs.
+
+
+def standing(node: PluginNode, *, exclusive: bool = False, **of_nic: Any) -> PluginNode:
+    """The node whose NICs stand like this on the host."""
+    machine = node.inventory.machine
+    changed = replace(
+        machine,
+        nics=tuple(replace(each, **of_nic) for each in machine.nics),
+        vfs=tuple(replace(each, **of_nic) for each in machine.vfs),
+        rdma_exclusive=exclusive,
+    )
+    node.inventory = inventory_of(
+        Discovery(changed, ()), offering=Offering(vfs=True, isolation=ANY_ISOLATION)
+    )
+    return node
+
+
+ALONE = claim(1, nic("nic", PF), config=[parameters("RdmaConfig", mode="Exclusive", network=NETWORK)])
+
+
+@pytest.mark.parametrize("facts", [{"default_route": True}, {"netdev": "bond0", "upper": "bond0"}])
+def test_what_the_host_needs_stays_and_carries_a_macvlan(roce: PluginNode, facts: dict[str, Any]) -> None:
+    (plan,) = planned(standing(roce, **facts), ALONE)
+    assert plan.kind is NetworkKind.MACVLAN
+    assert plan.host_interface == facts.get("netdev", "ethp0")
+
+
+def test_infiniband_that_the_host_needs_is_used_by_its_verbs(infiniband: PluginNode) -> None:
+    obj = claim(1, nic("nic", PF), config=[parameters("RdmaConfig", mode="Exclusive")])
+    assert planned(standing(infiniband, default_route=True), obj) == [None]
+
+
+def test_a_part_of_a_bridge_is_refused(roce: PluginNode) -> None:
+    text = refused(standing(roce, upper="br-ex"), ALONE)
+    assert "HostNeedsNIC: ethp0 is part of br-ex" in text
+
+
+def test_shares_are_not_seen_in_a_pod_where_rdma_devices_have_one_namespace(
+    roce: PluginNode, infiniband: PluginNode
+) -> None:
+    for node in (roce, infiniband):
+        text = refused(standing(node, exclusive=True), claim(1, nic("nic", PF, "50")))
+        assert "rdma system set netns shared" in text
+    (plan,) = planned(roce, claim(1, vf(VF_0)))
+    assert plan.kind is NetworkKind.MOVE
+    # Without pod networking nothing of an exclusive node reaches a pod, InfiniBand neither.
+    (plan,) = planned(infiniband, claim(1, vf(VF_0)), policy=UNMANAGED)
+    assert plan.kind is NetworkKind.ABSENT

@@ -115,6 +115,17 @@ def test_a_share_gets_a_macvlan_and_the_host_keeps_its_interface(tmp_path: Path,
     assert list(links.where) == [(HOST, "eth7")]
 
 
+def test_a_lag_carries_the_macvlan_on_its_bond(tmp_path: Path, netns: str) -> None:
+    """Its function has an interface of its own, which belongs to the bond."""
+    prepared(
+        tmp_path, replace(MACVLAN, host_interface="bond0", interface="bond0pod", ib_device="mlx5_bond_0")
+    )
+    links = FakeLinks("bond0", "ens1f0np0")
+    links.of_function[MACVLAN.bus_id] = "ens1f0np0"
+    networks(tmp_path, links).attach(sandbox(netns))
+    assert links.steps[0] == "macvlan bond0pod on bond0"
+
+
 @pytest.mark.parametrize(
     ("plan", "child"), [(replace(MOVE, vlan=100), "vlan 100"), (replace(MOVE, pkey=0x8001), "pkey 32769")]
 )

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ class FaultyDisk(StepDisk):
         self._fail(directory)
         return super().names(directory)
 
+    def identity(self, path: Path) -> tuple[int, ...] | None:
+        self._fail(path.parent)
+        return super().identity(path)
+
 
 @pytest.fixture
 def prepared(node: PluginNode) -> PluginNode:
@@ -63,6 +68,79 @@ def test_the_cdi_folder_is_removed_while_claims_are_prepared(prepared: PluginNod
     plugin.restore_files()
     assert {path.name for path in prepared.paths.cdi.iterdir()} == {file_name(uid(1)), file_name(uid(3))}
     assert prepared.holders() == {uid(1), uid(3)}
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"gpu", b"gup"))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def same_size_and_time(path: Path) -> None:
+    before = path.stat()
+    overwrite(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def open_to_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def link(path: Path) -> None:
+    """To a file with the very content."""
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+
+
+ALTERATIONS = [overwrite, empty, same_size_and_time, open_to_all, link]
+
+
+@pytest.mark.parametrize("alter", ALTERATIONS, ids=lambda alter: alter.__name__)
+@pytest.mark.parametrize("what", ["cdi_file", "prepared_file", "metadata"])
+def test_a_file_that_somebody_changed_is_put_right(
+    prepared: PluginNode, what: str, alter: Callable[[Path], None]
+) -> None:
+    plugin = prepared.plugin()
+    paths = prepared.paths
+    folder = paths.claim_folder(uid(1))
+    path = folder / "gpu.metadata.json" if what == "metadata" else getattr(paths, what)(uid(1))
+    before, mode = path.read_bytes(), path.stat().st_mode
+    alter(path)
+    with capture_logs() as lines:
+        plugin.restore_files()
+        plugin.restore_files()
+    assert (path.read_bytes(), path.lstat().st_mode) == (before, mode)
+    restored = [line for line in lines if line["event"] == "claim_files_restored"]
+    assert [(line["uid"], line["files"]) for line in restored] == [(uid(1), [path.name])]
+
+
+def test_files_that_nobody_touched_are_not_read(prepared: PluginNode) -> None:
+    """Nor are they after another instance has written the same."""
+    read: list[Path] = []
+
+    class Reading(StepDisk):
+        def read(self, path: Path) -> bytes | None:
+            read.append(path)
+            return super().read(path)
+
+    plugin = prepared.unrepaired(Reading())
+    plugin.repair()
+    prepared.plugin()
+    with capture_logs() as lines:
+        plugin.restore_files()
+        assert paths_of(prepared) <= set(read)
+        read.clear()
+        plugin.restore_files()
+    assert not paths_of(prepared) & set(read)
+    assert not [line for line in lines if line["event"] == "claim_files_restored"]
+
+
+def paths_of(node: PluginNode) -> set[Path]:
+    return {
+        file(uid(number)) for number in (1, 2) for file in (node.paths.cdi_file, node.paths.prepared_file)
+    }
 
 
 def test_something_else_stands_where_the_cdi_folder_was(prepared: PluginNode) -> None:

@@ -19,10 +19,12 @@ from koordra._proto.dra import (
     drahealth_v1_pb2,
     drahealth_v1_pb2_grpc,
 )
+from koordra.api.names import RELEASE_TAINT
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
+from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.kubelet_plugin.prepare import claim_audit
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
@@ -225,3 +227,18 @@ def test_overcommit_counts_recovered_shares_by_their_defaults(node: PluginNode) 
     node.claims.put(claim(2, gpu("gpu", GPU_0, "1Gi")))
     with pytest.raises(PrepareError, match="InsufficientCapacity"):
         node.plugin().prepare(ref_of(claim(2)))
+
+
+def test_during_an_upgrade_of_the_driver_claims_end_and_none_begins(running: RunningPlugin) -> None:
+    assert running.prepare().error == ""
+    running.api.node["metadata"]["labels"] = {STATE_LABEL: "drain-required"}
+    running.api.tell_node()
+    assert wait_for(lambda: taints(running).get(RELEASE_TAINT) == "Evicting")
+    assert "Tainted" in running.prepare().error
+    assert running.unprepare().error == ""
+    assert wait_for(lambda: taints(running).get(RELEASE_TAINT) == "Released")
+
+    running.api.node["metadata"]["labels"] = {STATE_LABEL: "upgrade-done"}
+    running.api.tell_node()
+    assert wait_for(lambda: RELEASE_TAINT not in taints(running))
+    assert running.prepare().error == ""

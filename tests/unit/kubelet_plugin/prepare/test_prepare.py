@@ -85,24 +85,24 @@ def test_the_hook_reads_what_was_prepared(node: PluginNode) -> None:
     assert read.devices[0].uuid == node.inventory.attributes(GPU_0)["koordra.io/uuid"]
 
 
-def test_request_environment_is_in_claim_order(node: PluginNode) -> None:
+def test_lists_of_nics_are_for_the_hook_and_in_claim_order(node: PluginNode) -> None:
+    """A CDI file that set them would overwrite what the pod says."""
     prepare(
         node,
         claim(
             1, gpu("gpu", GPU_1), gpu("gpu", GPU_0), nic("nic", NIC_1), nic("nic", NIC_0), gpu("other", GPU_2)
         ),
     )
-    env = [
-        dict(entry.split("=", 1) for entry in device["containerEdits"]["env"])
-        for device in node.spec(uid(1))["devices"]
-    ]
-    uuids = {name: node.inventory.attributes(name)["koordra.io/uuid"] for name in (GPU_0, GPU_1, GPU_2)}
-    assert (
-        env[0]["CUDA_VISIBLE_DEVICES"] == env[1]["CUDA_VISIBLE_DEVICES"] == f"{uuids[GPU_1]},{uuids[GPU_0]}"
-    )
-    assert env[4]["CUDA_VISIBLE_DEVICES"] == uuids[GPU_2]
-    assert env[2]["NCCL_IB_HCA"] == env[3]["NCCL_IB_HCA"] == f"={env[2]['UCX_NET_DEVICES']}"
-    assert "CUDA_VISIBLE_DEVICES" not in env[2]
+    text = node.paths.cdi_file(uid(1)).read_text()
+    assert "NCCL_IB_HCA" not in text
+    assert "UCX_NET_DEVICES" not in text
+    read = prepared_claim.decode(node.paths.prepared_file(uid(1)).read_bytes())
+    env = [dict(device.env) for device in read.devices]
+    first, second = (read.devices[index].ib_device for index in (2, 3))
+    assert env[2]["UCX_NET_DEVICES"] == env[3]["UCX_NET_DEVICES"] == f"{first}:1,{second}:1"
+    assert env[2]["NCCL_IB_HCA"] == env[3]["NCCL_IB_HCA"] == f"={first}:1,{second}:1"
+    assert "NCCL_IB_HCA" not in env[0]
+    assert "CUDA_VISIBLE_DEVICES" not in text + str(env)
 
 
 def test_control_nodes_come_once_a_request_and_only_with_their_type(node: PluginNode) -> None:

@@ -388,29 +388,6 @@ def test_what_isolation_has_there_for_the_own_claim_only(source: str, read_only:
     assert refused(container(mounts=mounts), facts()).rule == "NodeState"
 
 
-# ------------------------------------------------------------------------------------------- repeated
-# variables
-
-
-def test_a_variable_that_cannot_be_pinned_is_refused() -> None:
-    """Of several values the runtimes replace the first, and the last one wins."""
-    twice = container(env=(VOID, ("NVIDIA_VISIBLE_DEVICES", "all")))
-    assert refused(twice, facts()).rule == "RepeatedVariable"
-    for last in ("void", "none"):
-        env = (("NVIDIA_VISIBLE_DEVICES", "all"), ("NVIDIA_VISIBLE_DEVICES", last))
-        assert adjusted(container(env=env), facts()) == Adjustment(env=(VOID,))
-    assert adjusted(twice, facts(), exempt=True) == Adjustment()
-
-
-def test_a_repeated_variable_of_a_held_device_is_refused_unless_the_last_is_its_own() -> None:
-    known = facts(claims={MARKER: GPU_CLAIM})
-    own, other = ("CUDA_VISIBLE_DEVICES", "GPU-0"), ("CUDA_VISIBLE_DEVICES", "GPU-1")
-    adjusted(container(GPU0, env=(other, own, *markers(0))), known)
-    assert refused(container(GPU0, env=(own, other, *markers(0))), known).rule == "RepeatedVariable"
-    env = (("NVIDIA_VISIBLE_DEVICES", "all"), ("NVIDIA_VISIBLE_DEVICES", "none"), *markers(0))
-    assert refused(container(GPU0, env=env), known).rule == "RepeatedVariable"
-
-
 def test_a_cdi_annotation_of_the_runtime_is_never_another_containers() -> None:
     annotations = {"cdi.k8s.io/container.other": "koordra.io/claim=x"}
     assert refused(container(pod_annotations=annotations), facts()).rule == "ForeignCDIDevice"

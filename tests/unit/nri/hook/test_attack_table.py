@@ -26,4 +26,9 @@ def test_every_row_has_a_reason_and_a_name_of_its_own() -> None:
         "host-root",
         "hostpath-above-state",
         "leave-cgroup",
+        "privileged-holder",
+        "critical-priority",
+        "namespace-of-the-list",
+        "api-away",
+        "own-mps-server",
     }

@@ -13,7 +13,6 @@ from tests.unit.nri.node_state import (
     MARKER,
     NONCE,
     NVIDIACTL,
-    OTHER_CLAIM,
     OTHER_MARKER,
     OTHER_NONCE,
     RDMA_CM,
@@ -34,12 +33,11 @@ from tests.unit.nri.node_state import (
 
 
 def test_a_held_gpu_stays_its_markers_are_blinded_and_its_variables_pinned() -> None:
-    env = (*markers(0), ("CUDA_VISIBLE_DEVICES", "GPU-0"), ("KOORDRA_MEMORY_LIMIT_0", "10Gi"))
+    env = (*markers(0), ("KOORDRA_MEMORY_LIMIT_0", "10Gi"))
     answer = adjusted(container(GPU0, NVIDIACTL, env=env), facts(claims={MARKER: GPU_CLAIM}))
     assert dict(answer.env) == {
         MARKER: "granted",
         f"{MARKER}_0": "granted",
-        "CUDA_VISIBLE_DEVICES": "GPU-0",
         "KOORDRA_MEMORY_LIMIT_0": "10Gi",
         "NVIDIA_VISIBLE_DEVICES": "void",
     }
@@ -73,7 +71,6 @@ def test_only_the_devices_whose_markers_are_there_are_held() -> None:
     known = facts(claims={MARKER: JOINT_CLAIM})
     assert refused(container(GPU0, VERBS0, env=markers(1)), known).rule == "UngrantedDevice"
     answer = adjusted(container(VERBS0, RDMA_CM, env=markers(1)), known)
-    assert "CUDA_VISIBLE_DEVICES" not in dict(answer.env)
     assert dict(answer.env)["NCCL_IB_HCA"] == "=mlx5_0"
 
 
@@ -84,34 +81,6 @@ def test_memlock_is_lifted_for_rdma_only_and_never_twice() -> None:
     assert adjusted(container(VERBS0, env=markers(1), rlimits=("RLIMIT_MEMLOCK",)), known).rlimits == ()
     no = facts(claims={MARKER: claim(nic_json())})
     assert adjusted(container(VERBS0, env=markers(0)), no).rlimits == ()
-
-
-def test_lists_are_joined_over_requests_and_claims_in_their_order() -> None:
-    first = claim(
-        gpu_json(0, request="a", CUDA_VISIBLE_DEVICES="GPU-0"),
-        nic_json(NCCL_IB_HCA="=mlx5_0", UCX_NET_DEVICES="mlx5_0:1"),
-        nic_json(NCCL_IB_HCA="=mlx5_1", UCX_NET_DEVICES="mlx5_1:1"),
-    )
-    env = (*markers(0, marker=OTHER_MARKER, nonce=OTHER_NONCE), *reversed(markers(0, 1, 2)))
-    held = container(GPU0, GPU1, VERBS0, env=env)
-    answer = adjusted(held, facts(claims={MARKER: first, OTHER_MARKER: OTHER_CLAIM}))
-    assert dict(answer.env)["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-0"
-    assert dict(answer.env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
-    assert dict(answer.env)["UCX_NET_DEVICES"] == "mlx5_0:1,mlx5_1:1"
-
-
-def test_a_request_split_around_another_keeps_the_order_of_the_claim() -> None:
-    both = "GPU-0,GPU-2"
-    third = {**gpu_json(0, CUDA_VISIBLE_DEVICES=both), "uuid": "GPU-2", "deviceNodes": []}
-    split = claim(gpu_json(0, CUDA_VISIBLE_DEVICES=both), gpu_json(1, request="b"), third)
-    answer = adjusted(container(GPU0, GPU1, env=markers(0, 1, 2)), facts(claims={MARKER: split}))
-    assert dict(answer.env)["CUDA_VISIBLE_DEVICES"] == "GPU-0,GPU-1,GPU-2"
-
-
-def test_two_shares_of_one_card_are_one_visible_device() -> None:
-    twice = claim(gpu_json(), gpu_json())
-    answer = adjusted(container(GPU0, env=markers(0, 1)), facts(claims={MARKER: twice}))
-    assert dict(answer.env)["CUDA_VISIBLE_DEVICES"] == "GPU-0"
 
 
 def test_devices_that_contradict_each_other_are_refused() -> None:

@@ -24,8 +24,9 @@ from koordra.nri.hook.koordinator.admission_policy import (
     POLICIES,
     unprotected,
 )
-from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices, PodClaims
+from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, PodClaims
 from koordra.nri.hook.ledger import Ledger
+from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.transport.ttrpc import Call
 from koordra.topology.location import DeviceNode
@@ -84,7 +85,7 @@ class KoordinatorNode:
         self.metrics = Metrics()
         self.hook = HookPlugin(
             StateReader(self.state, node_name=NODE),
-            settings=Settings(koordinator=NodeDevices(folder)),
+            settings=Settings(devices=NodeDevices(folder), koordinator=True),
             ledger=Ledger(self.state),
             metrics=self.metrics,
         )
@@ -124,7 +125,6 @@ def test_a_card_and_a_nic_are_given_by_the_annotation(node: KoordinatorNode) -> 
     adjust = node.create({"gpu": [GPU], "rdma": [RDMA]})
     assert env_of(adjust) == {
         "NVIDIA_VISIBLE_DEVICES": UUID,
-        "CUDA_VISIBLE_DEVICES": UUID,
         "NCCL_IB_HCA": "=mlx5_0",
         "UCX_NET_DEVICES": "mlx5_0:1",
     }
@@ -343,7 +343,7 @@ class Api:
 
 def with_api(node: KoordinatorNode, folder: Path, api: Api) -> None:
     claims = PodClaims(cast("KubeClient", api))
-    settings = Settings(koordinator=NodeDevices(folder), pod_claims=claims)
+    settings = Settings(devices=NodeDevices(folder), koordinator=True, pod_claims=claims)
     node.hook = HookPlugin(
         StateReader(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state)
     )

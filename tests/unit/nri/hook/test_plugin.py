@@ -17,6 +17,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container, DeviceRule, Mount, container_of
 from koordra.nri.hook.plugin import HookPlugin, Settings
+from koordra.nri.hook.system_pods import SystemPods
 from koordra.nri.transport.ttrpc import Call, Code
 from koordra.topology.location import DeviceNode
 from tests.unit.nri.node_state import (
@@ -57,11 +58,14 @@ def request(
 
 @pytest.fixture
 def hook(tmp_path: Path) -> HookPlugin:
-    write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json(), nic_json(), memlock=True))
+    write(
+        tmp_path / "prepared" / f"{UID}.json",
+        claim_json(gpu_json(KOORDRA_MEMORY_LIMIT_0="10Gi"), nic_json(), memlock=True),
+    )
     write(tmp_path / "guarded.json", guarded_json())
     return HookPlugin(
         StateReader(tmp_path, node_name=NODE),
-        settings=Settings(exempt=frozenset(["monitoring"])),
+        settings=Settings(system=SystemPods(frozenset(["monitoring"]))),
         ledger=Ledger(tmp_path),
     )
 
@@ -69,7 +73,7 @@ def hook(tmp_path: Path) -> HookPlugin:
 def test_a_claims_container_is_adjusted(hook: HookPlugin) -> None:
     answer = hook.create_container(request(GPU0, VERBS0, env=markers(0, 1)), CALL)
     env = {entry.key: entry.value for entry in answer.adjust.env}
-    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+    assert env["KOORDRA_MEMORY_LIMIT_0"] == "10Gi"
     assert env[MARKER] == "granted"
     assert [(limit.type, limit.soft, limit.hard) for limit in answer.adjust.rlimits] == [
         ("RLIMIT_MEMLOCK", 2**64 - 1, 2**64 - 1)
@@ -222,4 +226,5 @@ def test_what_the_rules_see_of_a_request() -> None:
         pod_annotations={},
         pod_labels={},
         rlimits=("RLIMIT_NOFILE",),
+        host_network=True,
     )

@@ -16,6 +16,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.ledger import GrantedDevice, Ledger
 from koordra.nri.hook.plugin import HookPlugin, Settings
+from koordra.nri.hook.system_pods import SystemPods
 from koordra.nri.transport.instrumentation import LATE, REGISTERED, MetricsObserver
 from koordra.nri.transport.ttrpc import Call
 from koordra.nri.verify.api_reporter import ApiReporter, with_condition
@@ -41,7 +42,7 @@ CALL = Call("nri.pkg.api.v1alpha1.Plugin", "ValidateContainerAdjustment")
 def hook(tmp_path: Path) -> HookPlugin:
     write(tmp_path / "guarded.json", guarded_json())
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json()))
-    settings = Settings(exempt=frozenset({"kube-system"}), validating=True)
+    settings = Settings(system=SystemPods(frozenset({"kube-system"})), validating=True)
     return HookPlugin(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
 
 

@@ -265,7 +265,7 @@ def test_an_unusable_record_is_unverified(machine: Machine, broken: str | dict[s
     document = json.loads(file.read_text())
     write(file, broken if isinstance(broken, str) else {**document, **broken})
     (finding,) = machine.verification.sync()
-    assert (finding.drift.kind, finding.drift.reported) == ("Unverified", False)
+    assert (finding.drift.kind, finding.drift.subject) == ("Unverified", "")
     assert "its network interfaces cannot be verified" in finding.drift.message
 
 

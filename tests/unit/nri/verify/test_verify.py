@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from koordra.errors import ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_of
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
+from koordra.nri.hook.system_pods import SystemPods
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
 from koordra.nri.verify.verification import Verification
@@ -47,7 +49,7 @@ from tests.unit.nri.node_state import (
     write,
 )
 
-GRANTED_ENV = ((MARKER, "granted"), (f"{MARKER}_0", "granted"), ("CUDA_VISIBLE_DEVICES", "GPU-0"), VOID)
+GRANTED_ENV = ((MARKER, "granted"), (f"{MARKER}_0", "granted"), ("KOORDRA_MEMORY_LIMIT_0", "10Gi"), VOID)
 GRANTED = Granted(
     pod_uid="u",
     env=GRANTED_ENV,
@@ -69,7 +71,7 @@ def test_what_is_as_it_should_be_has_no_drift() -> None:
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
-        ({"env": (*GRANTED_ENV[:2], ("CUDA_VISIBLE_DEVICES", "GPU-1"), VOID)}, "EnvChanged"),
+        ({"env": (*GRANTED_ENV[:2], ("KOORDRA_MEMORY_LIMIT_0", "80Gi"), VOID)}, "EnvChanged"),
         ({"env": (*GRANTED_ENV[:3], ("NVIDIA_VISIBLE_DEVICES", "all"))}, "EnvChanged"),
         ({"rules": rules_for(GPU0, NVIDIACTL, GPU1)}, "ForeignDevice"),
         ({"rules": rules_for(NVIDIACTL)}, "DeviceMissing"),
@@ -230,7 +232,7 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
         ledger=Ledger(state),
         bundles=node.bundles,
         metrics=metrics,
-        exempt=frozenset({"kube-system"}),
+        system=SystemPods(frozenset({"kube-system"})),
         reporter=told,
     )
     node.run("good", spec(env=["NVIDIA_VISIBLE_DEVICES=void"]), pid=1)
@@ -242,12 +244,13 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
     node.run("exempt", exempt, pid=4)
 
     told.away = True
-    assert sorted(finding.drift.kind for finding in verification.sync()) == ["ForeignDevice", "NotAdjusted"]
+    kinds_found = sorted(finding.drift.kind for finding in verification.sync())
+    assert kinds_found == ["ForeignDevice", "NotAdjusted", "NotConfined"]
     assert told.found_kinds == []
     told.away = False
     verification.sync()
     verification.sync()
-    assert told.found_kinds == ["ForeignDevice"]
+    assert sorted(told.found_kinds) == ["ForeignDevice", "NotConfined"]
     assert sample(metrics, "koordra_nri_drift", {"kind": "ForeignDevice"}) == 1
     assert sample(metrics, "koordra_nri_drift_found_total", {"kind": "ForeignDevice"}) == 1
     assert sample(metrics, "koordra_nri_verified_containers") == 3
@@ -428,3 +431,97 @@ def test_a_limiter_that_does_not_enforce_is_told_and_no_reason_to_evict() -> Non
     uid = GRANTED.devices[0].claim_uid
     (drift,) = drift_of(Running(HELD), Expected(granted=GRANTED, guarded=GUARDED, unlimited=frozenset({uid})))
     assert (drift.kind, drift.breach) == ("NotLimited", False)
+
+
+# ------------------------------------------------------------------------------------------------- notices
+
+
+def test_numbers_of_cards_are_a_notice_and_no_fault() -> None:
+    counting = replace(HELD, env=(*GRANTED_ENV, ("CUDA_VISIBLE_DEVICES", "0,1")))
+    (found,) = drift_of(Running(counting), Expected(granted=GRANTED, guarded=GUARDED))
+    assert (found.kind, found.breach) == ("CardsCounted", False)
+    assert "counts the container's own cards (0) and not the node's" in found.message
+    named = replace(HELD, env=(*GRANTED_ENV, ("CUDA_VISIBLE_DEVICES", "GPU-0")))
+    assert kinds(named, granted=GRANTED) == []
+
+
+def test_a_notice_is_one_for_all_containers_of_a_pod(tmp_path: Path) -> None:
+    node, told = FakeNode(tmp_path / "node"), Told()
+    ledger = Ledger(tmp_path)
+    verification = verification_of(tmp_path, node, ledger, told)
+    for pid, name in enumerate(("c1", "c2"), start=1):
+        ledger.add(name, replace(GRANTED, env=(), numbers=frozenset()))
+        node.run(name, spec(env=["CUDA_VISIBLE_DEVICES=0"]), pid=pid)
+    assert [finding.drift.kind for finding in verification.sync()] == ["CardsCounted"]
+    verification.sync()
+    assert told.found_kinds == ["CardsCounted"]
+
+
+def test_a_privileged_holder_where_nothing_can_be_denied_is_not_confined() -> None:
+    held = replace(GRANTED, confined=False)
+    (found,) = drift_of(Running(replace(HELD, rules=(ALLOW_ALL,))), Expected(granted=held, guarded=GUARDED))
+    assert (found.kind, found.breach, found.subject) == ("NotConfined", False, "NotConfined")
+    assert "5 device nodes" in found.message
+    assert [device.claim_name for device in found.devices] == ["train"]
+
+
+class Asked(SystemPods):
+    """Pods that the API knows: why, or an error."""
+
+    def __init__(self, why: str | ApiError) -> None:
+        super().__init__()
+        self.why = why
+
+    def critical(self, container: Container) -> str:
+        if isinstance(self.why, ApiError):
+            raise self.why
+        return self.why
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ("its priority is system-node-critical", "NotConfined"),
+        (ApiUnreachable("no route to host"), "NotConfined"),
+        ("", "ForeignDevice"),
+    ],
+    ids=["critical", "unknown", "tenant"],
+)
+def test_whose_privileged_pod_it_is_decides_between_a_notice_and_a_breach(
+    tmp_path: Path, why: str | ApiError, kind: str
+) -> None:
+    """A notice never evicts: a node's own pod is not ended for what the runtime cannot deny, nor one that
+    may be such a pod while the API does not answer."""
+    node, told = FakeNode(tmp_path / "node"), Told()
+    verification = verification_of(tmp_path, node, Ledger(tmp_path), told)
+    verification.system = Asked(why)
+    everything = {"allow": True, "access": "rwm"}
+    node.run("c1", spec(env=["NVIDIA_VISIBLE_DEVICES=void"], devices=[everything]))
+    assert {finding.drift.kind for finding in verification.sync()} == {kind}
+
+
+def test_privileged_pods_are_listed_once_when_the_runtime_is_known(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "node")
+    verification = verification_of(tmp_path, node, Ledger(tmp_path), Told())
+    verification.system = SystemPods(frozenset({"kube-system"}))
+    everything = {"allow": True, "access": "rwm"}
+    for name, namespace in (("mine", "kube-system"), ("other", "team")):
+        made = spec(env=["NVIDIA_VISIBLE_DEVICES=void"], devices=[everything])
+        made["annotations"]["io.kubernetes.cri.sandbox-namespace"] = namespace
+        made["annotations"]["io.kubernetes.cri.sandbox-name"] = name
+        node.run(name, made)
+    runtime: list[bool | None] = [None]
+    verification.rules_apply = lambda: runtime[0]
+
+    def listed() -> list[dict[str, Any]]:
+        with capture_logs() as lines:
+            verification.sync()
+        return [line for line in lines if line["event"] == "privileged_pods"]
+
+    assert listed() == []
+    runtime[0] = False
+    (line,) = listed()
+    assert line["start_and_are_reported"] == ["kube-system/mine"]
+    assert line["others"] == ["team/other"]
+    assert line["others_are"] == "refused when they are created anew"
+    assert listed() == []

@@ -1,0 +1,188 @@
+"""What `koordra topology` shows: a machine (of the hardware, a description, or the API of a cluster) or
+placed jobs, and in which form."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import koordra
+from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.cli.cluster_objects import connect
+from koordra.cli.manifest_files import read_objects
+from koordra.cli.output import as_text
+from koordra.errors import DiscoveryError, Forbidden, InvalidInput
+from koordra.kubelet_plugin.discovery.reading import discover, discover_with_driver
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
+from koordra.node_state import prepared_claim
+from koordra.topology import overlay, presets
+from koordra.topology.machine import Machine
+from koordra.topology.pictures import job as job_pictures
+from koordra.topology.pictures.document import document
+from koordra.topology.pictures.dot import dot
+from koordra.topology.pictures.job import Job, jobs_of
+from koordra.topology.pictures.svg import svg
+from koordra.topology.pictures.text import matrix, text_tree
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, holders_of_claims
+from koordra.topology.problems import Discovery, Problem
+from koordra.topology.published import machine_of_slices
+
+_STATE: Final = Path("/var/lib/kubelet/plugins/koordra.io")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineView:
+    """A machine as it is shown, with what could not be made certain about it."""
+
+    machine: Machine
+    usage: MachineUsage = NOBODY
+    title: str = ""
+    subtitle: str = ""
+    problems: tuple[Problem, ...] = ()
+
+
+def of_root(root: Path, *, state_dir: Path | None) -> MachineView:
+    """What discovery finds below ``root``. Holders come from the kubelet-plugin's records where these can be
+    read."""
+    if not root.is_dir():
+        raise DiscoveryError(f"{root} is not a directory; give the directory that stands for /")
+    found = discover_with_driver(root, HomeSource.of(root))
+    here = root.resolve() == Path("/")
+    records = state_dir or (_STATE if here else None)
+    return MachineView(
+        found.machine,
+        MachineUsage(holders=_prepared(records)) if records else NOBODY,
+        title="this machine" if here else root.name,
+        problems=found.problems,
+    )
+
+
+def of_kind(name: str) -> MachineView:
+    """A machine of a described kind. It is written out and read back by the code that reads real ones."""
+    kind = _kind(name)
+    with tempfile.TemporaryDirectory(prefix="koordra-") as directory:
+        presets.write_machine(kind, Path(directory), serial="shown")
+        found = discover(Path(directory))
+    view = MachineView(found.machine, title=kind.name, subtitle=kind.title, problems=found.problems)
+    return with_overlay(view, kind.overlay) if kind.overlay else view
+
+
+def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
+    """A node as its ResourceSlices and the cluster's claims show it."""
+    client = connect(kubeconfig)
+    slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
+    own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
+    machine, offered = machine_of_slices(own)
+    if not offered and not any(one["spec"].get("driver") == "koordra.io" for one in own):
+        raise InvalidInput(
+            "publishes no ResourceSlice of koordra.io",
+            object=f"Node {name}",
+            remedy="check the name, and that koordra kubelet-plugin runs there",
+        )
+    claims, problems = [], []
+    try:
+        claims = client.list(RESOURCE_CLAIMS)[0]
+    except Forbidden as error:
+        # Who may see nodes may not be allowed to see everybody's claims; the machine is still worth a look.
+        remedy = "ask for the right to list resourceclaims in all namespaces"
+        problems.append(Problem(f"Node {name}", "holders", f"not shown: {error}", remedy))
+    return MachineView(
+        machine,
+        MachineUsage(holders=holders_of_claims(claims, pool=name), offered=offered),
+        title=name,
+        subtitle="as published in ResourceSlices",
+        problems=tuple(problems),
+    )
+
+
+def with_overlay(view: MachineView, file: Path) -> MachineView:
+    """The view with an overlay applied; contradictions join the problems."""
+    over = overlay.load(file).apply(Discovery(view.machine, view.problems))
+    return replace(view, machine=over.machine, problems=over.problems)
+
+
+def render(view: MachineView, output: str) -> str:
+    """The view as a matrix, or in the form `tree`, `svg`, `dot`, `json` or `yaml`."""
+    match output:
+        case "json" | "yaml":
+            return as_text(
+                {
+                    **document(view.machine, view.usage),
+                    "problems": [asdict(problem) for problem in view.problems],
+                },
+                output,
+            )
+        case "tree":
+            return text_tree(view.machine, view.usage)
+        case "svg":
+            return svg(view.machine, view.usage, title=view.title, subtitle=view.subtitle)
+        case "dot":
+            return dot(view.machine, view.usage)
+        case _:
+            return matrix(view.machine, view.usage)
+
+
+def placed_jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> list[Job]:
+    """The jobs of that name, of the files or of the cluster. Raises InvalidInput where there is none."""
+    listed = read_objects(files) if files else connect(kubeconfig).list(RESOURCE_CLAIMS)[0]
+    found = jobs_of(entry for entry in listed if entry.get("kind") == RESOURCE_CLAIMS.kind)
+    meant = [one for one in found if wanted in ("all", one.name, f"{one.namespace}/{one.name}")]
+    if not meant and wanted != "all":
+        known = ", ".join(f"{one.namespace}/{one.name}" for one in found) or "none"
+        raise InvalidInput(
+            "no allocated claim belongs to such a job",
+            object=f"job {wanted}",
+            remedy=f"jobs that are placed: {known}",
+        )
+    return meant
+
+
+def render_jobs(jobs: list[Job], output: str) -> str:
+    """The jobs as text, or in the form `svg`, `json` or `yaml`. Raises InvalidInput for `dot`."""
+    match output:
+        case "json" | "yaml":
+            return as_text([job_pictures.document(job) for job in jobs], output)
+        case "svg":
+            return job_pictures.svg(jobs)
+        case "dot":
+            raise InvalidInput("a job has no dot picture", object="topology", remedy="use -o svg")
+        case _:
+            return "".join(job_pictures.text_tree(job) for job in jobs) or "no job is placed\n"
+
+
+def _kind(name: str) -> presets.Preset:
+    """By the name of a preset or a folder in the checkout, or by path. InvalidInput lists what there is."""
+    path = Path(name)
+    if path.is_file():
+        return presets.load_file(path, name=path.parent.name if path.stem == "machine" else path.stem)
+    if (path / "machine.yaml").is_file():
+        return presets.load_file(path / "machine.yaml", name=path.resolve().name)
+    folders = Path(koordra.__file__).resolve().parent.parent / "tests" / "machines"
+    described = {file.parent.name: file for file in sorted(folders.glob("*/machine.yaml"))}
+    if name in described:
+        return presets.load_file(described[name], name=name)
+    if name in presets.names():
+        return presets.load(name)
+    known = sorted({*presets.names(), *described})
+    raise InvalidInput(
+        f"there is no machine {name!r}",
+        object="topology",
+        field="--machine",
+        remedy=f"give the path of a machine.yaml, or one of {', '.join(known)}",
+    )
+
+
+def _prepared(state_dir: Path) -> dict[str, tuple[str, ...]]:
+    """Device -> claims, from ``prepared/<claim uid>.json``. What cannot be read is left out: this is only a
+    picture."""
+    held: dict[str, set[str]] = {}
+    for file in sorted((state_dir / "prepared").glob("*.json")):
+        with suppress(OSError, ValueError):
+            claim = prepared_claim.decode(file.read_bytes())
+            for device in claim.devices:
+                held.setdefault(device.device, set()).add(str(claim))
+    return {device: tuple(sorted(claims)) for device, claims in held.items()}

@@ -1,0 +1,95 @@
+"""`koordra topology`: the GPUs and NICs of a machine, how near they are to each other, and who holds them; or
+where the members of a job are in the network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from koordra.cli import options
+
+
+@click.command("topology")
+@click.option(
+    "--machine",
+    "--preset",
+    metavar="NAME",
+    help="A kind of machine: one that comes with koordra (hgx-h100, dgx-a100), a folder of tests/machines in a "
+    "checkout, or the path of a machine.yaml.",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="A directory that stands for / (DIR/sys, DIR/proc, DIR/dev): a captured or made-up machine.",
+)
+@click.option("--node", metavar="NAME", help="A node of the cluster, from its ResourceSlices and the claims.")
+@click.option(
+    "--job",
+    metavar="NAME",
+    help="A job that koordra placed: its members with the blocks, nodes and rails they are on. NAME or namespace/NAME; "
+    "'all' is every job.",
+)
+@options.manifests("With --job: YAML or JSON with the ResourceClaims, in place of the cluster's")
+@click.option(
+    "--overlay",
+    type=options.FILE,
+    help="A file with what sysfs does not show: an NCCL topology XML, or YAML of schema koordra.io/overlay/v1.",
+)
+@click.option(
+    "--state-dir",
+    type=options.FOLDER,
+    help="State directory of the node's kubelet-plugin, for who holds what.  "
+    "[default on this machine: /var/lib/kubelet/plugins/koordra.io]",
+)
+@options.kubeconfig
+@options.output(
+    "table",
+    "tree",
+    "json",
+    "yaml",
+    "svg",
+    "dot",
+    what="table: the matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "
+    "poster; dot: Graphviz.",
+)
+def topology(
+    machine: str | None,
+    root: Path | None,
+    node: str | None,
+    job: str | None,
+    files: tuple[str, ...],
+    overlay: Path | None,
+    state_dir: Path | None,
+    kubeconfig: str | None,
+    output: str,
+) -> None:
+    """A machine's GPUs and RDMA NICs, the level between each pair, and who holds what; with --job, where a
+    job is.
+
+    Without an option it is this machine. What could not be read with certainty is reported on stderr.
+    """
+    from koordra.cli.machine import machine_view as view
+    from koordra.errors import InvalidInput
+
+    sources = (("--machine", machine), ("--root", root), ("--node", node), ("--job", job))
+    given = [name for name, value in sources if value]
+    if len(given) > 1:
+        raise InvalidInput(
+            f"{' and '.join(given)} exclude each other", object="topology", remedy="give one of them"
+        )
+    if job is not None:
+        click.echo(view.render_jobs(view.placed_jobs(job, files, kubeconfig=kubeconfig), output), nl=False)
+        return
+    if machine is not None:
+        shown = view.of_kind(machine)
+    elif node is not None:
+        shown = view.of_node(node, kubeconfig=kubeconfig)
+    else:
+        shown = view.of_root(root or Path("/"), state_dir=state_dir)
+    if overlay is not None:
+        shown = view.with_overlay(shown, overlay)
+    click.echo(view.render(shown, output), nl=False)
+    for problem in shown.problems:
+        print(f"koordra: {problem}", file=sys.stderr)

@@ -1,0 +1,98 @@
+"""`koordra node release-driver` and `await-release`: NVIDIA's driver of this node is to be free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from koordra.cli import options
+
+
+@click.command("release-driver")
+@options.plugin_state
+@click.option(
+    "--root",
+    type=options.FOLDER,
+    default="/",
+    envvar="KOORDRA_HOST_ROOT",
+    show_envvar=True,
+    help="The node: its proc and sys are below this path.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    help="Seconds to wait until nothing of koordra's uses the driver.",
+)
+@options.flag("--resume", "Take the request back: the GPUs are offered again.")
+@options.output("text", "json")
+@click.pass_context
+def release_driver(
+    ctx: click.Context, state_dir: Path, root: Path, timeout: float, resume: bool, output: str
+) -> None:
+    """Free NVIDIA's driver, to upgrade or unload it: no pod uses it, and the kubelet plugin lets go of it.
+
+    The GPUs get a taint, the controller evicts the pods that hold them (disruption budgets count, gangs go
+    whole), and NVML is closed. The request stands until --resume, also over a restart. Names who still holds
+    /dev/nvidia*, by process and pod; the exit code is 1 if somebody does, or if the plugin has not let go.
+    """
+    from koordra.cli.output import show_document
+    from koordra.kubelet_plugin.nvidia_driver.device_holders import driver_users
+    from koordra.kubelet_plugin.nvidia_driver.release import Phase, report_document
+    from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder, pods_on
+    from koordra.node_state.disk import Disk
+
+    folder = ReleaseFolder(state_dir, Disk())
+    if resume:
+        told = "the driver may be used again" if folder.take_back() else "nothing was asked"
+        click.echo(f"koordra: {told}", err=True)
+        return
+    report = folder.wait(folder.ask(), timeout=timeout)
+    users, pods = driver_users(root.absolute()), pods_on(root.absolute())
+    released = report is not None and report.phase is Phase.RELEASED
+    if output == "json":
+        show_document(
+            {
+                "released": released,
+                "report": report_document(report) if report else None,
+                "holders": [
+                    {
+                        "pid": holder.pid,
+                        "command": holder.command,
+                        "devices": list(holder.devices),
+                        "pod": pods.get(holder.pod or "", holder.pod),
+                    }
+                    for holder in users.holders
+                ],
+                "modulesInUse": dict(users.uncounted),
+            },
+            output,
+        )
+    else:
+        if report is None:
+            click.echo("the kubelet plugin has not answered: does it run, and is this its state directory?")
+        else:
+            click.echo(f"{report.phase.value}: NVML is {'closed' if report.nvml_closed else 'open'}")
+            for claim in report.claims:
+                click.echo(f"claim {claim} still has GPUs")
+        for line in users.lines(pods):
+            click.echo(line)
+    ctx.exit(int(not released or not users.nobody))
+
+
+@click.command("await-release")
+@options.plugin_state
+def await_release(state_dir: Path) -> None:
+    """Run until SIGTERM, then until koordra has let go of a driver that is about to be replaced.
+
+    NVIDIA's driver-manager waits for pods like this one (deploy/kustomize/gpu-operator) before it unloads the
+    driver. Without an upgrade it ends at once.
+    """
+    from koordra.process import stop_on_signals
+
+    stop = stop_on_signals()
+    from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder
+    from koordra.node_state.disk import Disk
+
+    ReleaseFolder(state_dir, Disk()).wait_at_end(stop)

@@ -1,0 +1,69 @@
+"""The arguments of native/cdi-hook, which makes a container's loader find the driver. Pure.
+
+    koordra-cdi-hook container --folder F... --link TARGET::PATH... --compat HOST_VERSION --limiter FOLDER
+
+It writes links, ld.so.cache and ld.so.preload into the container's root before the container starts, where
+they only tell what the runtime has mounted. `--limiter` is always there: the hook sees whether the limiter
+is mounted in this very container, of whatever claim.
+
+Mounting the libraries is not enough. Triton asks `/sbin/ldconfig -p`, which reads nothing but the cache, and
+an entry of the image's own cache, or of its glibc-hwcaps folders, comes before any default folder. They stay
+mounted in the default folders all the same: linkers look there (`-lcuda`), programs with a loader of their
+own (Nix), who tests for the file, and containers of a node where the hook cannot run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Hook
+from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LIMITER_FOLDER
+
+_LIBRARY: Final = re.compile(r"lib[^/]*\.so(?:\.[0-9.]*)?")
+_LINKS: Final = (
+    ("libcuda.so", re.compile(r"libcuda\.so\.1")),
+    ("libnvidia-opticalflow.so", re.compile(r"libnvidia-opticalflow\.so\.1")),
+    ("libGLX_indirect.so.0", re.compile(r"libGLX_nvidia\.so\.[0-9.]{2,}")),
+)
+"""Names that programs and linkers ask for, and that a host need not have (nvidia-ctk makes the same)."""
+
+
+def container_hook(path: str, edits: Sequence[ContainerEdits], *, driver_version: str | None) -> Hook | None:
+    """The hook of a claim whose devices have these edits; None where they bring no library. `path` is that of
+    the program, on the host."""
+    libraries = sorted({library for each in edits for library in _libraries(each)})
+    if not libraries:
+        return None
+    arguments = ["koordra-cdi-hook", "container"]
+    named = (folder for each in edits for folder in each.library_folders)
+    for folder in dict.fromkeys((*(folder for folder, _ in libraries), *named)):
+        arguments += ["--folder", folder]
+    links = {link.path: link.target for each in edits for link in each.links} | dict(_links(libraries))
+    for link, target in sorted(links.items()):
+        arguments += ["--link", f"{target}::{link}"]
+    if driver_version:
+        arguments += ["--compat", driver_version]
+    return Hook("createContainer", path, (*arguments, "--limiter", LIMITER_FOLDER))
+
+
+def _libraries(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
+    """Folder and name; what stands behind the limiter is for the limiter alone."""
+    for mount in edits.mounts:
+        folder, _, name = mount.container_path.rpartition("/")
+        if _LIBRARY.fullmatch(name) and folder != DRIVER_FOLDER:
+            yield folder, name
+
+
+def _links(libraries: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Path and target."""
+    for folder, name in libraries:
+        for link, target in _LINKS:
+            if target.fullmatch(name) and (folder, link) not in libraries:
+                yield f"{folder}/{link}", name
+
+
+def is_limited(edits: Sequence[ContainerEdits]) -> bool:
+    """Whether any of the devices brings the limiter."""
+    return any(mount.container_path == LIMITER_FOLDER for each in edits for mount in each.mounts)

@@ -1,0 +1,178 @@
+"""The pods that a claim is reserved for, and the networks that they and the claim's class ask for.
+
+The kubelet sends only the claim's name and uid; the rest is read from the API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.api.opaque.parameters import RdmaConfig
+from koordra.api.opaque.rdma_network import Attachment, RdmaNetwork
+from koordra.errors import InvalidInput, NotFound, PrepareError
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.claims.configuration import configuration
+from koordra.kubelet_plugin.network.address_pools import NodePool, Pool
+from koordra.kubelet_plugin.network.node_numbers import NetworkPools
+
+NETWORK_ATTACHMENTS: Final = Kind(
+    "k8s.cni.cncf.io",
+    "v1",
+    "network-attachment-definitions",
+    "NetworkAttachmentDefinition",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """The pods that the claim is reserved for: their uids; `host_network` if all of them use the host's
+    network, `own_users` if one has its own user namespace; the CNI configurations of the attachments that the
+    claim names, as JSON text; `multus` if Multus gives one of them networks, and `resources`, the names by
+    which those networks ask for devices (k8s.v1.cni.cncf.io/resourceName); `pools` of addresses that the
+    operator has, and `given`, those that the claim's classes name, with this node's number."""
+
+    pods: tuple[str, ...] = ()
+    host_network: bool = False
+    own_users: bool = False
+    attachments: Mapping[Attachment, str] = field(default_factory=dict)
+    multus: bool = False
+    resources: frozenset[str] = frozenset()
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    given: Mapping[str, NodePool] = field(default_factory=dict)
+
+
+def holds_nics(claim: Object) -> bool:
+    """Whether the claim holds a NIC of ours, so that its pods matter. What cannot be read is the decision's
+    to refuse."""
+    allocation = objects.status_of(claim).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return any(
+        result.get("driver") == names.DRIVER and str(result.get("device")).startswith(f"{names.TYPE_NIC}-")
+        for result in results
+        if isinstance(result, Mapping)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSource:
+    """Reads from the API server, not from a cache: the claim may have been written a moment ago.
+    `reads_networks`: may it read NetworkAttachmentDefinitions?"""
+
+    client: KubeClient
+    reads_networks: bool = True
+    pools: NetworkPools | None = None
+
+    def get(self, namespace: str, name: str) -> Object:
+        return self.client.get(RESOURCE_CLAIMS, name, namespace=namespace)
+
+    def consumers(self, claim: Object) -> Consumers:
+        """Raises PrepareError for a missing attachment, and ApiErrors."""
+        namespace = objects.namespace(claim)
+        wanted = _networks(claim)
+        pools = self.pools.all() if self.pools else {}
+        reserved = [
+            entry
+            for entry in objects.status_of(claim).get("reservedFor") or ()
+            if entry.get("resource") == "pods" and not entry.get("apiGroup")
+        ]
+        pods = [self._pod(namespace, entry) for entry in reserved]
+        specs = [objects.spec_of(pod) for pod in pods]
+        networks = {
+            network for pod in pods for network in multus_networks(objects.annotations_of(pod), namespace)
+        }
+        return Consumers(
+            pods=tuple(str(entry.get("uid")) for entry in reserved),
+            host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
+            own_users=any(spec.get("hostUsers") is False for spec in specs),
+            attachments={
+                network.attachment: self._attachment(namespace, network.attachment)
+                for network in wanted
+                if network.attachment is not None
+            },
+            multus=bool(networks),
+            resources=frozenset(filter(None, map(self._resource, networks if self.reads_networks else ()))),
+            pools=pools,
+            given={
+                network.pool: self.pools.of_node(pools[network.pool])
+                for network in wanted
+                if self.pools is not None and network.pool is not None and network.pool in pools
+            },
+        )
+
+    def _pod(self, namespace: str, entry: Object) -> Object:
+        try:
+            pod = self.client.get(PODS, str(entry.get("name")), namespace=namespace)
+        except NotFound:
+            return {}
+        return pod if objects.uid(pod) == entry.get("uid") else {}
+
+    def _resource(self, network: Attachment) -> str:
+        """The resource name of a network that Multus attaches; none where it does not exist, which is for
+        Multus to say."""
+        try:
+            found = self.client.get(NETWORK_ATTACHMENTS, network.name, namespace=str(network.namespace))
+        except NotFound:
+            return ""
+        return str(objects.annotations_of(found).get(RESOURCE_NAME) or "")
+
+    def _attachment(self, namespace: str, wanted: Attachment) -> str:
+        place = wanted.namespace or namespace
+        try:
+            found = self.client.get(NETWORK_ATTACHMENTS, wanted.name, namespace=place)
+        except NotFound as error:
+            raise PrepareError(
+                f"NetworkAttachmentDefinition {place}/{wanted.name} does not exist; make it, or take it out of the claim"
+            ) from error
+        config = str(objects.spec_of(found).get("config") or "")
+        if not config:
+            raise PrepareError(
+                f"NetworkAttachmentDefinition {place}/{wanted.name} has no spec.config; koordra needs it there"
+            )
+        return config
+
+
+def multus_networks(annotations: Mapping[str, str], namespace: str) -> tuple[Attachment, ...]:
+    """The networks of a pod's annotation, in either of the forms that Multus reads: a list of objects as
+    JSON, or `[namespace/]name[@interface]` separated by commas."""
+    text = annotations.get(NETWORKS_ANNOTATION, "").strip()
+    try:
+        listed = json.loads(text) if text.startswith("[") else []
+    except ValueError:
+        return ()  # Multus refuses the pod
+    found = [
+        Attachment(str(entry["name"]), str(entry.get("namespace") or namespace))
+        for entry in listed
+        if isinstance(entry, Mapping) and entry.get("name")
+    ]
+    for item in () if text.startswith("[") else filter(None, map(str.strip, text.split(","))):
+        place, _, name = item.partition("@")[0].rpartition("/")
+        found.append(Attachment(name, place or namespace))
+    return tuple(found)
+
+
+NETWORKS_ANNOTATION: Final = "k8s.v1.cni.cncf.io/networks"
+RESOURCE_NAME: Final = "k8s.v1.cni.cncf.io/resourceName"
+
+
+def _networks(claim: Object) -> tuple[RdmaNetwork, ...]:
+    """Those that the claim and its classes ask for."""
+    try:
+        allocation = Allocation.of_claim(claim)
+        entries = configuration(
+            allocation.config if allocation else (), claim=objects.describe(claim)
+        ).entries
+    except InvalidInput:
+        return ()  # prepare_decision reports it
+    found = (
+        entry.parameters.network
+        for entry in entries
+        if isinstance(entry.parameters, RdmaConfig) and entry.parameters.network
+    )
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,77 @@
+"""The addresses of a NIC's interface in the pod: what the claim says, or one of the class's pool. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from koordra.api.opaque.rdma_network import RdmaNetwork
+from koordra.errors import PrepareError
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.network.address_pools import free_address, pooled
+from koordra.kubelet_plugin.network.consumers import Consumers
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan
+
+
+def with_addresses(
+    record: ClaimRecord,
+    device: DeviceRecord,
+    plan: NetworkPlan,
+    network: RdmaNetwork,
+    *,
+    rail: int | None,
+    consumers: Consumers,
+    holders: Sequence[ClaimRecord],
+) -> NetworkPlan:
+    """The plan with an address from the pool that the class names. Raises PrepareError."""
+    for address in plan.addresses:
+        pool = pooled(address, consumers.pools)
+        if pool is not None:
+            raise PrepareError(
+                f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is of pool {pool}, which "
+                "gives its addresses itself; take one of another network, or a class with that pool"
+            )
+    if network.pool is None:
+        if plan.kind is NetworkKind.MACVLAN and not plan.addresses:
+            raise PrepareError(
+                f"{record.ref}: {device.device} gets a macvlan interface in the pod, which has no address by itself, and RDMA "
+                "over Ethernet takes its own from there; name a pool of addresses in the class "
+                "(RdmaConfig.network.pool), or addresses in the claim"
+            )
+        return plan
+    given = consumers.given.get(network.pool)
+    if given is None:
+        raise PrepareError(
+            f"{record.ref}: there is no pool {network.pool} of addresses on this node, only "
+            f"{', '.join(consumers.pools) or 'none'}; add it to the file of --network-pools"
+        )
+    if plan.addresses:
+        raise PrepareError(
+            f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: the class takes addresses from pool "
+            f"{network.pool}; leave them out of the claim"
+        )
+    own = {
+        address
+        for holder in holders
+        for other in holder.devices
+        if holder.ref.uid == record.ref.uid and other.device == device.device
+        for address in _addresses(other)
+    }
+    used = {
+        address
+        for holder in holders
+        for other in holder.devices
+        if holder.ref.uid != record.ref.uid or other.device != device.device
+        for address in _addresses(other)
+    }
+    key = f"{record.ref.uid}/{device.device}"
+    try:
+        address, of = free_address(given, rail=rail, key=key, used=used, keep=min(own, default=None))
+    except PrepareError as error:
+        raise PrepareError(f"{record.ref}: {error}") from error
+    return replace(plan, addresses=(address,), routes=(*plan.routes, *of.routes))
+
+
+def _addresses(device: DeviceRecord) -> list[str]:
+    """Without prefix length."""
+    return [address.partition("/")[0] for address in device.network.addresses] if device.network else []

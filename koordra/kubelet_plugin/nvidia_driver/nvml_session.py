@@ -1,0 +1,120 @@
+"""NVML of the driver that the node has now: loaded for a session, let go after it.
+
+An initialised NVML holds /dev/nvidiactl and the cards' nodes open, so that the kernel module cannot be
+unloaded; a loaded one stays of the version that it was loaded with, while the module may have been replaced
+(NVML then answers 18, "driver/library version mismatch"). So nothing is kept between two sessions: the first
+of several that overlap looks for the library, loads and initialises it, the last shuts it down and unloads
+it, as NVIDIA's go-nvml does (dlopen at Init, dlclose at Shutdown). Sessions are short, but for that of the
+listener for Xids, which lets go for every reading of the machine (discovery/events.py).
+
+While the driver is to be free (release.py) the library is let go: sessions that are open end soon, since who
+holds one looks (`is_let_go`), and no other begins.
+
+nvidia-ml-py has one library for the whole process, and so has this module, the only one that imports it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from _ctypes import dlclose
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+
+class NvmlUnavailable(Exception):
+    """The library cannot be used at all. Stays within the kubelet plugin."""
+
+
+_changed: Final = threading.Condition()
+_sessions = 0
+"""How many are open in this process; changed under the condition's lock."""
+
+
+class NvmlLibrary:
+    """`find` says where libnvidia-ml.so.1 is now, None where there is none; without `find` the loader looks
+    for it by its name."""
+
+    def __init__(self, find: Callable[[], Path | None] | None = None) -> None:
+        self._find = find
+        self._let_go = False
+
+    @property
+    def is_let_go(self) -> bool:
+        return self._let_go
+
+    def let_go(self, *, within: float) -> bool:
+        """Have all sessions end; False where one is still open after so many seconds."""
+        with _changed:
+            self._let_go = True
+            _changed.notify_all()
+            return _changed.wait_for(lambda: not _sessions, within)
+
+    def take_up(self) -> None:
+        """Sessions may begin again."""
+        with _changed:
+            self._let_go = False
+            _changed.notify_all()
+
+    def wait_until_taken_up(self, *, within: float) -> bool:
+        with _changed:
+            return _changed.wait_for(lambda: not self._let_go, within)
+
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        """The library, initialised; NvmlUnavailable where that cannot be."""
+        global _sessions
+        with _changed:
+            if self._let_go:
+                raise NvmlUnavailable("NVML is let go, since the driver is to be free")
+            if not _sessions:
+                self._open()
+            _sessions += 1
+        try:
+            yield pynvml
+        finally:
+            with _changed:
+                _sessions -= 1
+                if not _sessions:
+                    _close()
+                    _changed.notify_all()
+
+    def _open(self) -> None:
+        if self._find is not None:
+            path = self._find()
+            if path is None:
+                raise NvmlUnavailable("the driver's libnvidia-ml.so.1 is not found")
+            try:
+                pynvml.nvmlLib = ctypes.CDLL(str(path))
+            except OSError as error:
+                raise NvmlUnavailable(f"{path} cannot be loaded: {error}") from error
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            why = str(error)  # the library says it, so it is asked before it goes
+            _unload()
+            raise NvmlUnavailable(why) from error
+
+
+BY_NAME: Final = NvmlLibrary()
+"""The one that the loader finds: on a machine whose own driver it is."""
+
+
+def _close() -> None:
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return  # it still holds the cards, and the next session's end tries again
+    _unload()
+
+
+def _unload() -> None:
+    """Unload the library, with nvidia-ml-py's addresses of its functions."""
+    library, pynvml.nvmlLib = pynvml.nvmlLib, None
+    pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  they would dangle
+    if library is not None:
+        dlclose(library._handle)  # noqa: SLF001  ctypes has no other name for it

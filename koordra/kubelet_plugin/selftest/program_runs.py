@@ -1,0 +1,114 @@
+"""A program in a child process with a deadline, and what it answered.
+
+A program prints one line that begins with MARK and goes on with a JSON document: its answer
+(programs/answer.py). What else it prints is kept for the report. A program that crashes, hangs, or says
+nothing is an answer too; it never takes the self test with it: it runs in a session of its own, which is
+killed as a whole at its deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.kubelet_plugin.selftest.container import Command
+from koordra.kubelet_plugin.selftest.namespace_init import NO_CONTAINER
+from koordra.kubelet_plugin.selftest.programs.answer import MARK
+
+_KEPT: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`document` None: the program gave none, and `failure` says why. `lacking`: what is not installed, so
+    that there is nothing to try; `no_container`: it was never started."""
+
+    document: Mapping[str, Any] | None = None
+    failure: str = ""
+    lacking: str = ""
+    no_container: bool = False
+    output: str = field(default="", compare=False)
+
+
+def run(command: Command, *, folder: Path, deadline: float) -> Answer:
+    """Run it for `deadline` seconds at most; its output goes through files in `folder`, so that a program
+    that prints without end fills nothing but those for as long as it may run."""
+    output, errors = folder / "stdout", folder / "stderr"
+    with output.open("wb") as out, errors.open("wb") as err:
+        try:
+            process = subprocess.Popen(
+                command.argv,
+                env=dict(command.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd=folder,
+            )
+        except OSError as error:
+            return Answer(failure=f"it cannot be started: {error}")
+        try:
+            code: int | None = process.wait(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return read_answer(code, _end(output), _end(errors), deadline=deadline)
+
+
+def read_answer(code: int | None, output: str, errors: str, *, deadline: float) -> Answer:
+    """`code` None: it was killed at its deadline."""
+    said = next((line[len(MARK) :] for line in reversed(output.splitlines()) if line.startswith(MARK)), None)
+    shown = f"{output}\n--- stderr\n{errors}"
+    if code is None:
+        return Answer(failure=f"it did not end within {deadline:.0f} s and was killed", output=shown)
+    if code == NO_CONTAINER and said is None:
+        return Answer(failure=_last_line(errors), no_container=True, output=shown)
+    number = -code if code < 0 else code - 128
+    if code != 0 and 0 < number < signal.NSIG:
+        name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+        return Answer(failure=f"it crashed with {name}: {_last_line(errors)}", output=shown)
+    try:
+        document = json.loads(said) if said else None
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return Answer(failure=f"it ended with {code} and no answer: {_last_line(errors)}", output=shown)
+    if "lacking" in document:
+        return Answer(lacking=str(document["lacking"]), output=shown)
+    if "failure" in document:
+        return Answer(failure=str(document["failure"]), output=shown)
+    return Answer(document=document, output=shown)
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "it printed nothing"
+
+
+def _end(path: Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _KEPT))
+        return file.read().decode(errors="replace")
+
+
+class Stopwatch:
+    """Seconds since it was made; a test's clock moves by itself."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self._from = time.monotonic()
+
+    @property
+    def left(self) -> float:
+        return self.budget - (time.monotonic() - self._from)

@@ -1,0 +1,210 @@
+"""Programs in containers with a claim: prepared, applied, run one after the other, and judged.
+
+A program that fails where the spec is applied is run once more without koordra, as far as the budget goes:
+what fails there too is the machine's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.claims.claim_record import NO_EDITS
+from koordra.kubelet_plugin.isolation.limiter import usage
+from koordra.kubelet_plugin.selftest import judgement
+from koordra.kubelet_plugin.selftest.claims import AppliedClaim, ClaimPreparation, WantedClaim
+from koordra.kubelet_plugin.selftest.container import (
+    Command,
+    Container,
+    NamespaceContainer,
+    ProcessContainer,
+    without_spec,
+)
+from koordra.kubelet_plugin.selftest.judgement import Expected
+from koordra.kubelet_plugin.selftest.program_checks import ProgramCheck
+from koordra.kubelet_plugin.selftest.program_runs import Answer, Stopwatch, run
+from koordra.kubelet_plugin.selftest.programs.answer import MARK
+from koordra.kubelet_plugin.selftest.report import Finding, Report, Step, ok, problem, skipped
+from koordra.kubelet_plugin.status.dump import without_nonces
+
+PROGRAMS: Final = "koordra.kubelet_plugin.selftest.programs"
+_NONE: Final = "run as root where mounts and namespaces are allowed, or with --container process"
+_LEAST_SECONDS: Final = 5.0
+"""With less of the budget left no program is begun."""
+
+
+class Trials:
+    """`container`: `auto`, `namespace` or `process`, chosen with the first claim; `native` is where
+    bench-gpu may be; `only`: patterns of the names of the steps that run, none: all of them."""
+
+    def __init__(
+        self,
+        report: Report,
+        watch: Stopwatch,
+        *,
+        folder: Path,
+        native: Path,
+        python: str,
+        container: str = "auto",
+        only: tuple[str, ...] = (),
+    ) -> None:
+        self._report = report
+        self._watch = watch
+        self._folder = folder
+        self._native = native
+        self._python = python
+        self._wanted = container
+        self._only = only
+        self._container: Container | None = None
+        self._kept: dict[str, Mapping[str, Any]] = {}
+
+    def of_claim(self, claims: ClaimPreparation, wanted: WantedClaim, checks: Sequence[ProgramCheck]) -> None:
+        """Prepare the claim, run the programs with it, and unprepare it; each a step."""
+        held, prepared = ExitStack(), list[AppliedClaim]()
+
+        def prepare() -> Finding:
+            prepared.append(held.enter_context(claims.prepared(wanted)))
+            return self._spec(prepared[0])
+
+        self._report.step(f"{wanted.name}: spec", prepare)
+        if not prepared:
+            return
+        claim = prepared[0]
+        if self._container is None:
+            self._report.step("container", lambda: self._choose(claim))
+        expected = Expected(
+            uuid=wanted.gpu.uuid or "",
+            memory=wanted.gpu.memory_bytes or 0,
+            limit=claim.limit,
+            own_devices=isinstance(self._container, NamespaceContainer),
+            context=claims.contexts.bytes_for(wanted.gpu.uuid or ""),
+        )
+        for check in checks:
+            self._try(f"{wanted.name}: {check.name}", check, claim, expected)
+        self._report.step(f"{wanted.name}: unprepare", lambda: _undone(held))
+
+    def _spec(self, claim: AppliedClaim) -> Finding:
+        self._report.attach(
+            f"specs/{claim.name}.json", json.dumps(without_nonces(claim.spec, set()), indent=1)
+        )
+        edits = claim.edits
+        found = (
+            f"{len(edits.device_nodes)} device nodes, {len(edits.mounts)} mounts, {len(claim.hooks)} hooks"
+        )
+        if not any("libcuda.so" in mount.container_path for mount in edits.mounts):
+            return problem(f"{found}; no libcuda among them", "name the driver's folder with --driver-root")
+        return ok(found)
+
+    def _choose(self, claim: AppliedClaim) -> Finding:
+        """Namespaces, if a program that does nothing runs in them without the spec; then with it, which has
+        to go."""
+        why = ""
+        if self._wanted != ProcessContainer.kind:
+            namespaces = NamespaceContainer(self._folder)
+            bare = self._nothing(namespaces, replace(claim, edits=NO_EDITS, hooks=()))
+            why = f", for there is {bare.failure}"
+            if bare.document is not None or self._wanted == NamespaceContainer.kind:
+                self._container = namespaces
+                applied = self._nothing(namespaces, claim)
+                if applied.document is None:
+                    return problem(
+                        applied.failure, "without the spec there is a container" if bare.document else _NONE
+                    )
+                return ok("namespaces with an overlay of this machine's root: as in an image")
+        self._container = ProcessContainer(self._folder)
+        return ok(f"a plain process with the spec's variables and libraries{why}")
+
+    def _nothing(self, container: Container, claim: AppliedClaim) -> Answer:
+        program = (self._python, "-c", f"print('{MARK}{{}}')")
+        return run(container.command(claim, program, {}), folder=self._folder, deadline=self._deadline(30))
+
+    def _try(self, name: str, check: ProgramCheck, claim: AppliedClaim, expected: Expected) -> None:
+        wanted = self._only
+        if wanted and not any(fnmatch(name, pattern) for pattern in wanted):
+            return
+        if self._watch.left < _LEAST_SECONDS:
+            self._report.add(Step(name, skipped(f"the budget of {self._watch.budget:.0f} s is used up")))
+            return
+        argv = (
+            self._python,
+            "-P",
+            "-m",
+            f"{PROGRAMS}.{check.program}",
+            *check.arguments(expected, self._native),
+        )
+        self._report.step(name, lambda: self._answered(name, check, claim, expected, argv))
+
+    def _answered(
+        self, name: str, check: ProgramCheck, claim: AppliedClaim, expected: Expected, argv: tuple[str, ...]
+    ) -> Finding:
+        assert self._container is not None
+        folder = self._folder
+        answer = self._run(self._container.command(claim, argv, check.settings), check)
+        self._report.attach(f"programs/{name.replace(': ', '-')}.txt", _transcript(argv, answer))
+        if answer.lacking:
+            return skipped(answer.lacking)
+        if answer.document is None:
+            remedy, details = "see programs/ of the report", {}
+            if self._watch.left > check.deadline / 2 and not answer.no_container:
+                alone = self._run(without_spec(folder, argv, check.settings), check)
+                fails = alone.document is None
+                details["withoutKoordra"] = alone.failure or alone.lacking or "it answers"
+                remedy += "; it fails without koordra too" if fails else "; without koordra it answers"
+            return problem(answer.failure, remedy, **details)
+        self._kept[name] = answer.document
+        if check.judge is None:
+            return ok("measured", **answer.document)
+        finding = check.judge(answer.document, expected)
+        finding = _with_limiter(finding, claim) if check.cuda else finding
+        return replace(finding, details={**answer.document, **finding.details})
+
+    def _run(self, command: Command, check: ProgramCheck) -> Answer:
+        return run(command, folder=self._folder, deadline=self._deadline(check.deadline))
+
+    def _deadline(self, seconds: float) -> float:
+        return max(_LEAST_SECONDS, min(seconds, self._watch.left))
+
+    def overhead(self) -> Finding:
+        try:
+            bare, limited = self._kept["whole: costs"], self._kept["share: costs"]
+        except KeyError as missing:
+            return skipped(f"{missing.args[0]} has no answer")
+        return judgement.overhead(
+            *({k: v for k, v in each.items() if k != "mapped"} for each in (bare, limited))
+        )
+
+
+def _undone(held: ExitStack) -> Finding:
+    held.close()
+    return ok("undone")
+
+
+def _with_limiter(finding: Finding, claim: AppliedClaim) -> Finding:
+    """The finding, and what the claim's region says of its limiter: a program that computed has to be in
+    it."""
+    if claim.region is None:
+        return finding
+    try:
+        use = usage.read(claim.region)
+    except NodeError as error:
+        return problem(f"{finding.found}; {error}", "attach this report")
+    details = {
+        "limiter": {"handshake": use.handshake, "refused": use.devices[0].denied, "processes": use.started}
+    }
+    if use.handshake != "enforcing":
+        return problem(
+            f"{finding.found}; the limiter is not in force: {use.handshake}",
+            "see which libcuda the program had mapped",
+            **details,
+        )
+    return replace(finding, details={**finding.details, **details})
+
+
+def _transcript(argv: Sequence[str], answer: Answer) -> str:
+    mapped = (answer.document or {}).get("mapped") or ()
+    return "\n".join([" ".join(argv), *mapped, answer.output])

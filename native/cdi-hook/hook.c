@@ -1,0 +1,112 @@
+/* koordra-cdi-hook: makes an image's loader find the driver that the runtime has mounted, and nothing get past the limiter by accident.
+ *
+ *     koordra-cdi-hook container --folder F... [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER]
+ *
+ * The runtime calls it as CDI's createContainer hook: in the container's namespaces, all mounts made, the container's own programs
+ * not started, its OCI state on standard input. The arguments are the node's, the same for every claim; what is to be done is told
+ * by what is mounted. So several claims of one container have it called several times, in any order, with the same result. A
+ * container that has no driver mounted (a claim's other request) is left alone.
+ *
+ *     links      --link, and those that ldconfig would make
+ *     compat     the image's newer driver, where it is newer (compat.c)
+ *     limiter    /etc/ld.so.preload (limiter.c)
+ *     cache      /etc/ld.so.cache (cache.c), /etc/ld-musl-*.path (musl.c)
+ *
+ * It is statically linked, ignores its environment, executes nothing, mounts nothing but what it has just written, keeps nothing
+ * open, and ends after TIME_MOST seconds. Whatever it cannot do keeps the container from starting, with one line on stderr: a
+ * container without its cache would find another driver, or none, long after it has started. */
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "beneath.h"
+#include "cache.h"
+#include "compat.h"
+#include "container.h"
+#include "fail.h"
+#include "limiter.h"
+#include "links.h"
+#include "musl.h"
+
+enum { TIME_MOST = 20, MEMORY_MOST = 256 << 20, LINKS_MOST = 256 };
+
+struct arguments {
+    struct folders folders;
+    const char *links[LINKS_MOST];
+    unsigned link_count;
+    const char *host_version, *limiter;
+};
+
+static void too_late(int number)
+{
+    (void)number;
+    static const char text[] = "koordra-cdi-hook: the container's root did not answer in time\n";
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+static void set_bounds(void)
+{
+    clearenv();
+    umask(022);
+    if (chdir("/") != 0)
+        fail("/ cannot be entered");
+    struct rlimit memory = {MEMORY_MOST, MEMORY_MOST};
+    setrlimit(RLIMIT_AS, &memory);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGALRM, too_late);
+    alarm(TIME_MOST);
+}
+
+static void parse(int count, char **given, struct arguments *arguments)
+{
+    if (count < 2 || strcmp(given[1], "container") != 0)
+        fail("it is called as: koordra-cdi-hook container --folder F... [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER]");
+    for (int at = 2; at < count; at += 2) {
+        const char *option = given[at], *value = at + 1 < count ? given[at + 1] : "";
+        bool is_path = value[0] == '/';
+        if (strcmp(option, "--folder") == 0 && is_path)
+            folders_add(&arguments->folders, value);
+        else if (strcmp(option, "--link") == 0 && value[0] && arguments->link_count < LINKS_MOST)
+            arguments->links[arguments->link_count++] = value;
+        else if (strcmp(option, "--compat") == 0 && value[0])
+            arguments->host_version = value;
+        else if (strcmp(option, "--limiter") == 0 && is_path)
+            arguments->limiter = value;
+        else
+            fail("%s %s: an unknown option, too many of it, or not its value", option, value);
+    }
+}
+
+int main(int count, char **given)
+{
+    static struct arguments arguments;
+    char preloaded[4096], compat[256];
+    set_bounds();
+    parse(count, given, &arguments);
+    int root = container_root(preloaded, sizeof preloaded);
+    if (!any_mounted(root, &arguments.folders))
+        return 0;
+    bool limited = arguments.limiter && limiter_mounted(root, arguments.limiter);
+    if (limited)
+        limiter_refuse(root, preloaded);
+    for (unsigned at = 0; at < arguments.link_count; at++)
+        make_told_link(root, arguments.links[at]);
+    make_soname_links(root, &arguments.folders);
+    bool newer = arguments.host_version && compat_wanted(root, arguments.host_version, compat, sizeof compat);
+    if (newer)
+        compat_remember(root);
+    if (limited)
+        limiter_enforce(root, arguments.limiter, newer ? compat : NULL);
+    if (has_musl(root))
+        musl_path_write(root, &arguments.folders);
+    if (has_glibc(root) || !has_musl(root))
+        cache_write(root, &arguments.folders, newer, limited);
+    return 0;
+}

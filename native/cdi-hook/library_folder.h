@@ -1,0 +1,33 @@
+/* The shared libraries of a folder of the container, as ldconfig sees them: files lib*.so* and ld-*.so*, and links to such. */
+#ifndef KOORDRA_HOOK_LIBRARY_FOLDER_H
+#define KOORDRA_HOOK_LIBRARY_FOLDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "elf.h"
+
+struct entry {
+    char *name;
+    bool link;
+    struct library library;
+};
+
+struct entries {
+    struct entry *list;
+    size_t count;
+};
+
+enum libraries { ALL_LIBRARIES, MOUNTED_LIBRARIES };
+
+/* By name, sorted. MOUNTED_LIBRARIES: only those that the runtime mounted there, which no image can pretend, and links to such. */
+struct entries libraries_of(int root, const char *folder, enum libraries which);
+void libraries_free(struct entries entries);
+
+/* The entry of this name and kind; NULL: there is none. */
+const struct entry *library_named(const struct entries *entries, const char *name, int32_t flags);
+
+/* The order of the loader's cache: names compared as text, numbers in them as numbers. */
+int library_order(const char *a, const char *b);
+
+#endif

@@ -1,0 +1,226 @@
+"""What programs of real images load as CUDA's driver, and that the limiter is in front of it whatever their
+image and environment say (native/cdi-hook).
+
+The driver is the fake one of native/test; a program that gets past the limiter is granted more than its
+share (`past` 0 instead of 2).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.e2e.conftest import CACHE
+from tests.e2e.containerd import Containerd
+from tests.e2e.cri import ContainerSpec, HostMount
+from tests.e2e.debian import Unavailable
+from tests.e2e.loader_images import COMPAT, DEBIAN, DISTROLESS, MUSL, NEWER, TRIPLET, make_images
+from tests.e2e.node import KoordraNode, Prepared
+from tests.e2e.test_containers import pod, prepare, share_of, whole  # noqa: F401  fixtures
+from tests.e2e.test_limiter import SHARE, limited
+from tests.unit.limiter.native_build import build
+
+pytestmark = pytest.mark.e2e
+
+OUT_OF_MEMORY = 2
+OURS = f"/usr/lib/{TRIPLET}"
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Containers with a share or a card, of any image."""
+
+    containerd: Containerd
+    node: KoordraNode
+    pod: str
+    prepare: Callable[..., Prepared]
+    card: Path
+    made: list[str]
+
+    def start(self, image: str, *, card: int | None = None, **more: Any) -> str:
+        """With a share of the first card, or with all of the card of this number."""
+        gpu = self.node.machine.gpus[card or 0]
+        claim = (
+            self.prepare(whole(gpu)) if card is not None else self.prepare(share_of(gpu), config=limited())
+        )
+        mounts = [HostMount(str(self.card), "/run/koordra-fake-cuda")]
+        self.made.append(image)
+        name = f"c{len(self.made)}"
+        return self.containerd.cri.run(
+            self.pod, name, ContainerSpec(cdi=claim.all_cdi, image=image, mounts=mounts, **more)
+        )
+
+    def text(self, container: str, command: str) -> str:
+        return self.containerd.cri.shell(container, command).text
+
+    def tenant(self, container: str, command: str = "/tenant", **env: str) -> dict[str, Any]:
+        variables = " ".join(f"{name}={value}" for name, value in env.items())
+        output = self.text(container, f"{variables} {command} {SHARE}")
+        assert output.startswith("{"), output
+        said: dict[str, Any] = json.loads(output)
+        return said
+
+
+@pytest.fixture(scope="module")
+def images(containerd: Containerd, node: KoordraNode, tmp_path_factory: pytest.TempPathFactory) -> None:
+    major = int(str(node.machine.driver_version).partition(".")[0])
+    try:
+        made = make_images(
+            tmp_path_factory.mktemp("images"), cache=CACHE, built=build(), newer_version=f"{major + 10}.44.01"
+        )
+    except Unavailable as error:
+        pytest.skip(f"no glibc of Debian's for images: {error}")
+    containerd.import_images(made)
+
+
+@pytest.fixture
+def loaders(
+    containerd: Containerd,
+    node: KoordraNode,
+    pod: str,  # noqa: F811
+    prepare: Callable[..., Prepared],  # noqa: F811
+    tmp_path: Path,
+    images: None,
+) -> Iterator[Loaders]:
+    card, out, gpu = tmp_path / "card", build(), node.machine.gpus[0]
+    card.mkdir()
+    card.chmod(0o777)
+    subprocess.run(
+        [str(out / "test" / "tenant"), "--world", str(card), str(gpu.uuid), str(gpu.memory_bytes)], check=True
+    )
+    (card / "world").chmod(0o666)
+    folder = node.root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+    driver = folder / f"libcuda.so.{node.machine.driver_version}"
+    before = driver.read_bytes()
+    driver.write_bytes((out / "test" / "driver" / "libcuda.so.1").read_bytes())
+    node.restart_plugin("--allowed-isolation", "limiter")
+    yield Loaders(containerd, node, pod, prepare, card, [])
+    driver.write_bytes(before)
+    node.restart_plugin()
+
+
+def libcuda_dirs(run: Callable[[str], str], environ: Mapping[str, str]) -> list[str]:
+    """Where Triton 3 looks for libcuda.so.1 (third_party/nvidia/backend/driver.py): every line of
+    `/sbin/ldconfig -p` with the name; only if there is none, LD_LIBRARY_PATH; none at all is an assertion
+    error."""
+    lines = [line for line in run("/sbin/ldconfig -p").splitlines() if "libcuda.so.1" in line]
+    folders = [line.split()[-1].rpartition("/")[0] for line in lines]
+    if not folders:
+        folders = [each for each in environ.get("LD_LIBRARY_PATH", "").split(":") if each]
+    return [each for each in folders if run(f"test -e {each}/libcuda.so.1 && echo yes").strip() == "yes"]
+
+
+def find_library(run: Callable[[str], str], name: str) -> str | None:
+    """ctypes.util.find_library on Linux: `/sbin/ldconfig -p`, and this machine's kind of library."""
+    kind = {"x86_64": "libc6,x86-64", "aarch64": "libc6,AArch64"}[platform.machine()]
+    found = re.search(rf"\s+(lib{name}\.[^\s]+)\s+\({kind}", run("/sbin/ldconfig -p"))
+    return found[1] if found else None
+
+
+def test_programs_that_search_by_ldconfig_find_the_driver(loaders: Loaders) -> None:
+    container = loaders.start(DEBIAN, card=0)
+    lines = loaders.text(container, "/sbin/ldconfig -p").splitlines()
+    listed = sorted(line.split()[-1] for line in lines if "libcuda.so" in line)
+    assert listed == [f"{OURS}/libcuda.so", f"{OURS}/libcuda.so.1"]
+    assert libcuda_dirs(lambda command: loaders.text(container, command), {}) == [OURS]
+    assert find_library(lambda command: loaders.text(container, command), "cuda") == "libcuda.so.1"
+    # -lcuda: linkers want the bare name in a folder of their own.
+    assert loaders.text(container, f"test -f {OURS}/libcuda.so && echo yes") == "yes\n"
+    assert "libcuda.so.1 (" in loaders.text(container, "/sbin/ldconfig; /sbin/ldconfig -p"), (
+        "after an ldconfig of the image's own"
+    )
+
+
+ACCIDENTS: tuple[dict[str, str], ...] = (
+    {},
+    {"LD_LIBRARY_PATH": COMPAT},
+    {"TENANT_OPENS": "libcuda.so"},
+    {"TENANT_OPENS": "libcuda.so", "LD_LIBRARY_PATH": COMPAT},
+    {"TENANT_OPENS": f"{COMPAT}/libcuda.so.1"},
+    {"TENANT_OPENS": f"{COMPAT}/libcuda.so.470.57.02"},
+    {"TENANT_OPENS": "/usr/lib64/libcuda.so.1"},
+    {"TENANT_OPENS": "/usr/local/lib/glibc-hwcaps/x86-64-v2/libcuda.so.1"},
+)
+
+
+def test_no_accident_of_an_image_gets_past_the_limiter(loaders: Loaders) -> None:
+    container = loaders.start(DEBIAN)
+    # Before and after the image makes its own cache anew, as entrypoints do.
+    for script in ("true", f"/sbin/ldconfig; /sbin/ldconfig -n {COMPAT}"):
+        loaders.text(container, script)
+        for env in ACCIDENTS:
+            for program in ("/tenant", "/tenant-rpath"):
+                said = loaders.tenant(container, program, **env)
+                found = said["opened"], said["init"], said["past"], said["total"]
+                assert found == (True, 0, OUT_OF_MEMORY, SHARE), (script, env, program)
+
+
+def test_the_same_program_is_not_limited_on_a_whole_card(loaders: Loaders) -> None:
+    container = loaders.start(DEBIAN, card=0)
+    said = loaders.tenant(container)
+    assert (said["opened"], said["past"]) == (True, 0)
+    assert loaders.text(container, "cat /etc/ld.so.preload").strip().endswith("No such file or directory")
+
+
+def test_the_preload_cannot_be_taken_away_by_accident(loaders: Loaders) -> None:
+    container = loaders.start(DEBIAN)
+    for script in ("echo > /etc/ld.so.preload", "rm -rf /etc/ld.so.preload"):
+        assert re.search(r"Read-only file system|busy", loaders.text(container, script))
+
+
+def test_an_images_newer_driver_stands_behind_the_limiter(loaders: Loaders) -> None:
+    container = loaders.start(NEWER)
+    said = loaders.tenant(container)
+    assert (said["past"], said["total"]) == (OUT_OF_MEMORY, SHARE)
+    assert COMPAT in loaders.text(container, "ls -l /usr/lib/koordra/compat/libcuda.so.1")
+    card = loaders.start(NEWER, card=1)
+    assert f"=> {COMPAT}/libcuda.so.1" in loaders.text(card, "/sbin/ldconfig -p")
+
+
+@pytest.mark.parametrize("image", [DEBIAN, DISTROLESS], ids=["debian", "distroless"])
+def test_every_kind_of_container(loaders: Loaders, image: str) -> None:
+    kinds: tuple[dict[str, Any], ...] = ({}, {"read_only_root": True}, {"user": 65534})
+    for more in kinds:
+        said = loaders.tenant(loaders.start(image, **more))
+        found = said["opened"], said["past"], said["total"]
+        assert found == (True, OUT_OF_MEMORY, SHARE), more
+
+
+def test_a_share_for_an_image_of_musl_is_refused_in_words(loaders: Loaders) -> None:
+    with pytest.raises(grpc.RpcError, match="this image's C library is musl"):
+        loaders.start(MUSL)
+    loaders.start(MUSL, card=1)
+
+
+def test_a_preloaded_driver_is_refused_in_words(loaders: Loaders) -> None:
+    with pytest.raises(grpc.RpcError, match="remove it from the pod or its image"):
+        loaders.start(DEBIAN, env={"LD_PRELOAD": f"{COMPAT}/libcuda.so.1"})
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a 32-bit program of x86")
+def test_a_32_bit_program_starts_without_a_word(loaders: Loaders) -> None:
+    container = loaders.start(DEBIAN)
+    assert loaders.text(container, "/tenant32 2>&1; echo $?") == "0\n"
+
+
+def test_two_claims_of_one_container_run_the_hook_twice(loaders: Loaders) -> None:
+    first, second = loaders.node.machine.gpus[:2]
+    claims = (
+        loaders.prepare(share_of(first), config=limited()),
+        loaders.prepare(share_of(second), config=limited()),
+    )
+    mounts = [HostMount(str(loaders.card), "/run/koordra-fake-cuda")]
+    spec = ContainerSpec(
+        cdi=[each for claim in claims for each in claim.all_cdi], image=DEBIAN, mounts=mounts
+    )
+    container = loaders.containerd.cri.run(loaders.pod, "both", spec)
+    assert loaders.tenant(container)["past"] == OUT_OF_MEMORY

@@ -1,0 +1,182 @@
+"""Pods of the node's own programs, with their manifests' volumes and variables, on a real containerd whose
+runtime cannot deny devices to them (unless it is new enough)."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from koordra.api import kinds
+from tests.e2e.conftest import runtime_of
+from tests.e2e.containerd import Containerd, wait_until
+from tests.e2e.cri import ContainerSpec, HostMount, compile_proto
+from tests.e2e.node import Process
+from tests.e2e.test_containers import ALLOWED, REFUSED, environment, node_of, opens
+from tests.e2e.watched_node import WatchedNode
+from tests.fakes.shipped_pods import (
+    CALICO,
+    CSI_NFS,
+    DCGM_EXPORTER,
+    GPU_OPERATOR,
+    KUBE_PROXY,
+    MULTUS,
+    NODE_PROBLEM_DETECTOR,
+    ShippedContainer,
+    ShippedPod,
+)
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def containerd(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Containerd]:
+    """One of its own, whose only hook is that of this module's node."""
+    modules = compile_proto(tmp_path_factory.mktemp("cri"))
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        runtime = Containerd(runtime_of(request.config), Path(folder), modules)
+        try:
+            runtime.start()
+            yield runtime
+        finally:
+            runtime.clean_up()
+
+
+@pytest.fixture(scope="module")
+def node(containerd: Containerd) -> Iterator[WatchedNode]:
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        koordra = WatchedNode(Path(folder), containerd)
+        try:
+            koordra.start()
+            yield koordra
+        finally:
+            koordra.stop()
+
+
+Run = Callable[[ShippedPod, ShippedContainer], str]
+
+
+@pytest.fixture
+def run(containerd: Containerd, node: WatchedNode) -> Iterator[Run]:
+    """Starts a container as its project ships it. A folder of the host that is not on this machine is one of
+    the test's own."""
+    pods: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="k") as stand_ins:
+
+        def start(pod: ShippedPod, container: ShippedContainer) -> str:
+            name = f"{pod.name}-{uuid.uuid4().hex[:6]}"
+            uid = node.make_pod(name, namespace=pod.namespace, priority=pod.priority)
+            pods.append(
+                containerd.cri.run_pod(
+                    name, namespace=pod.namespace, privileged=container.privileged, uid=uid
+                )
+            )
+            mounts = []
+            for source, destination in container.volumes:
+                here = Path(source)
+                if not here.exists():
+                    here = Path(f"{stand_ins}{source}")
+                    here.mkdir(parents=True, exist_ok=True)
+                if not destination.startswith(("/sys", "/dev", "/lib")):
+                    mounts.append(HostMount(str(here), destination))
+            spec = ContainerSpec(
+                mounts=mounts,
+                repeated_env=(*container.image_env, *container.env),
+                privileged=container.privileged,
+            )
+            return containerd.cri.run(pods[-1], container.name, spec)
+
+        yield start
+        for pod in pods:
+            containerd.cri.remove_pod(pod)
+
+
+PRIVILEGED = [
+    (pod, next(each for each in reversed(pod.containers) if each.privileged))
+    for pod in (KUBE_PROXY, CALICO, MULTUS, CSI_NFS, NODE_PROBLEM_DETECTOR, *GPU_OPERATOR)
+]
+
+
+@pytest.mark.parametrize(("pod", "container"), PRIVILEGED, ids=[pod.name for pod, _ in PRIVILEGED])
+def test_it_starts_and_sees_the_nodes_devices(
+    containerd: Containerd, node: WatchedNode, run: Run, pod: ShippedPod, container: ShippedContainer
+) -> None:
+    started = run(pod, container)
+    assert ALLOWED in opens(containerd, started, node_of(node.machine.gpus[0]))
+    asked = dict((*container.image_env, *container.env))
+    assert environment(containerd, started).items() >= asked.items()
+
+
+def test_of_critical_priority_it_starts_elsewhere_and_is_reported(
+    containerd: Containerd, node: WatchedNode, run: Run
+) -> None:
+    elsewhere = replace(CSI_NFS, namespace="storage")
+    before = node.metric('koordra_nri_unconfined_total{pods="system"}')
+    run(elsewhere, CSI_NFS.containers[-1])
+    assert node.metric('koordra_nri_unconfined_total{pods="system"}') == before + 1
+
+    def told() -> bool:
+        events, _ = node.api.list(kinds.EVENTS, namespace="storage")
+        return [(event["reason"], event["type"]) for event in events] == [("NotConfined", "Normal")]
+
+    wait_until(told, "the Event", log=node.hook.log)
+    with pytest.raises(grpc.RpcError, match="it is privileged"):
+        run(replace(elsewhere, priority=0), CSI_NFS.containers[-1])
+
+
+def test_a_label_on_the_namespace_is_followed(containerd: Containerd, node: WatchedNode, run: Run) -> None:
+    (container,) = DCGM_EXPORTER.containers
+    void = environment(containerd, run(DCGM_EXPORTER, container))["NVIDIA_VISIBLE_DEVICES"]
+    assert void == "void"
+    node.api.patch(kinds.NAMESPACES, "monitoring", {"metadata": {"labels": {"koordra.io/exempt": "true"}}})
+    node.hook.wait_for("exempt_namespaces")
+    started = run(DCGM_EXPORTER, container)
+    assert environment(containerd, started)["NVIDIA_VISIBLE_DEVICES"] == "all"
+    # Nothing is taken away; a device comes from NVIDIA's runtime alone, which is not here.
+    assert REFUSED in opens(containerd, started, node_of(node.machine.gpus[0]))
+
+
+def test_while_the_api_is_away_the_network_still_starts(
+    containerd: Containerd, node: WatchedNode, run: Run
+) -> None:
+    """Every pod of these tests is on the host's network."""
+    elsewhere = replace(CALICO, namespace="network", priority=0)
+    with pytest.raises(grpc.RpcError, match="it is privileged"):
+        run(elsewhere, CALICO.containers[-1])
+    node.control_plane.stop()
+    try:
+        pod = containerd.cri.run_pod("away", namespace="network", privileged=True)
+        try:
+            containerd.cri.run(pod, "calico-node", ContainerSpec(privileged=True))
+            node.hook.wait_for("priority_unknown")
+        finally:
+            containerd.cri.remove_pod(pod)
+    finally:
+        restart(node.control_plane)
+
+
+def restart(control_plane: Process) -> None:
+    ready = control_plane.count("control_plane_ready")
+    control_plane.start()
+    control_plane.wait_for("control_plane_ready", times=ready + 1)
+
+
+def test_what_runs_is_listed_when_the_hook_starts(
+    containerd: Containerd, node: WatchedNode, run: Run
+) -> None:
+    run(KUBE_PROXY, KUBE_PROXY.containers[0])
+    listed = node.hook.count("privileged_pods")
+    times = node.hook.count("nri_synchronized")
+    node.hook.stop()
+    node.hook.start()
+    node.wait_hook_registered(times=times + 1)
+    node.hook.wait_for("privileged_pods", times=listed + 1)
+    lines = [line for line in node.hook.log.read_text().splitlines() if "privileged_pods" in line]
+    assert "kube-system/kube-proxy-" in lines[-1]

@@ -1,0 +1,3 @@
+"""Stands for Triton beside the fake PyTorch."""
+
+__version__ = "3.6.0"

@@ -1,0 +1,102 @@
+"""Components for distributions of Kubernetes whose kubelet or runtime keeps its files elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
+CONTAINERD = "io.containerd.runtime.v2.task"
+PLACES = {
+    "k3s": ("/var/lib/kubelet", f"/run/k3s/containerd/{CONTAINERD}"),
+    "microk8s": (
+        "/var/snap/microk8s/common/var/lib/kubelet",
+        f"/var/snap/microk8s/common/run/containerd/{CONTAINERD}",
+    ),
+    "k0s": ("/var/lib/k0s/kubelet", f"/run/k0s/containerd/{CONTAINERD}"),
+    "openshift": ("/var/lib/kubelet", f"/run/containerd/{CONTAINERD}"),
+}
+"""Distribution -> the kubelet's root, the containers' bundles."""
+
+
+def built(
+    tmp_path: Path, *components: str, bases: Sequence[str] = ("base",)
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """What kustomize makes of base and components, by kind and name."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not here, whose kustomize builds the components")
+    (tmp_path / "deploy").symlink_to(ROOT)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    overlay.joinpath("kustomization.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "kustomize.config.k8s.io/v1beta1",
+                "kind": "Kustomization",
+                "resources": [f"../deploy/{name}" for name in bases],
+                "components": [f"../deploy/{name}" for name in components],
+            }
+        )
+    )
+    command = ["kubectl", "kustomize", "--load-restrictor", "LoadRestrictionsNone", str(overlay)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
+
+
+def pod_of(documents: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = documents["DaemonSet", name]["spec"]["template"]["spec"]
+    return found
+
+
+def mounted(pod: dict[str, Any]) -> dict[str, str]:
+    """Host path by path in the container."""
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    return {
+        mount["mountPath"]: paths[mount["name"]]
+        for mount in pod["containers"][0]["volumeMounts"]
+        if mount["name"] in paths
+    }
+
+
+@pytest.mark.parametrize("bases", [("base",), ("kubelet-plugin-pod-network", "nri")], ids=str)
+@pytest.mark.parametrize("name", PLACES)
+def test_kubelet_and_state_are_at_one_path_inside_and_outside(
+    tmp_path: Path, name: str, bases: tuple[str, ...]
+) -> None:
+    """Sockets and CDI files name the host's paths, so they have to be the pod's too."""
+    kubelet, bundles = PLACES[name]
+    documents = built(tmp_path, f"distribution/{name}", bases=bases)
+    plugin, hook = pod_of(documents, "koordra-kubelet-plugin"), pod_of(documents, "koordra-nri")
+    assert mounted(plugin)[kubelet] == kubelet
+    kubelets = {path for path in mounted(plugin) if path.endswith("kubelet")}
+    assert kubelets == {kubelet}
+    env = {each["name"]: each.get("value") for each in plugin["containers"][0]["env"]}
+    assert env.get("KOORDRA_KUBELET_ROOT", "/var/lib/kubelet") == kubelet
+    state = f"{kubelet}/plugins/koordra.io"
+    assert mounted(hook)[state] == state
+    assert mounted(hook)[bundles] == bundles
+    arguments = hook["containers"][0]["args"]
+    if kubelet != "/var/lib/kubelet":
+        assert f"--state-dir={state}" in arguments
+    if bundles != f"/run/containerd/{CONTAINERD}":
+        assert f"--bundles={bundles}/k8s.io" in arguments
+
+
+def test_openshift_lets_each_account_do_what_its_pod_asks_for(tmp_path: Path) -> None:
+    documents = built(tmp_path, "distribution/openshift")
+    for name in ("koordra-kubelet-plugin", "koordra-nri"):
+        constraints = documents["SecurityContextConstraints", name]
+        pod = pod_of(documents, name)
+        account = f"system:serviceaccount:koordra-system:{pod['serviceAccountName']}"
+        assert constraints["users"] == [account]
+        assert pod.get("hostPID", False) <= constraints["allowHostPID"]
+        security = pod["containers"][0]["securityContext"]
+        assert security.get("privileged", False) == constraints["allowPrivilegedContainer"]
+        template = documents["DaemonSet", name]["spec"]["template"]
+        assert template["metadata"]["annotations"]["openshift.io/required-scc"] == name

@@ -1,0 +1,57 @@
+"""The arguments of the CDI hook."""
+
+from __future__ import annotations
+
+from koordra.kubelet_plugin.cdi.container_hook import container_hook
+from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Hook, Link, Mount
+from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LIMITER_FOLDER
+
+PROGRAM = "/var/lib/koordra/hook/koordra-cdi-hook-0123456789abcdef"
+DEBIAN, OTHERS = "/usr/lib/x86_64-linux-gnu", "/usr/lib64"
+
+
+def mounts(*paths: str) -> ContainerEdits:
+    return ContainerEdits(mounts=tuple(Mount(f"/host{path}", path) for path in paths))
+
+
+def options(hook: Hook, name: str) -> list[str]:
+    return [
+        value for option, value in zip(hook.arguments, hook.arguments[1:], strict=False) if option == name
+    ]
+
+
+def test_the_hook_is_told_the_folders_and_the_links_that_are_missing_there() -> None:
+    hook = container_hook(
+        PROGRAM,
+        [
+            mounts(
+                f"{DEBIAN}/libcuda.so.1",
+                f"{DEBIAN}/libGLX_nvidia.so.580.95.05",
+                f"{OTHERS}/libcuda.so.1",
+                f"{OTHERS}/libcuda.so",
+                "/usr/bin/nvidia-smi",
+                "/run/koordra/limiter/uid",
+            ),
+            mounts(f"{DRIVER_FOLDER}/libcuda.so.1", LIMITER_FOLDER),
+            ContainerEdits(links=(Link("../card0", "/dev/dri/by-path/pci-0000:1f:00.0-card"),)),
+        ],
+        driver_version="580.95.05",
+    )
+    assert hook is not None
+    assert (hook.name, hook.path, hook.arguments[:2]) == (
+        "createContainer",
+        PROGRAM,
+        ("koordra-cdi-hook", "container"),
+    )
+    assert options(hook, "--folder") == [DEBIAN, OTHERS]
+    assert options(hook, "--link") == [
+        "../card0::/dev/dri/by-path/pci-0000:1f:00.0-card",
+        f"libGLX_nvidia.so.580.95.05::{DEBIAN}/libGLX_indirect.so.0",
+        f"libcuda.so.1::{DEBIAN}/libcuda.so",
+    ]
+    assert options(hook, "--compat") == ["580.95.05"]
+    assert options(hook, "--limiter") == [LIMITER_FOLDER]
+
+
+def test_a_claim_without_libraries_has_no_hook() -> None:
+    assert container_hook(PROGRAM, [mounts("/dev/infiniband/uverbs0")], driver_version="580.95.05") is None

@@ -1,0 +1,330 @@
+"""Pools of addresses: never one address for two pods, whatever the plugin is killed in; the parts of nodes;
+what is refused, with figures."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from koordra.errors import Conflict, InvalidManifest, NotFound, PrepareError
+from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.network.address_pools import NodePool, Pool, free_address, read_pools
+from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
+from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
+from koordra.kubelet_plugin.network.node_numbers import NAME, NetworkPools, NodeNumbers
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.node_state import claim_network
+from koordra.node_state.disk import Disk
+from tests.fakes.disks import DyingDisk, Killed, StepDisk
+from tests.fakes.node_claims import NIC_0, NIC_0B, NIC_1, NODE, claim, nic, parameters, uid
+from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
+
+POOLS = """
+schema: koordra.io/network-pools/v1
+pools:
+  - name: rails
+    perNode: 29
+    networks:
+      - {cidr: 10.10.0.0/24, rail: 0, gateway: 10.10.0.6, routes: [10.0.0.0/8]}
+      - {cidr: 10.11.0.0/24, rail: 1}
+      - {cidr: 10.99.0.0/24}
+  - name: wide
+    perNode: 64
+    networks: [{cidr: "fd00::/48"}]
+"""
+
+
+def pools() -> dict[str, Pool]:
+    return dict(read_pools(POOLS, source="pools.yaml"))
+
+
+def consumers(number: int = 0) -> Consumers:
+    found = pools()
+    given = {name: NodePool(pool, number) for name, pool in found.items()}
+    return Consumers(pods=("pod-1",), pools=found, given=given)
+
+
+def plugin(node: PluginNode, disk: Disk | None = None, *, of: Consumers | None = None) -> DeviceState:
+    state = DeviceState(
+        node=NODE,
+        paths=node.paths,
+        claims=node.claims,
+        inventory=lambda: node.inventory,
+        backends=backends(),
+        disk=disk or StepDisk(),
+        consumers=lambda _claim: of or consumers(),
+        policy=NetworkPolicy(managed=True),
+    )
+    state.repair()
+    return state
+
+
+def wanting(number: int, *devices: Any, pool: str = "rails", **of_claim: Any) -> dict[str, Any]:
+    config = [parameters("RdmaConfig", source="FromClass", network={"pool": pool})]
+    config += [parameters("RdmaConfig", network=of_claim)] if of_claim else []
+    return claim(number, *(devices or (nic("nic", NIC_0, "1"),)), config=config)
+
+
+def prepared(node: PluginNode, obj: dict[str, Any], state: DeviceState | None = None) -> list[Any]:
+    node.claims.put(obj)
+    record = (state or plugin(node)).prepare(ref_of(obj))
+    return [device.network for device in record.devices]
+
+
+def refusal(node: PluginNode, obj: dict[str, Any]) -> str:
+    with pytest.raises(PrepareError) as caught:
+        prepared(node, obj)
+    return str(caught.value)
+
+
+def known(node: PluginNode) -> dict[str, set[str]]:
+    """Every address that is written anywhere on the node: address -> the claims that have it."""
+    found: dict[str, set[str]] = {}
+    for record in node.checkpoint().of_boot(node.inventory.boot_id):
+        for device in record.devices:
+            for address in device.network.addresses if device.network else ():
+                found.setdefault(address, set()).add(record.ref.uid)
+    for network in claim_network.read_networks(node.paths, Disk()):
+        for _, plan in network.plans:
+            for address in plan.addresses:
+                found.setdefault(address, set()).add(network.uid)
+    return found
+
+
+def test_each_nic_gets_an_address_of_its_rail(node: PluginNode) -> None:
+    first, second = prepared(node, wanting(1, nic("a", NIC_0, "1"), nic("b", NIC_1, "1")))
+    assert first.addresses[0].startswith("10.10.0.")
+    assert first.addresses[0].endswith("/24")
+    assert first.routes == (("10.0.0.0/8", "10.10.0.6"),)
+    assert second.addresses[0].startswith("10.11.0.")
+    assert second.routes == ()
+    plugin(node).unprepare(ref_of(wanting(1)))
+    assert known(node) == {}
+
+
+def test_a_node_has_its_own_part_of_every_network() -> None:
+    pool = pools()["rails"]
+    parts = [network.part(3, pool.per_node) for network in pool.networks]
+    assert list(map(str, parts)) == ["10.10.0.24/29", "10.11.0.24/29", "10.99.0.24/29"]
+    assert pool.parts == 32
+    assert str(pools()["wide"].networks[0].part(0x1234, 64)) == "fd00:0:0:1234::/64"
+
+
+def test_a_part_gives_all_that_is_usable_and_says_when_it_is_used_up(node: PluginNode) -> None:
+    """Of the first part's eight addresses the network's own and the gateway's are nobody's."""
+    state = plugin(node)
+    given = [prepared(node, wanting(number), state)[0].addresses[0] for number in range(6)]
+    assert {*given} == {f"10.10.0.{last}/24" for last in (1, 2, 3, 4, 5, 7)}
+    text = refusal(node, wanting(9))
+    assert (
+        "PoolExhausted: pool rails: this node's part 10.10.0.0/29 of 10.10.0.0/24 has 8 addresses, 6 of them"
+        in text
+    )
+    # What is given back can be had again, by whoever comes next.
+    state.unprepare(ref_of(wanting(2)))
+    assert prepared(node, wanting(9))[0].addresses == (given[2],)
+
+
+def test_an_address_that_was_just_given_up_is_not_the_next_one() -> None:
+    pool = NodePool(pools()["wide"], 0)
+    given = {free_address(pool, rail=None, key=f"claim-{number}", used=())[0] for number in range(64)}
+    assert len(given) == 64
+
+
+@pytest.mark.parametrize(
+    ("obj", "complaint"),
+    [
+        (
+            wanting(1, pool="absent"),
+            "there is no pool absent of addresses on this node, only rails, wide; add it",
+        ),
+        (
+            wanting(1, addresses=["192.168.1.5/24"]),
+            "the class takes addresses from pool rails; leave them out",
+        ),
+        (
+            claim(
+                1,
+                nic("nic", NIC_0, "1"),
+                config=[parameters("RdmaConfig", network={"addresses": ["10.11.0.9/24"]})],
+            ),
+            "10.11.0.9/24 is of pool rails, which gives its addresses itself",
+        ),
+    ],
+)
+def test_what_would_make_two_owners_of_an_address_is_refused(
+    node: PluginNode, obj: dict[str, Any], complaint: str
+) -> None:
+    assert complaint in refusal(node, obj)
+    assert node.holders() == set()
+
+
+def test_a_rail_without_a_network_is_refused() -> None:
+    pool = replace(pools()["rails"], networks=pools()["rails"].networks[:2])
+    with pytest.raises(PrepareError, match="networks of rails 0, 1, and the NIC is on rail 7"):
+        free_address(NodePool(pool, 0), rail=7, key="x", used=())
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.integers(0, 7), st.none() | st.integers(0, 45)), min_size=1, max_size=14))
+def test_no_address_is_ever_two_claims_whatever_the_plugin_is_killed_in(
+    tmp_path_factory: pytest.TempPathFactory, inventory: NodeInventory, steps: list[tuple[int, int | None]]
+) -> None:
+    """Claims come and go on a part of six addresses; each call may be the plugin's last, at any step of the
+    disk. `held` is what the kubelet was answered."""
+    node = PluginNode(tmp_path_factory.mktemp("pool"), inventory)
+    held: dict[int, str] = {}
+    leaving: set[int] = set()
+    for number, dies_at in steps:
+        obj = wanting(number)
+        disk = DyingDisk(dies_at) if dies_at is not None else StepDisk()
+        with suppress(Killed):
+            state = plugin(node, disk)
+            if number in held:
+                leaving.add(number)
+                state.unprepare(ref_of(obj))
+                leaving.discard(number)
+                del held[number]
+            else:
+                try:
+                    held[number] = prepared(node, obj, state)[0].addresses[0]
+                except PrepareError as error:
+                    assert "PoolExhausted" in str(error)
+                    assert len(known(node)) == 6
+        assert all(len(claims) == 1 for claims in known(node).values())
+        for other, address in held.items():
+            if other not in leaving:
+                assert known(node)[address] == {uid(other)}
+        for other in sorted(leaving):  # the kubelet repeats what was not answered
+            plugin(node).unprepare(ref_of(wanting(other)))
+            leaving.discard(other)
+            del held[other]
+    # A restarted kubelet asks again: the pods keep their addresses.
+    for number, address in held.items():
+        assert prepared(node, wanting(number))[0].addresses == (address,)
+
+
+def test_a_lost_checkpoint_forgets_no_address(node: PluginNode) -> None:
+    """What a recovered claim's pod has is in the file by which it got it. The others are on the other port of
+    the card, and so on the same rail: how much of its NIC a recovered claim has is not known."""
+    (plan,) = prepared(node, wanting(1))
+    node.paths.checkpoint.write_text("{")
+    others = [wanting(number, nic("nic", NIC_0B, "1")) for number in range(2, 8)]
+    given = {prepared(node, obj)[0].addresses[0] for obj in others[:-1]}
+    assert plan.addresses[0] not in given
+    assert len(given) == 5
+    assert "PoolExhausted" in refusal(node, others[-1])
+    assert prepared(node, wanting(1))[0].addresses == plan.addresses
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("schema: koordra.io/network-pools/v1", "schema: x"), "schema: is no list of pools"),
+        (("perNode: 29", "perNode: 23"), "a part of /23 is none of 10.10.0.0/24"),
+        (("perNode: 29", "perNode: 32"), "a part of /32 is none of"),
+        (("perNode: 29", ""), "perNode: it is missing"),
+        (("10.11.0.0/24, rail: 1", "10.11.0.0/24, rail: 0"), "two networks are of one rail"),
+        (("10.11.0.0/24", "10.10.0.128/25"), "10.10.0.0/24 of rails and 10.10.0.128/25 of rails overlap"),
+        (("10.11.0.0/24", "10.11.0.1/24"), "has host bits set"),
+        (("gateway: 10.10.0.6", "gateway: 10.12.0.6"), "10.12.0.6 is not in 10.10.0.0/24"),
+        (("name: wide", "name: rails"), "two pools have one name"),
+        (("rail: 1", "rial: 1"), "rial: there is no such field"),
+        (("schema", "{"), "no YAML"),
+    ],
+)
+def test_misspelt_pools_are_refused_by_name(change: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        read_pools(POOLS.replace(*change, 1), source="pools.yaml")
+    assert complaint in str(caught.value)
+    assert "pools.yaml" in str(caught.value)
+
+
+# The numbers of nodes.
+
+
+class FakeConfigMap:
+    """One ConfigMap with its version; `between` is called before a write, as another node would come
+    between."""
+
+    def __init__(self, **data: str) -> None:
+        self.object: dict[str, Any] | None = {"metadata": {"resourceVersion": "1"}, "data": data}
+        self.between: Any = None
+
+    def get(self, kind: Any, name: str, *, namespace: str) -> Any:
+        assert (kind.plural, name, namespace) == ("configmaps", NAME, "koordra-system")
+        if self.object is None:
+            raise NotFound(name)
+        return json.loads(json.dumps(self.object))
+
+    def patch(self, kind: Any, name: str, body: Any, *, namespace: str) -> Any:
+        assert self.object is not None
+        if self.between:
+            (step, self.between) = (self.between, None)
+            step()
+        if body["metadata"]["resourceVersion"] != self.object["metadata"]["resourceVersion"]:
+            raise Conflict("changed")
+        self.write(body["data"])
+
+    def write(self, data: dict[str, str]) -> None:
+        assert self.object is not None
+        version = str(int(self.object["metadata"]["resourceVersion"]) + 1)
+        self.object = {"metadata": {"resourceVersion": version}, "data": {**self.object["data"], **data}}
+
+
+def number_of(api: Any, node: str, pool: str = "rails") -> int:
+    return NodeNumbers(api, node=node, namespace="koordra-system").number(pools()[pool])
+
+
+def test_every_node_has_a_number_of_its_own_and_keeps_it() -> None:
+    api = FakeConfigMap()
+    assert [number_of(api, node) for node in ("a", "b", "a", "c")] == [0, 1, 0, 2]
+    assert number_of(api, "c", "wide") == 0
+    api.between = lambda: api.write({"rails.3": "e"})
+    assert number_of(api, "d") == 4
+
+
+def test_no_number_left_is_said_with_figures() -> None:
+    api = FakeConfigMap(**{f"rails.{number}": f"n{number}" for number in range(32)})
+    with pytest.raises(PrepareError, match="pool rails has 32 parts of /29, and 32 nodes have one; remove"):
+        number_of(api, "late")
+    api.object = None
+    with pytest.raises(PrepareError, match="koordra-node-numbers does not exist; apply"):
+        number_of(api, "late")
+
+
+def test_the_pools_of_a_claims_class_are_read_with_this_nodes_number(tmp_path: Path) -> None:
+    file = tmp_path / "pools.yaml"
+    file.write_text(POOLS)
+    api: Any = FakeConfigMap(**{"rails.0": "other"})
+    numbers = NodeNumbers(api, node=NODE, namespace="koordra-system")
+    source = ClaimSource(api, pools=NetworkPools(file, numbers.number))
+    found = source.consumers(wanting(1))
+    assert {name: given.number for name, given in found.given.items()} == {"rails": 1}
+    assert [*found.pools] == ["rails", "wide"]
+    file.write_text("pools: [")
+    with pytest.raises(PrepareError, match=r"pools of addresses cannot be read: .*pools.yaml"):
+        source.consumers(wanting(1))
+    assert ClaimSource(api, pools=NetworkPools(None, numbers.number)).consumers(wanting(1)).pools == {}
+
+
+def test_addresses_are_of_the_part_and_never_of_the_networks_ends() -> None:
+    pool = pools()["rails"]
+    last = NodePool(pool, 31)
+    used: set[str] = set()
+    for _ in range(7):
+        address, network = free_address(last, rail=1, key="k", used=used)
+        used.add(address.partition("/")[0])
+        assert ipaddress.ip_address(address.partition("/")[0]) in network.part(31, 29)
+    assert "10.11.0.255" not in used
+    with pytest.raises(PrepareError, match="PoolExhausted"):
+        free_address(last, rail=1, key="k", used=used)

@@ -1,0 +1,275 @@
+"""How far the driver is released, step by step, on a clock of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koordra.api.objects import Object
+from koordra.errors import CheckpointError
+from koordra.kubelet_plugin.nvidia_driver.device_holders import DriverUsers, Holder
+from koordra.kubelet_plugin.nvidia_driver.release import (
+    CONFIRM_WITHIN,
+    REPORT_FILE,
+    REQUEST_FILE,
+    USERS_EVERY,
+    DriverRelease,
+    Phase,
+    ReleaseReport,
+    read_report,
+)
+from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
+from koordra.node_state.disk import Disk
+from tests.fakes.clock import Clock
+from tests.fakes.disks import FailingDisk
+
+CLAIM = "ResourceClaim team-a/train"
+OTHER = Holder(4711, "nvidia-persistenced", ("/dev/nvidiactl",))
+
+
+class Nvml:
+    def __init__(self) -> None:
+        self.open = True
+        self.calls: list[str] = []
+
+    def let_go(self, *, within: float) -> bool:
+        self.open = False
+        self.calls.append("let go")
+        return True
+
+    def take_up(self) -> None:
+        self.open = True
+        self.calls.append("take up")
+
+
+class Node:
+    """A node whose claims, processes, labels and clock a test moves."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self.folder = folder
+        self.disk = disk or Disk()
+        self.clock = Clock(1000.0)
+        self.claims: list[str] = []
+        self.users = DriverUsers()
+        self.looks = 0
+        self.told: list[ReleaseReport] = []
+        self.start()
+
+    def start(self) -> None:
+        """A plugin that starts."""
+        self.nvml = Nvml()
+        self.release = DriverRelease(
+            self.folder,
+            self.folder / "root",
+            nvml=self.nvml,
+            claims=lambda: self.claims,
+            users=self._users,
+            changed=self.told.append,
+            disk=self.disk,
+            clock=self.clock.monotonic,
+        )
+
+    def _users(self, _root: Path) -> DriverUsers:
+        self.looks += 1
+        return self.users
+
+    def label(self, state: str | None = None, *, paused: bool = False, unschedulable: bool = False) -> None:
+        labels = {STATE_LABEL: state} if state else {}
+        if paused:
+            labels["nvidia.com/gpu.deploy.client"] = "paused-for-driver-upgrade"
+        node: Object = {"metadata": {"name": "n", "labels": labels}, "spec": {"unschedulable": unschedulable}}
+        self.release.see_node(node)
+
+    def ask(self, token: str = "token") -> None:
+        (self.folder / REQUEST_FILE).write_text(token)
+
+    def step(self, after: float = 0.5) -> ReleaseReport:
+        self.clock.now += after
+        self.release.step()
+        return self.release.report
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_nothing_happens_while_nobody_asks(node: Node) -> None:
+    node.label()
+
+    assert node.step() == ReleaseReport()
+    assert not node.nvml.calls
+    assert not node.looks
+    assert not node.told
+
+
+def test_a_request_closes_nvml_at_once_and_is_fulfilled_when_the_claims_are_gone(node: Node) -> None:
+    node.claims = [CLAIM]
+    node.ask()
+
+    report = node.step()
+    assert (report.phase, report.nvml_closed, report.claims) == (Phase.EVICTING, True, (CLAIM,))
+    assert not node.nvml.open
+    assert "release-driver" in report.withheld
+    assert report.taint == "Evicting"
+
+    node.claims = []
+    report = node.step()
+    assert (report.phase, report.request, report.users) == (Phase.RELEASED, "token", ())
+    assert report.may_unload
+    assert [each.phase for each in node.told] == [Phase.EVICTING, Phase.RELEASED]
+
+
+def test_a_request_that_is_taken_back_takes_nvml_up_again(node: Node) -> None:
+    node.ask()
+    node.step()
+    (node.folder / REQUEST_FILE).unlink()
+
+    assert node.step() == ReleaseReport()
+    assert node.nvml.calls == ["let go", "take up"]
+    assert not node.release.report.withheld
+
+
+def test_an_upgrade_by_policy_from_its_first_word_to_its_last(node: Node) -> None:
+    node.claims = [CLAIM]
+    seen = []
+    for state in ("cordon-required", "wait-for-jobs-required", "pod-deletion-required"):
+        node.label(state)
+        report = node.step()
+        seen.append((report.phase, node.nvml.open, bool(report.withheld)))
+    assert seen == [
+        (Phase.CLOSING, True, False),
+        (Phase.CLOSING, True, False),
+        (Phase.EVICTING, True, True),
+    ]
+
+    node.claims = []
+    assert node.step().phase is Phase.RELEASED
+    assert not node.nvml.open
+    node.label("pod-restart-required", paused=True)
+    assert node.step().phase is Phase.RELEASED
+    node.label("validation-required")
+    assert node.step().phase is Phase.CLOSING
+    assert node.nvml.open
+    node.label("upgrade-done")
+    assert node.step() == ReleaseReport()
+
+
+def test_a_paused_node_keeps_its_pods_and_nvml_is_let_go(node: Node) -> None:
+    node.claims = [CLAIM]
+    node.label(paused=True)
+
+    report = node.step()
+
+    assert (report.phase, report.nvml_closed, report.may_unload) == (Phase.CLOSING, True, True)
+    assert report.withheld
+
+
+def test_a_paused_node_that_is_cordoned_is_emptied_and_stays_so_between_attempts(node: Node) -> None:
+    node.claims = [CLAIM]
+    node.label(paused=True, unschedulable=True)
+    assert node.step().phase is Phase.EVICTING
+    node.label()
+    assert node.step().phase is Phase.EVICTING
+    node.claims = []
+    assert node.step().phase is Phase.RELEASED
+
+    assert node.step(after=600.0) == ReleaseReport()
+
+
+def test_who_else_holds_the_driver_is_waited_for_a_while_and_then_named(node: Node) -> None:
+    node.users = DriverUsers((OTHER,))
+    node.ask()
+
+    assert node.step().phase is Phase.EVICTING
+    assert node.step(after=CONFIRM_WITHIN - 1).phase is Phase.EVICTING
+    report = node.step(after=2.0)
+
+    assert report.phase is Phase.RELEASED
+    assert report.users == ("nvidia-persistenced (pid 4711, no pod) holds /dev/nvidiactl",)
+
+
+def test_who_ends_in_time_is_not_named(node: Node) -> None:
+    node.users = DriverUsers((OTHER,))
+    node.ask()
+    node.step()
+    node.users = DriverUsers()
+
+    report = node.step(after=USERS_EVERY)
+
+    assert (report.phase, report.users) == (Phase.RELEASED, ())
+
+
+def test_processes_are_looked_for_only_now_and_then(node: Node) -> None:
+    node.claims = [CLAIM]
+    node.users = DriverUsers((OTHER,))
+    node.ask()
+    node.step()
+    assert not node.looks  # it is known who holds it
+
+    node.claims = []
+    for _ in range(8):
+        node.step(after=USERS_EVERY / 4)
+    assert node.looks == 2
+
+
+def test_a_plugin_that_starts_goes_on_where_the_last_one_ended(node: Node) -> None:
+    node.label("drain-required")
+    assert node.step().phase is Phase.RELEASED
+    node.start()
+
+    assert not node.nvml.open
+    assert node.step().phase is Phase.RELEASED  # the Node was not seen yet
+    node.label("upgrade-done")
+    assert node.step().phase is Phase.IN_USE
+    assert node.nvml.open
+
+
+def test_a_request_holds_over_a_restart_without_the_api(node: Node) -> None:
+    node.ask()
+    node.step()
+    node.start()
+    node.claims = [CLAIM]
+
+    assert node.step().phase is Phase.EVICTING
+    assert not node.nvml.open
+
+
+def test_unknown_claims_keep_the_phase(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.ask()
+
+    def unreadable() -> list[str]:
+        raise CheckpointError("it is damaged")
+
+    node.release._claims = unreadable
+    assert node.step().phase is Phase.IN_USE
+    assert not node.nvml.open  # whoever has claims: NVML is nobody's
+
+
+def test_a_full_disk_does_not_keep_the_taint_away(tmp_path: Path) -> None:
+    node = Node(tmp_path, disk=FailingDisk(full=True))
+    node.claims = [CLAIM]
+    node.label("drain-required")
+
+    assert node.step().taint == "Evicting"
+    assert read_report(tmp_path, Disk()) is None
+    node.disk.full = False  # type: ignore[attr-defined]
+    node.step()
+    assert read_report(tmp_path, Disk()) == node.release.report
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"phase": "Else"}'])
+def test_a_damaged_report_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / REPORT_FILE).write_bytes(content)
+
+    assert read_report(tmp_path, Disk()) is None
+    assert Node(tmp_path).release.report == ReleaseReport()
+
+
+def test_the_report_is_the_plugins_own(node: Node) -> None:
+    node.ask()
+    node.step()
+
+    assert (node.folder / REPORT_FILE).stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,129 @@
+"""Who is told, and who is evicted, when a claim has more of a card than its share."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from koordra.api import kinds
+from koordra.errors import ApiUnreachable, NotFound
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
+from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
+from koordra.kubelet_plugin.status.overuse_report import OveruseReporter
+from koordra.node_state.claim_ref import ClaimRef
+
+GIB = 1 << 30
+
+
+class Api:
+    """Claims of one pod each, Events by name, evictions by pod; `down`: it cannot be reached."""
+
+    def __init__(self, claims: int) -> None:
+        self.claims = {f"claim-{number}": number for number in range(claims)}
+        self.events: dict[str, Any] = {}
+        self.evicted: list[tuple[str, str]] = []
+        self.down = False
+
+    def get(self, kind: kinds.Kind, name: str, *, namespace: str) -> Any:
+        if self.down:
+            raise ApiUnreachable("no route")
+        if name not in self.claims:
+            raise NotFound(name, code=404, reason="NotFound")
+        number = self.claims[name]
+        pods = [{"resource": "pods", "name": f"pod-{number}", "uid": f"pod-uid-{number}"}]
+        return {
+            "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{number}"},
+            "status": {"reservedFor": pods},
+        }
+
+    def create(self, kind: kinds.Kind, body: Any, *, namespace: str, **where: str) -> Any:
+        if where.get("subresource") == "eviction":
+            assert body["deleteOptions"]["preconditions"]["uid"]
+            self.evicted.append((namespace, where["name"]))
+        else:
+            self.events[body["metadata"]["name"]] = body
+        return body
+
+
+class Reported:
+    def __init__(self, *, claims: int = 1, evict: bool) -> None:
+        self.api, self.over, self.time = Api(claims), dict[str, Overuse](), 0.0
+        records = [
+            ClaimRecord(
+                ClaimRef("team", f"claim-{each}", f"uid-{each}"),
+                "node",
+                "0" * 32,
+                "boot",
+                State.COMPLETED,
+                (),
+            )
+            for each in range(claims)
+        ]
+        self.reporter = OveruseReporter(
+            cast(KubeClient, self.api),
+            records=lambda: records,
+            overused=lambda: self.over,
+            evict=evict,
+            clock=lambda: self.time,
+        )
+
+    def overuse(self, *numbers: int) -> None:
+        self.over = {
+            f"uid-{each}": Overuse(f"uid-{each}", "GPU-1", 5 * GIB, 4 * GIB, 1 << 29) for each in numbers
+        }
+
+
+def test_by_default_the_pods_are_told_once_and_nobody_is_evicted() -> None:
+    reported = Reported(evict=False)
+    reported.overuse(0)
+    for _ in range(3):
+        reported.reporter.step()
+    (event,) = reported.api.events.values()
+    assert (event["reason"], event["involvedObject"]["name"]) == ("OverLimit", "pod-0")
+    assert "5120Mi" in event["message"]
+    assert reported.api.evicted == []
+
+
+def test_where_the_operator_says_so_the_pods_of_the_claim_are_evicted_once() -> None:
+    reported = Reported(claims=2, evict=True)
+    reported.reporter.step()
+    assert reported.api.evicted == []
+    reported.overuse(1)
+    for _ in range(3):
+        reported.reporter.step()
+    assert reported.api.evicted == [("team", "pod-1")]
+
+
+def test_a_server_that_is_down_is_asked_again() -> None:
+    reported = Reported(evict=True)
+    reported.overuse(0)
+    reported.api.down = True
+    assert reported.reporter.step().at_most is not None
+    reported.api.down = False
+    assert reported.reporter.step().at_most is None
+    assert reported.api.evicted == [("team", "pod-0")]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_claim_that_is_gone_needs_nothing(gone: bool) -> None:
+    reported = Reported(evict=True)
+    reported.overuse(0)
+    if gone:
+        reported.api.claims.clear()
+    else:
+        reported.api.claims["claim-0"] = 7  # another claim under its name
+    assert reported.reporter.step().at_most is None
+    assert reported.api.evicted == []
+
+
+def test_no_more_than_five_pods_are_evicted_in_ten_minutes() -> None:
+    reported = Reported(claims=8, evict=True)
+    reported.overuse(*range(8))
+    reported.reporter.step()
+    reported.reporter.step()
+    assert len(reported.api.evicted) == 5
+    reported.time = 601.0
+    reported.reporter.step()
+    assert len(reported.api.evicted) == 8
