@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,8 +201,22 @@ class Cri:
         return [pod.id for pod in answer.items]
 
     def remove_pod(self, pod: str) -> None:
-        """Stop and remove the pod with its containers."""
-        self._stub.StopPodSandbox(self._messages.StopPodSandboxRequest(pod_sandbox_id=pod), timeout=PATIENCE)
-        self._stub.RemovePodSandbox(
-            self._messages.RemovePodSandboxRequest(pod_sandbox_id=pod), timeout=PATIENCE
-        )
+        """Stop and remove the pod with its containers.
+
+        Asked again while the runtime fails, as the kubelet does: containerd answers UNKNOWN ("ttrpc: closed")
+        where a container's shim ends while it is told to kill it. The last failure is raised.
+        """
+        attempts = 5
+        for attempt in range(attempts):
+            try:
+                self._stub.StopPodSandbox(
+                    self._messages.StopPodSandboxRequest(pod_sandbox_id=pod), timeout=PATIENCE
+                )
+                self._stub.RemovePodSandbox(
+                    self._messages.RemovePodSandboxRequest(pod_sandbox_id=pod), timeout=PATIENCE
+                )
+                return
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNKNOWN or attempt == attempts - 1:
+                    raise
+                time.sleep(0.2)
