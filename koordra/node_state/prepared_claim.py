@@ -57,12 +57,10 @@ NUMA_AFFINITY: Final = "KOORDRA_NUMA_AFFINITY"
 LIST_VARIABLES: Final = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST")
 """Variables whose value is a comma-separated list of devices."""
 
-NCCL_FILE: Final = "NCCL_CONF_FILE"
 UCX_FOLDER: Final = "UCX_CONFIG_DIR"
-FILE_VARIABLES: Final = frozenset({NCCL_FILE, UCX_FOLDER})
-"""Variables that name a configuration file, or its folder."""
+"""Variable that names the folder of a configuration file."""
 
-HOOKS_VARIABLES: Final = frozenset({*LIST_VARIABLES, *FILE_VARIABLES})
+HOOKS_VARIABLES: Final = frozenset({*LIST_VARIABLES, UCX_FOLDER})
 """Those that the hook alone sets, where neither pod nor image does."""
 
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mount.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #define STATX_ATTR_MOUNT_ROOT 0x2000
 #endif
 
-enum { PATH_LONGEST = 4096 };
+enum { PATH_LONGEST = 4096, PRIVATE = 1 << 18 /* MS_PRIVATE */ };
 
 static int open_resolved(int root, const char *path, int flags, uint64_t resolve)
 {
@@ -179,4 +180,34 @@ void make_link(int folder, const char *name, const char *target, const char *sho
         error = errno;
     }
     fail("the link %s cannot be made in the container: %s", shown, strerror(error));
+}
+
+static void set_attributes(int mount, struct mount_attr attributes, const char *shown)
+{
+    if (syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
+        fail("%s cannot be made read-only in the container: %s", shown, strerror(errno));
+}
+
+static ino_t inode_of(int descriptor)
+{
+    struct stat is;
+    return descriptor >= 0 && fstat(descriptor, &is) == 0 ? is.st_ino : 0;
+}
+
+/* Where a pod has a volume with Bidirectional propagation, the root is shared with the node, where the bind would stay: so the root
+ * of this container, it alone, is made private first. What is bound is the file that was just written, told by its inode. */
+void bind_read_only(int root, int folder, const char *name, const char *over, const char *shown)
+{
+    set_attributes(root, (struct mount_attr){.propagation = PRIVATE}, shown);
+    int written = open_resolved(folder, name, O_PATH | O_NOFOLLOW, RESOLVE_NO_XDEV);
+    int target = open_beneath(folder, over, O_PATH | O_NOFOLLOW);
+    int tree = (int)syscall(SYS_open_tree, folder, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    if (target < 0 || tree < 0 || inode_of(written) == 0 || inode_of(written) != inode_of(tree))
+        fail("%s cannot be bound in the container: %s", shown, strerror(errno));
+    set_attributes(tree, (struct mount_attr){.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC}, shown);
+    if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0)
+        fail("%s cannot be bound in the container: %s", shown, strerror(errno));
+    close(written);
+    close(target);
+    close(tree);
 }

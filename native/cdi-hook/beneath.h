@@ -36,4 +36,8 @@ void make_link(int folder, const char *name, const char *target, const char *sho
 /* Whether the runtime mounted something exactly here. */
 bool is_mount(int descriptor);
 
+/* The folder's file `name`, which was just written, is bound over its file `over` (which may be the same), read-only, for this
+ * container alone. The bind needs no path of the node. Ends the program where it cannot. */
+void bind_read_only(int root, int folder, const char *name, const char *over, const char *shown);
+
 #endif

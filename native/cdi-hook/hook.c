@@ -1,12 +1,14 @@
-/* koordra-cdi-hook: makes an image's loader find the driver that the runtime has mounted, and nothing get past the limiter by accident.
+/* koordra-cdi-hook: makes an image's loader find the driver that the runtime has mounted, nothing get past the limiter by accident,
+ * and NCCL read what is said of the container's NICs.
  *
- *     koordra-cdi-hook container --folder F... [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER]
+ *     koordra-cdi-hook container [--folder F...] [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER] [--fabric FOLDER]
  *
  * The runtime calls it as CDI's createContainer hook: in the container's namespaces, all mounts made, the container's own programs
  * not started, its OCI state on standard input. The arguments are the node's, the same for every claim; what is to be done is told
  * by what is mounted. So several claims of one container have it called several times, in any order, with the same result. A
  * container that has no driver mounted (a claim's other request) is left alone.
  *
+ *     fabric     /etc/nccl.conf, for a container with NICs (fabric.c)
  *     links      --link, and those that ldconfig would make
  *     compat     the image's newer driver, where it is newer (compat.c)
  *     limiter    /etc/ld.so.preload (limiter.c)
@@ -28,6 +30,7 @@
 #include "cache.h"
 #include "compat.h"
 #include "container.h"
+#include "fabric.h"
 #include "fail.h"
 #include "limiter.h"
 #include "links.h"
@@ -39,7 +42,7 @@ struct arguments {
     struct folders folders;
     const char *links[LINKS_MOST];
     unsigned link_count;
-    const char *host_version, *limiter;
+    const char *host_version, *limiter, *fabric;
 };
 
 static void too_late(int number)
@@ -67,7 +70,8 @@ static void set_bounds(void)
 static void parse(int count, char **given, struct arguments *arguments)
 {
     if (count < 2 || strcmp(given[1], "container") != 0)
-        fail("it is called as: koordra-cdi-hook container --folder F... [--link TARGET::PATH...] [--compat HOST_VERSION] [--limiter FOLDER]");
+        fail("it is called as: koordra-cdi-hook container [--folder F...] [--link TARGET::PATH...] [--compat HOST_VERSION] "
+             "[--limiter FOLDER] [--fabric FOLDER]");
     for (int at = 2; at < count; at += 2) {
         const char *option = given[at], *value = at + 1 < count ? given[at + 1] : "";
         bool is_path = value[0] == '/';
@@ -79,6 +83,8 @@ static void parse(int count, char **given, struct arguments *arguments)
             arguments->host_version = value;
         else if (strcmp(option, "--limiter") == 0 && is_path)
             arguments->limiter = value;
+        else if (strcmp(option, "--fabric") == 0 && is_path)
+            arguments->fabric = value;
         else
             fail("%s %s: an unknown option, too many of it, or not its value", option, value);
     }
@@ -91,6 +97,8 @@ int main(int count, char **given)
     set_bounds();
     parse(count, given, &arguments);
     int root = container_root(preloaded, sizeof preloaded);
+    if (arguments.fabric)
+        fabric_join(root, arguments.fabric);
     if (!any_mounted(root, &arguments.folders))
         return 0;
     bool limited = arguments.limiter && limiter_mounted(root, arguments.limiter);

@@ -7,19 +7,15 @@
  *     <the image's own lines>
  *
  * The file is bound over itself, read-only: a program in the container can neither write nor remove it. Root there can still rename
- * /etc; that is no accident any more. The bind needs no path of the node, and copies nothing that the image has: what is bound is
- * the file that was just written, told by its inode. */
+ * /etc; that is no accident any more. */
 #include "limiter.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/mount.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "beneath.h"
@@ -33,7 +29,7 @@
 #define PLATFORM "aarch64"
 #endif
 
-enum { FILE_MOST = 64 << 10, PRIVATE = 1 << 18 /* MS_PRIVATE */ };
+enum { FILE_MOST = 64 << 10 };
 
 static const char preload[] = "ld.so.preload", shown[] = "/etc/ld.so.preload";
 static const char driver_folder[] = "/usr/lib/koordra/compat";
@@ -73,34 +69,6 @@ static char *joined(const char *folder, const char *images)
     return text;
 }
 
-static void set_attributes(int mount, struct mount_attr attributes)
-{
-    if (syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
-        fail("%s cannot be made read-only in the container: %s", shown, strerror(errno));
-}
-
-static ino_t inode_of(int descriptor)
-{
-    struct stat is;
-    return descriptor >= 0 && fstat(descriptor, &is) == 0 ? is.st_ino : 0;
-}
-
-/* Where a pod has a volume with Bidirectional propagation, the root is shared with the node, where the bind would stay: so the root
- * of this container, it alone, is made private first. */
-static void bind_read_only(int root, int etc)
-{
-    set_attributes(root, (struct mount_attr){.propagation = PRIVATE});
-    int over = open_beneath(etc, preload, O_PATH | O_NOFOLLOW);
-    int tree = (int)syscall(SYS_open_tree, etc, preload, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-    if (over < 0 || tree < 0 || inode_of(over) == 0 || inode_of(over) != inode_of(tree))
-        fail("%s cannot be bound in the container: %s", shown, strerror(errno));
-    set_attributes(tree, (struct mount_attr){.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC});
-    if (syscall(SYS_move_mount, tree, "", over, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0)
-        fail("%s cannot be bound in the container: %s", shown, strerror(errno));
-    close(over);
-    close(tree);
-}
-
 static void require_library(int root, const char *folder)
 {
     char path[1024];
@@ -138,7 +106,7 @@ void limiter_enforce(int root, const char *folder, const char *compat)
             fail("%s is a volume of the pod: a container with a GPU share has one of its own; mount the volume elsewhere", shown);
     } else {
         replace_file(etc, preload, text, strlen(text), shown);
-        bind_read_only(root, etc);
+        bind_read_only(root, etc, preload, preload, shown);
     }
     if (there >= 0)
         close(there);

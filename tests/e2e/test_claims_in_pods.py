@@ -22,7 +22,7 @@ from koordra.api.kinds import EVENTS, PODS
 from koordra.api.kinds import RESOURCE_CLAIMS as KIND
 from koordra.topology.machine import Nic
 from tests.e2e.containerd import CGROUPS, Containerd, wait_until
-from tests.e2e.cri import ContainerSpec
+from tests.e2e.cri import ContainerSpec, HostMount
 from tests.e2e.node import KoordraNode, Prepared
 from tests.e2e.test_containers import (
     ALLOWED,
@@ -296,6 +296,39 @@ def test_a_nic_goes_into_the_pod_and_comes_back(
     left = [path for path in networked.state.rglob("*") if claim.uid in path.name]
     assert not left
     assert not [path for top in CGROUPS.glob("*/k8s.io") for path in top.iterdir() if path.name == pod]
+
+
+def test_nccl_and_ucx_read_what_the_class_says_and_the_image_too(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+    tmp_path: Path,
+) -> None:
+    """NCCL reads /etc/nccl.conf, of which the first line of a name counts. A read-only root, a user that is
+    not root, and a file that is a volume of the pod: the volume stays as it is."""
+    name, pod_uid = pod_object
+    of_class = rail(network={"mtu": 1400}, fabric={"trafficClass": 106, "serviceLevel": 3}) | {
+        "source": "FromClass"
+    }
+    claim = prepare(exclusive(nic), config=[of_class, rail()], pods={name: pod_uid})
+    volume = tmp_path / "nccl.conf"
+    volume.write_text("NCCL_IB_TC=0\nNCCL_DEBUG=INFO\n")
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    try:
+        plain = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi, read_only_root=True, user=1000))
+        lines = containerd.cri.shell(plain, "cat /etc/nccl.conf").text.splitlines()
+        assert lines[1:] == ["NCCL_IB_TC=106", "NCCL_IB_SL=3"]
+        said = containerd.cri.shell(plain, "cat $UCX_CONFIG_DIR/ucx.conf").text.splitlines()
+        assert said[1:] == ["UCX_IB_TRAFFIC_CLASS=106", "UCX_IB_SL=3"]
+        mounts = [HostMount(str(volume), "/etc/nccl.conf")]
+        joined = containerd.cri.run(pod, "d", ContainerSpec(cdi=claim.all_cdi, mounts=mounts))
+        text = containerd.cri.shell(joined, "cat /etc/nccl.conf").text
+        assert text.splitlines()[1:] == ["NCCL_IB_TC=106", "NCCL_IB_SL=3", "NCCL_IB_TC=0", "NCCL_DEBUG=INFO"]
+        assert volume.read_text() == "NCCL_IB_TC=0\nNCCL_DEBUG=INFO\n"
+    finally:
+        containerd.cri.remove_pod(pod)
 
 
 def test_a_pod_whose_nic_has_no_routable_address_does_not_start(

@@ -1,10 +1,12 @@
-"""The arguments of native/cdi-hook, which makes a container's loader find the driver. Pure.
+"""The arguments of native/cdi-hook, which makes a container's loader find the driver, and NCCL what is said
+of its NICs' network. Pure.
 
     koordra-cdi-hook container --folder F... --link TARGET::PATH... --compat HOST_VERSION --limiter FOLDER
+                               --fabric FOLDER
 
-It writes links, ld.so.cache and ld.so.preload into the container's root before the container starts, where
-they only tell what the runtime has mounted. `--limiter` is always there: the hook sees whether the limiter
-is mounted in this very container, of whatever claim.
+It writes links, ld.so.cache, ld.so.preload and nccl.conf into the container's root before the container
+starts, where they only tell what the runtime has mounted. `--limiter` and `--fabric` are always there: the
+hook sees what is mounted in this very container, of whatever claim.
 
 Mounting the libraries is not enough. Triton asks `/sbin/ldconfig -p`, which reads nothing but the cache, and
 an entry of the image's own cache, or of its glibc-hwcaps folders, comes before any default folder. They stay
@@ -20,6 +22,7 @@ from typing import Final
 
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Hook
 from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LIMITER_FOLDER
+from koordra.kubelet_plugin.network.fabric_files import IN_CONTAINER, for_nccl
 
 _LIBRARY: Final = re.compile(r"lib[^/]*\.so(?:\.[0-9.]*)?")
 _LINKS: Final = (
@@ -31,10 +34,10 @@ _LINKS: Final = (
 
 
 def container_hook(path: str, edits: Sequence[ContainerEdits], *, driver_version: str | None) -> Hook | None:
-    """The hook of a claim whose devices have these edits; None where they bring no library. `path` is that of
-    the program, on the host."""
+    """The hook of a claim whose devices have these edits; None where they bring no library and
+    nothing for NCCL. `path` is that of the program, on the host."""
     libraries = sorted({library for each in edits for library in _libraries(each)})
-    if not libraries:
+    if not libraries and not for_nccl(edits):
         return None
     arguments = ["koordra-cdi-hook", "container"]
     named = (folder for each in edits for folder in each.library_folders)
@@ -43,9 +46,10 @@ def container_hook(path: str, edits: Sequence[ContainerEdits], *, driver_version
     links = {link.path: link.target for each in edits for link in each.links} | dict(_links(libraries))
     for link, target in sorted(links.items()):
         arguments += ["--link", f"{target}::{link}"]
-    if driver_version:
+    if libraries and driver_version:
         arguments += ["--compat", driver_version]
-    return Hook("createContainer", path, (*arguments, "--limiter", LIMITER_FOLDER))
+    arguments += ["--limiter", LIMITER_FOLDER, "--fabric", IN_CONTAINER]
+    return Hook("createContainer", path, tuple(arguments))
 
 
 def _libraries(edits: ContainerEdits) -> Iterator[tuple[str, str]]:

@@ -10,14 +10,13 @@ devices:
     NCCL_IB_HCA            "=mlx5_0:1,mlx5_3:1"   ("=": exact names, since mlx5_1 is a prefix of mlx5_10)
     UCX_NET_DEVICES        "mlx5_0:1,mlx5_3:1"
     NVSHMEM_HCA_LIST       the same
-    NCCL_CONF_FILE,        files of what the class says of the NICs' network (network/fabric_files.py)
-    UCX_CONFIG_DIR
+    UCX_CONFIG_DIR         what the class says of the NICs' network, for UCX (network/fabric_files.py)
     NCCL_TOPO_FILE         the claim's topology file, if it has one (container_files.py)
 
 The first three list devices, and a pod may set them itself. CDI would overwrite that, so they are in the
 record for the hook and not in the CDI file (claim_spec.py): the hook joins them over the container's claims,
-and leaves alone what the pod says of devices that it holds. The next two name files, and stay as the pod or
-its image sets them.
+and leaves alone what the pod says of devices that it holds. The next names a folder, and stays as the pod or
+its image sets it.
 
 CUDA_VISIBLE_DEVICES is not set. A container has the device nodes of its own cards alone, and CUDA enumerates
 what it can open, in the order of the PCI addresses where the cards are alike; a UUID in the variable breaks

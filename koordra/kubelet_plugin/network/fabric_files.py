@@ -1,7 +1,7 @@
 """What NCCL and UCX must know of a NIC's network, in their configuration files. Pure.
 
-    <state>/claims/<uid>/nccl.conf    NCCL_CONF_FILE     /run/koordra.io/fabric/<uid>/nccl.conf
-    <state>/claims/<uid>/ucx.conf     UCX_CONFIG_DIR     /run/koordra.io/fabric/<uid>
+    <state>/claims/<uid>/nccl.conf    /run/koordra.io/fabric/<uid>/nccl.conf    joined into /etc/nccl.conf
+    <state>/claims/<uid>/ucx.conf     /run/koordra.io/fabric/<uid>/ucx.conf     UCX_CONFIG_DIR
 
 The class says it (RdmaConfig.fabric), the file has a line for each:
 
@@ -15,11 +15,16 @@ The class says it (RdmaConfig.fabric), the file has a line for each:
     an IPoIB interface      NCCL_SOCKET_IFNAME
 
 **Files and not variables**, since both libraries let a variable win over a file: what a user sets stays. Both
-read the image's own files as well, NCCL /etc/nccl.conf after the one that NCCL_CONF_FILE names, where the
-first line counts (NCCL, src/misc/param.cc), UCX /etc/ucx/ucx.conf and the one beside its library before the
-one in UCX_CONFIG_DIR, where the last line counts (UCX, src/ucs/config/parser.c). So the image's lines and
-these are joined, and of the same name the network's operator is believed. The two variables are the hook's
-to set (node_state/prepared_claim.py), where neither pod nor image sets them.
+read the image's own files as well. Of the same name the network's operator is believed before the image, and
+a user before both:
+
+    NCCL    the first line of a name counts: of the file that NCCL_CONF_FILE names (2.23 and later) or of
+            ~/.nccl.conf, then of /etc/nccl.conf (src/misc/param.cc). NCCL_CONF_FILE would take the place of
+            the file in a home folder that nobody knows before the program runs, and is the user's; so the
+            CDI hook puts the lines before those of the image in /etc/nccl.conf (native/cdi-hook/fabric.c)
+    UCX     the last line counts: of /etc/ucx, of the folder beside its library, of the home folder, then of
+            the one that UCX_CONFIG_DIR names (src/ucs/config/parser.c). That variable is the NRI hook's to
+            set (node_state/prepared_claim.py), where neither pod nor image sets it
 
 **Never a GID index.** NCCL_IB_GID_INDEX is one number for all NICs of a program, and the same address has
 another index on each NIC and in each pod; left alone, NCCL and UCX choose the RoCE v2 address by family and
@@ -32,6 +37,7 @@ not that by which pods find each other. Where such a one goes into the pod, NCCL
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from typing import Final
 
 from koordra.api.opaque.parameters import RdmaConfig
@@ -40,7 +46,7 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ContainerEdits, DeviceRecord, Mount
 from koordra.node_state.claim_network import NetworkPlan
 from koordra.node_state.layout import StateFolder
-from koordra.node_state.prepared_claim import NCCL_FILE, UCX_FOLDER
+from koordra.node_state.prepared_claim import UCX_FOLDER
 from koordra.node_state.strict_json import Pairs
 from koordra.topology.machine import RdmaPort
 
@@ -107,15 +113,23 @@ _KEY: Final = 0x7FFF
 
 
 def fabric_edits(record: ClaimRecord, *, files: StateFolder) -> ContainerEdits:
-    """The mounts of the claim's files and the variables that name them; nothing if there is no line. Raises
+    """The mounts of the claim's files and the variable that names UCX's; nothing if there is no line. Raises
     PrepareError where two NICs of the claim contradict each other."""
     edits = ContainerEdits()
     folder = f"{IN_CONTAINER}/{record.ref.uid}"
-    for name, variable in ((NCCL, (NCCL_FILE, f"{folder}/{NCCL}")), (UCX, (UCX_FOLDER, folder))):
+    for name in (NCCL, UCX):
         if _lines(record, name):
             host = str(files.claim_folder(record.ref.uid) / name)
-            edits += ContainerEdits(env=(variable,), mounts=(Mount(host, f"{folder}/{name}"),))
+            edits += ContainerEdits(
+                env=((UCX_FOLDER, folder),) if name == UCX else (), mounts=(Mount(host, f"{folder}/{name}"),)
+            )
     return edits
+
+
+def for_nccl(edits: Iterable[ContainerEdits]) -> bool:
+    """Whether there is something to be joined with the image's file for NCCL."""
+    paths = (mount.container_path for each in edits for mount in each.mounts)
+    return any(path.startswith(f"{IN_CONTAINER}/") and path.endswith(f"/{NCCL}") for path in paths)
 
 
 def fabric_file(record: ClaimRecord, name: str) -> bytes:

@@ -16,8 +16,8 @@ holds:
     NCCL_IB_HCA            exact names after "=", else beginnings of names; "^" excludes and names nothing
     UCX_NET_DEVICES,       `device:port`, with wildcards; `all` and network interfaces name no NIC of a claim
     NVSHMEM_HCA_LIST
-    NCCL_CONF_FILE,        any; of several claims with such a file the first counts: NICs of one program are
-    UCX_CONFIG_DIR         on one network
+    UCX_CONFIG_DIR         any; of several claims with such a file the first counts: NICs of one program are
+                           on one network
 
 A container without such devices may say what it likes: it can open none.
 
@@ -39,7 +39,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from koordra.node_state.claim_ref import MARKER_PREFIX
-from koordra.node_state.prepared_claim import FILE_VARIABLES, HOOKS_VARIABLES, LIST_VARIABLES
+from koordra.node_state.prepared_claim import HOOKS_VARIABLES, LIST_VARIABLES, UCX_FOLDER
 from koordra.nri.hook.grants import GRANTED, Grants
 from koordra.nri.hook.oci import Container, Refusal
 
@@ -63,13 +63,12 @@ def granted_env(container: Container, grants: Grants) -> dict[str, str]:
     own = _own_lists(container, grants)
     env = dict.fromkeys(grants.markers, GRANTED)
     lists: dict[str, list[str]] = {}
-    files: dict[str, str] = {}
     for grant in grants.held:
         for name, value in grant.device.env:
             if name.startswith(MARKER_PREFIX) or name in own or name == CUDA_VISIBLE_DEVICES:
                 continue  # the last: of a claim that an earlier koordra prepared
-            if name in FILE_VARIABLES:
-                files.setdefault(name, value)
+            if name == UCX_FOLDER:
+                env.setdefault(name, value)
             elif name in LIST_VARIABLES:
                 lists.setdefault(name, []).append(value)
             elif env.setdefault(name, value) != value:
@@ -78,7 +77,7 @@ def granted_env(container: Container, grants: Grants) -> dict[str, str]:
                     f"{container}: its devices set {name} both to {env[name]!r} and to {value!r}; "
                     f"use claim {grant.claim} in a container of its own",
                 )
-    return env | files | {name: _joined(values) for name, values in lists.items()}
+    return env | {name: _joined(values) for name, values in lists.items()}
 
 
 def _own_lists(container: Container, grants: Grants) -> frozenset[str]:
@@ -91,7 +90,7 @@ def _own_lists(container: Container, grants: Grants) -> frozenset[str]:
                 raise _foreign(container, CUDA_VISIBLE_DEVICES, item, "CUDA finds what it holds without it")
     nics = tuple(grant.device.ib_device for grant in grants.held if grant.device.ib_device)
     own = HOOKS_VARIABLES & last.keys() if grants.nic else frozenset()
-    for name in sorted(own - FILE_VARIABLES):
+    for name in sorted(own - {UCX_FOLDER}):
         named = _of_nccl if name == NCCL_IB_HCA else _of_ucx
         for item in named(last[name], nics):
             raise _foreign(container, name, item, "it is set to the NICs that the container holds")

@@ -51,6 +51,20 @@ def test_the_hook_is_told_the_folders_and_the_links_that_are_missing_there() -> 
     ]
     assert options(hook, "--compat") == ["580.95.05"]
     assert options(hook, "--limiter") == [LIMITER_FOLDER]
+    assert options(hook, "--fabric") == ["/run/koordra.io/fabric"]
+
+
+def test_nics_alone_have_the_hook_where_their_class_says_something_to_nccl() -> None:
+    """It writes nothing of a driver that this claim does not bring."""
+    hook = container_hook(
+        PROGRAM, [mounts("/run/koordra.io/fabric/uid/nccl.conf")], driver_version="580.95.05"
+    )
+    assert hook is not None
+    arguments = ("--limiter", LIMITER_FOLDER, "--fabric", "/run/koordra.io/fabric")
+    assert hook.arguments == ("koordra-cdi-hook", "container", *arguments)
+    assert (
+        container_hook(PROGRAM, [mounts("/run/koordra.io/fabric/uid/ucx.conf")], driver_version=None) is None
+    )
 
 
 def test_a_claim_without_libraries_has_no_hook() -> None:

@@ -12,6 +12,7 @@ import pytest
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network.consumers import Consumers
+from koordra.kubelet_plugin.network.fabric_files import IN_CONTAINER
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
@@ -44,7 +45,10 @@ def changed(
     return node
 
 
-def plugin(node: PluginNode, consumers: Consumers) -> DeviceState:
+HOOK = "/var/lib/koordra/hook/koordra-cdi-hook-0123456789abcdef"
+
+
+def plugin(node: PluginNode, consumers: Consumers, hook: str | None = HOOK) -> DeviceState:
     return DeviceState(
         node=NODE,
         paths=node.paths,
@@ -54,6 +58,7 @@ def plugin(node: PluginNode, consumers: Consumers) -> DeviceState:
         disk=StepDisk(),
         consumers=lambda _claim: consumers,
         policy=NetworkPolicy(managed=True),
+        hook_program=lambda: hook,
     )
 
 
@@ -66,10 +71,8 @@ def told(node: PluginNode, *devices: Any, consumers: Consumers = ON_HOST, **conf
     env = brought(node)
     mounts = {mount["containerPath"]: mount["hostPath"] for each in edits for mount in each.get("mounts", ())}
     found: dict[str, str] = {}
-    for path in (
-        env.get("NCCL_CONF_FILE"),
-        env.get("UCX_CONFIG_DIR") and f"{env['UCX_CONFIG_DIR']}/ucx.conf",
-    ):
+    joined = [path for path in mounts if path == f"{IN_CONTAINER}/{uid(1)}/nccl.conf"]
+    for path in (*joined, env.get("UCX_CONFIG_DIR") and f"{env['UCX_CONFIG_DIR']}/ucx.conf"):
         found |= read_conf(Path(mounts[path]).read_text()) if path else {}
     return found
 
@@ -106,9 +109,28 @@ def test_the_class_says_what_the_libraries_read(node: PluginNode) -> None:
     # Defaults are not forced on anybody, and an index would hold for one NIC only.
     assert not env & {"NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"}
     assert env >= {"NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST"}
-    # The names of the files are for the hook to set, as CDI would overwrite those of the image.
-    assert {"NCCL_CONF_FILE", "UCX_CONFIG_DIR"} <= env
-    assert "CONF" not in str(node.spec(uid(1)))
+    # The folder is for the NRI hook to set, as CDI would overwrite the image's; a file of its user's own NCCL
+    # still finds by itself.
+    assert "UCX_CONFIG_DIR" in env
+    assert "CONF" not in str(env - {"UCX_CONFIG_DIR"})
+    spec = node.spec(uid(1))
+    assert "CONF" not in str(spec)
+    (hook,) = spec["containerEdits"]["hooks"]
+    assert (hook["hookName"], hook["path"], hook["args"][-2:]) == (
+        "createContainer",
+        HOOK,
+        ["--fabric", IN_CONTAINER],
+    )
+
+
+def test_without_the_hook_that_joins_files_a_fabric_is_refused(node: PluginNode) -> None:
+    obj = claim(1, nic("nic", NIC_0), config=[parameters("RdmaConfig", source="FromClass", fabric=FABRIC)])
+    node.claims.put(obj)
+    with pytest.raises(
+        PrepareError, match=r"without koordra-cdi-hook \(make -C native\); RdmaConfig.fabric needs"
+    ):
+        plugin(node, ON_HOST, hook=None).prepare(ref_of(obj))
+    assert node.holders() == set()
 
 
 def test_nothing_is_said_where_nothing_is_known(node: PluginNode) -> None:

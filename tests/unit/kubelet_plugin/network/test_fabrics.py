@@ -17,9 +17,10 @@ from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.node_state.claim_network import NetworkKind
+from koordra.topology.machine import Nic
 from koordra.topology.presets.tree import MachineWriter
 from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, nic, parameters
+from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, nic, parameters, uid
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
@@ -62,6 +63,7 @@ def given(node: PluginNode, device: str, *, managed: bool = True, **config: Any)
         disk=StepDisk(),
         consumers=lambda _claim: IN_POD,
         policy=NetworkPolicy(managed=managed),
+        hook_program=lambda: "/var/lib/koordra/hook/koordra-cdi-hook-0123456789abcdef",
     )
     (found,) = state.prepare(ref_of(obj)).devices
     return found
@@ -88,6 +90,33 @@ def test_roce_of_every_driver_needs_one(node: PluginNode) -> None:
     for device in (LAG, BNXT, IRDMA, HNS):
         assert given(node, device, managed=False).network.kind is NetworkKind.ABSENT
         node.plugin().unprepare(ref_of(claim(1)))
+
+
+@pytest.mark.parametrize(
+    ("device", "ib_device", "pool", "gates"),
+    [
+        (LAG, "mlx5_bond_0", "rails", 2),
+        (BNXT, "bnxt_re0", "rails", 2),
+        (IRDMA, "irdma0", "rails", 2),
+        (HNS, "hns_0", "rails", 2),
+        (EFA, "rdmap97s0", None, 1),
+        (IB, "mlx5_2", None, 2),
+    ],
+)
+def test_containers_get_the_nodes_of_that_nic_and_libraries_its_name(
+    node: PluginNode, device: str, ib_device: str, pool: str | None, gates: int
+) -> None:
+    given(node, device, **({"network": {"pool": pool}} if pool else {}))
+    (edits,) = (each["containerEdits"] for each in node.spec(uid(1))["devices"])
+    nic = node.inventory.device(device)
+    assert isinstance(nic, Nic)
+    assert nic.verbs is not None
+    assert [each["path"] for each in edits["deviceNodes"]] == [nic.verbs.path, "/dev/infiniband/rdma_cm"]
+    mounted = [mount["containerPath"] for mount in edits["mounts"]]
+    assert sum(path.startswith("/run/koordra.io/network/") for path in mounted) == gates
+    (recorded,) = node.record(uid(1))["devices"]
+    assert recorded["env"]["NCCL_IB_HCA"] == f"={ib_device}:1"
+    assert recorded["env"]["UCX_NET_DEVICES"] == f"{ib_device}:1"
 
 
 @pytest.mark.parametrize("device", [EFA, IB])

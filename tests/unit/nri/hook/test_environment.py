@@ -167,19 +167,13 @@ def test_a_repeated_variable_of_a_held_device_is_refused_unless_the_last_is_its_
 
 # ------------------------------------------------------------------- files of what the NICs' network is like
 
-FILE, FOLDER = "NCCL_CONF_FILE", "UCX_CONFIG_DIR"
-TOLD = claim(
-    nic_json(**{FILE: "/run/a/nccl.conf", FOLDER: "/run/a"}),
-    {**nic_json(**{FILE: "/run/b/nccl.conf", FOLDER: "/run/b"}), "ibDevice": "mlx5_10"},
-)
+FOLDER = "UCX_CONFIG_DIR"
+TOLD = claim(nic_json(**{FOLDER: "/run/a"}), {**nic_json(**{FOLDER: "/run/b"}), "ibDevice": "mlx5_10"})
 
 
-def test_libraries_are_told_of_one_file_unless_the_image_names_its_own() -> None:
-    env = env_with("anything", of="OTHER", known=TOLD)
-    assert (env[FILE], env[FOLDER]) == ("/run/a/nccl.conf", "/run/a")
-    env = env_with("/etc/mine.conf", of=FILE, known=TOLD)
-    assert FILE not in env
-    assert env[FOLDER] == "/run/a"
+def test_ucx_is_told_of_one_folder_unless_the_image_names_its_own() -> None:
+    assert env_with("anything", of="OTHER", known=TOLD)[FOLDER] == "/run/a"
+    assert FOLDER not in env_with("/opt/ucx/etc", of=FOLDER, known=TOLD)
 
 
 def test_nvshmem_is_told_the_nics_and_may_be_told_fewer_but_no_others() -> None:
