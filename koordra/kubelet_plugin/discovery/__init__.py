@@ -13,6 +13,6 @@ gpu_faults          Xids as faults, and their ledger
 link_flaps          links of NICs that go down again and again
 gpus                GPUs put together from sysfs, NVML and /proc; MIG device nodes
 rdma_devices        RDMA NICs, virtual functions, sub-functions, network interfaces
-kernel_log          Xids from the kernel's log, each once
-events, watcher     events of the kernel and of NVML, and the watcher that reads again
+events/             events of the kernel and of NVML
+watcher             reads again when something changes
 """

@@ -120,7 +120,7 @@ def _usable_memory(card: NvmlQuery) -> int | None:
     version = card.nvml.nvmlMemory_v2
     memory = card.ask("memory", "nvmlDeviceGetMemoryInfo", version)
     if memory is not None:
-        return int(memory.total - memory.reserved) or None
+        return max(0, int(memory.total - memory.reserved)) or None
     if "memory" in card.failed:
         return None
     memory = card.ask("memory", "nvmlDeviceGetMemoryInfo")

@@ -193,12 +193,12 @@ def _nic(
 
 def link_downs(root: MachineRoot, base: str, interface: str) -> int | None:
     """How often the device's link went down since its driver was loaded; None where nothing counts it. On
-    Ethernet the interface counts, and the port's counter stays at 0."""
+    Ethernet the interface counts; the port's counter stays at 0 there, or counts the same."""
     ports = [entry for entry in root.names(f"{base}/ports") if entry.isdecimal()]
     counts = [root.integer(f"{base}/ports/{port}/counters/link_downed") for port in ports]
-    counts.append(root.integer(f"{interface}/carrier_down_count") if interface else None)
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    by_port = [count for count in counts if count is not None]
+    by_interface = root.integer(f"{interface}/carrier_down_count") if interface else None
+    return max(sum(by_port), by_interface or 0) if by_port or by_interface is not None else None
 
 
 def _ports(root: MachineRoot, base: str, report: Report) -> tuple[RdmaPort, ...]:

@@ -6,9 +6,12 @@
 
 * Events of devices come in bursts (a card with 128 virtual functions takes seconds to appear), so a reading
   waits until no event has come for ``settle`` seconds, but never longer than ``settle_limit``.
+* A reading opens NVML and takes a second or more, so two are ``between_readings`` seconds apart: a link that
+  goes up and down all the time does not keep the node busy.
 * Xids come from NVML and from the kernel's log, which also has those of the time in which nobody listened.
+  What both tell, and what comes by the hundred, is one report a second.
 * An Xid is reported at once, on the last reading; the reading that follows shows whether the card is still
-  there.
+  there. One that says nothing about the card (gpu_faults.NO_FAULT) causes no reading: programs can make them.
 * While a card is faulty, or the driver has it and it does not answer completely, the machine is read every
   ``recheck`` seconds, since no event announces a recovery.
 * The probe is taken before each reading, so a change during the reading shows at the next probe.
@@ -29,28 +32,22 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from koordra.errors import KoordraError
-from koordra.kubelet_plugin.discovery import gpu_faults, link_flaps
+from koordra.kubelet_plugin.discovery import link_flaps
 from koordra.kubelet_plugin.discovery.events import (
     DriverLoaded,
     EventSource,
     HardwareChanged,
-    LinkChanges,
     PortsMayHaveChanged,
-    Uevents,
-    XidEvents,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.gpu_faults import (
-    FaultFile,
-    Faults,
-    with_driver_reloaded,
-    with_faults,
-    with_xid,
-)
+from koordra.kubelet_plugin.discovery.events.kernel_log import KMSG, KernelLog
+from koordra.kubelet_plugin.discovery.events.netlink import LinkChanges, Uevents
+from koordra.kubelet_plugin.discovery.events.xid_events import XidEvents
+from koordra.kubelet_plugin.discovery.gpu_faults import NO_FAULT, Ledger, LedgerFile
 from koordra.kubelet_plugin.discovery.gpus import library_nodes
-from koordra.kubelet_plugin.discovery.kernel_log import KMSG, FirstReports, KernelLog, LogCursorFile
 from koordra.kubelet_plugin.discovery.link_flaps import Flaps, with_flaps
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.nvml_gpus import LastFacts
@@ -63,6 +60,10 @@ from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery
 
 log = get_logger(__name__)
+
+ONE_REPORT_IN: Final = 1.0
+"""Seconds in which an Xid of one card is reported once: less than passes before the driver's word that the
+card needs no recovery is trusted."""
 
 
 def _make_nodes_of_library(root: MachineRoot) -> None:
@@ -82,6 +83,7 @@ class WatchTiming:
     settle_limit: float = 3.0
     probe: float = 5.0
     between_probes: float = 1.0
+    between_readings: float = 3.0
     recheck: float = 30.0
     full: float = 900.0
     stop_within: float = 0.25
@@ -96,16 +98,17 @@ class MachineWatcher:
     sources: Sequence[EventSource] = ()
     timing: WatchTiming = WatchTiming()
     clock: Callable[[], float] = time.monotonic
-    ledger: FaultFile | None = None
+    remembered: LedgerFile | None = None
 
     def __post_init__(self) -> None:
-        self._faults: Faults = self.ledger.load() if self.ledger else {}
+        self._ledger = self.remembered.load() if self.remembered else Ledger()
         self._flaps: Flaps = {}
-        self._first_reports = FirstReports()
+        self._xids: dict[tuple[str, int], float] = {}
         self._seen: Hashable = None
         self._found: Discovery | None = None
         self._reported: Discovery | None = None
         self._read_at = self._probe_at = self._probed_at = 0.0
+        self._next_reading = 0.0
         self._first_event: float | None = None
 
     @classmethod
@@ -122,14 +125,13 @@ class MachineWatcher:
         machine. ``homes``: where its GPU driver lives; one that comes, goes or is replaced shows at a probe,
         since no event announces files. ``state``: where Xids and the place in the kernel's log are
         remembered; None: the log is not read, and they are forgotten with this watcher."""
-        disk = disk or Disk()
+        remembered = LedgerFile(state, disk or Disk(), boot_id=boot_id(root)) if state else None
         sources: list[EventSource] = []
         xids: XidEvents | None = None
         if root.resolve() == Path("/"):
             kinds: list[Callable[[], EventSource]] = [Uevents, LinkChanges]
-            if state is not None:
-                cursor = LogCursorFile(state, disk)
-                kinds.append(partial(KernelLog.opened, KMSG, boot_id=boot_id(root), cursor=cursor))
+            if remembered is not None:
+                kinds.append(partial(KernelLog.opened, KMSG, following=remembered.load().following))
             for opened in kinds:
                 try:
                     sources.append(opened())
@@ -151,8 +153,7 @@ class MachineWatcher:
             home = homes.now()
             return probe(root, homes.dev_folders(home)), home
 
-        ledger = FaultFile(state, disk, boot_id=boot_id(root)) if state else None
-        return cls(read=read, probe=look, sources=sources, ledger=ledger)
+        return cls(read=read, probe=look, sources=sources, remembered=remembered)
 
     def run(self, stop: threading.Event, on_change: Callable[[Discovery], None]) -> None:
         """Until ``stop``: report the first reading, and each one that differs from the last reported.
@@ -171,6 +172,8 @@ class MachineWatcher:
             finally:
                 for source in self.sources:
                     source.close()
+                if self.remembered is not None:
+                    self.remembered.save(self._ledger, also_the_place=True)
 
     def _act(self, on_change: Callable[[Discovery], None]) -> None:
         now = self.clock()
@@ -182,7 +185,7 @@ class MachineWatcher:
                 self._expect_change(now)
         if self._found is None:
             return
-        current = with_faults(self._faults, self._found)
+        current = self._ledger.judge(self._found)
         current = replace(current, machine=with_flaps(self._flaps, current.machine, now=now))
         if current != self._reported:
             try:
@@ -196,12 +199,13 @@ class MachineWatcher:
         self._found = self.read()
         now = self.clock()
         self._flaps = link_flaps.after_reading(self._flaps, self._found.machine, now=now)
-        self._remember(gpu_faults.after_reading(self._faults, self._found, now=now))
+        self._remember(self._ledger.after_reading(self._found, now=now))
         self._first_event = None
+        self._next_reading = now + self.timing.between_readings
         self._probed_at, self._probe_at = now, now + self.timing.probe
         # One that the driver has not bound (vfio) does not recover by itself, nor by a reset.
         recovering = (
-            bool(self._faults)
+            bool(self._ledger.faults)
             or any(
                 gpu.faults or (gpu.minor is not None and not gpu.certain) for gpu in self._found.machine.gpus
             )
@@ -222,23 +226,33 @@ class MachineWatcher:
                         max(now + self.timing.settle, self._probed_at + self.timing.between_probes),
                     )
                 case XidReported():
-                    if not self._first_reports.is_first(event, now=now):
-                        continue
-                    log.warning("gpu_xid_error", gpu=event.bus_id, xid=event.number)
-                    self._remember(with_xid(self._faults, event.bus_id, event.number, now=now))
-                    self._expect_change(now)
+                    self._observe_xid(event, now)
                 case DriverLoaded():
-                    self._remember(with_driver_reloaded(self._faults))
+                    self._remember(self._ledger.read_until(event.sequence).with_driver_reloaded())
                     self._expect_change(now)
 
-    def _remember(self, faults: Faults) -> None:
-        self._faults = faults
-        if self.ledger is not None:
-            self.ledger.save(faults)
+    def _observe_xid(self, event: XidReported, now: float) -> None:
+        ledger = self._ledger.read_until(event.sequence)
+        self._remember(ledger.with_xid(event.bus_id, event.number, now=now))
+        reported = self._xids.get((event.bus_id, event.number))
+        if reported is not None and now - reported < ONE_REPORT_IN:
+            return
+        self._xids[event.bus_id, event.number] = now
+        faulty = event.number not in NO_FAULT
+        (log.warning if faulty else log.info)("gpu_xid_error", gpu=event.bus_id, xid=event.number)
+        if faulty:
+            self._expect_change(now)
+
+    def _remember(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        if self.remembered is not None:
+            self.remembered.save(ledger)
 
     def _expect_change(self, now: float) -> None:
-        """Schedule a reading once events have settled, at the latest ``settle_limit`` after the first."""
+        """Schedule a reading once events have settled, at the latest ``settle_limit`` after the first, and
+        not too soon after the last reading."""
         if self._first_event is None:
             self._first_event = now
         settled_at = min(now + self.timing.settle, self._first_event + self.timing.settle_limit)
+        settled_at = max(settled_at, self._next_reading)
         self._read_at = min(self._read_at, settled_at) if self._read_at <= now else settled_at

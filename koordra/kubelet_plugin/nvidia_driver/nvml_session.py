@@ -5,7 +5,7 @@ unloaded; a loaded one stays of the version that it was loaded with, while the m
 (NVML then answers 18, "driver/library version mismatch"). So nothing is kept between two sessions: the first
 of several that overlap looks for the library, loads and initialises it, the last shuts it down and unloads
 it, as NVIDIA's go-nvml does (dlopen at Init, dlclose at Shutdown). Sessions are short, but for that of the
-listener for Xids, which lets go for every reading of the machine (discovery/events.py).
+listener for Xids, which lets go for every reading of the machine (discovery/events/xid_events.py).
 
 While the driver is to be free (release.py) the library is let go: sessions that are open end soon, since who
 holds one looks (`is_let_go`), and no other begins.

@@ -109,7 +109,9 @@ def unhealthy(device: Device) -> str | None:
     """The value of the device's unhealthy taint; None for a healthy device."""
     # A taint's value is a label value.
     value = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(faults_of(device)))
-    return value[:_LONGEST_TAINT_VALUE].strip(".-") or None
+    if len(value) > _LONGEST_TAINT_VALUE:  # whole words: Xid154 is not to read Xid15
+        value = value[: _LONGEST_TAINT_VALUE + 1].rpartition(".")[0]
+    return value.strip(".-") or None
 
 
 def faults_of(device: Device) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.errors import InvalidInput
+from koordra.kubelet_plugin.discovery.gpu_faults import NO_FAULT
 
 ALL: Final = "all"
 FAULTS: Final = (
@@ -39,7 +40,7 @@ FAULTS: Final = (
 )
 """Every fault that a device can have, besides `Xid<number>`."""
 
-_XID: Final = re.compile(r"Xid[0-9]{1,5}", re.ASCII)
+_XID: Final = re.compile(r"Xid([1-9][0-9]{0,4})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,14 @@ def drain_policy(text: str) -> DrainPolicy:
     """Of the command line: words between commas. Raises InvalidInput for a word that is no fault."""
     words = frozenset(text.replace(",", " ").split())
     for word in sorted(words):
-        if word not in (ALL, *FAULTS) and not _XID.fullmatch(word):
+        xid = _XID.fullmatch(word)
+        if xid and int(xid[1]) in NO_FAULT:
+            raise InvalidInput(
+                f"{word} never makes a card faulty: programs cause it, or it needs no more than their restart",
+                field="--drain-on",
+                remedy=f"leave {word} out",
+            )
+        if word not in (ALL, *FAULTS) and not xid:
             raise InvalidInput(
                 f"{word!r} is no fault of a device",
                 field="--drain-on",

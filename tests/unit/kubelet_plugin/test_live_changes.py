@@ -27,7 +27,13 @@ from tests.fakes.node_claims import GPU_0, NIC_0, NODE
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
 
 QUICK = WatchTiming(
-    settle=0.02, settle_limit=0.2, probe=0.05, between_probes=0.02, recheck=0.05, stop_within=0.05
+    settle=0.02,
+    settle_limit=0.2,
+    probe=0.05,
+    between_probes=0.02,
+    between_readings=0.0,
+    recheck=0.05,
+    stop_within=0.05,
 )
 BUS_ID = "0000:0f:00.0"
 

@@ -14,22 +14,23 @@ WATCH = """
 import json, pathlib, sys, threading, time
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
-from koordra.kubelet_plugin.discovery.events import XidEvents
+from koordra.kubelet_plugin.discovery.events.xid_events import XidEvents
 from koordra.kubelet_plugin.discovery.reading import probe
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
-from koordra.kubelet_plugin.discovery import events, watcher
+from koordra.kubelet_plugin.discovery import gpu_faults
+from koordra.kubelet_plugin.discovery.events import xid_events
 
 PATIENCE = 60.0
-wait_for_event, waits = events._next, []
+wait_for_event, waits = xid_events._next, []
 
 def waiting(*arguments):
     waits.append(None)
     return wait_for_event(*arguments)
 
-events._next, events._RELEASE_WITHIN = waiting, PATIENCE
+xid_events._next, xid_events._RELEASE_WITHIN = waiting, PATIENCE
 root, control, machine = (pathlib.Path(argument) for argument in sys.argv[1:4])
 steps = json.loads(sys.argv[4])
-watcher.RECOVERY_TRUSTED_AFTER = 0.2
+gpu_faults.RECOVERY_TRUSTED_AFTER = 0.2
 xids = XidEvents(try_again=0.1, wait_ms=100)
 xids.start()
 told, stop = [], threading.Event()
@@ -42,7 +43,8 @@ def hear(found):
     told.append([[*gpu.faults] if gpu.publishable else None for gpu in found.machine.gpus])
 
 watcher = MachineWatcher(read=read, probe=lambda: probe(root), sources=[xids],
-                         timing=WatchTiming(settle=0.05, settle_limit=0.5, probe=0.2, recheck=0.2, stop_within=0.05))
+                         timing=WatchTiming(settle=0.05, settle_limit=0.5, probe=0.2,
+                                            between_readings=0.0, recheck=0.2, stop_within=0.05))
 thread = threading.Thread(target=lambda: watcher.run(stop, hear))
 thread.start()
 reached = []
@@ -139,9 +141,9 @@ def test_a_card_that_is_lost_leaves_and_comes_back(fake: FakeNvml, root: Path) -
 
 LIBRARY_ERRORS = """
 import json, pathlib, select, sys, threading, time
-from koordra.kubelet_plugin.discovery import events
-from koordra.kubelet_plugin.discovery.events import XidEvents
-PATIENCE = events._RELEASE_WITHIN = 60.0
+from koordra.kubelet_plugin.discovery.events import xid_events
+from koordra.kubelet_plugin.discovery.events.xid_events import XidEvents
+PATIENCE = xid_events._RELEASE_WITHIN = 60.0
 control = pathlib.Path(sys.argv[1])
 answers = {}
 for call in ("nvmlInitWithFlags", "nvmlEventSetCreate", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from koordra.kubelet_plugin.discovery.link_flaps import (
     FLAPS,
@@ -12,6 +15,8 @@ from koordra.kubelet_plugin.discovery.link_flaps import (
     after_reading,
     with_flaps,
 )
+from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.rdma_devices import link_downs
 from koordra.kubelet_plugin.publish.devices import unhealthy
 from koordra.topology.machine import Machine
 from tests.machines import catalogue
@@ -64,6 +69,29 @@ def test_one_flap_a_day_is_none() -> None:
 def test_a_driver_that_counts_anew_and_a_nic_that_is_gone_begin_anew() -> None:
     assert judged(seen((0.0, 5), (1.0, 7), (2.0, 0), (3.0, 1)), 3.0) == []
     assert seen((0.0, 5), (1.0, 9), (2.0, None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("ports", "interface", "expected"),
+    [
+        ({1: 3}, None, 3),
+        ({1: 3, 2: 4}, None, 7),
+        ({1: 0}, 5, 5),
+        ({1: 5}, 5, 5),  # a driver that counts for both: once
+        ({}, 5, 5),
+        ({}, None, None),
+    ],
+)
+def test_a_flap_is_counted_once_wherever_the_driver_counts(
+    tmp_path: Path, ports: dict[int, int], interface: int | None, expected: int | None
+) -> None:
+    for number, count in ports.items():
+        (tmp_path / f"ib/ports/{number}/counters").mkdir(parents=True)
+        (tmp_path / f"ib/ports/{number}/counters/link_downed").write_text(f"{count}\n")
+    if interface is not None:
+        (tmp_path / "net").mkdir()
+        (tmp_path / "net/carrier_down_count").write_text(f"{interface}\n")
+    assert link_downs(MachineRoot(tmp_path), "ib", "net") == expected
 
 
 def test_the_others_are_left_alone() -> None:

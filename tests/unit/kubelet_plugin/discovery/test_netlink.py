@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.kubelet_plugin.discovery.events import (
-    HardwareChanged,
-    LinkChanges,
-    PortsMayHaveChanged,
-    Uevents,
-    link_change,
-    uevent,
-)
+from koordra.kubelet_plugin.discovery.events import HardwareChanged, PortsMayHaveChanged
+from koordra.kubelet_plugin.discovery.events.netlink import LinkChanges, Uevents, link_change, uevent
 
 
 def message(action: str, path: str, subsystem: str) -> bytes:

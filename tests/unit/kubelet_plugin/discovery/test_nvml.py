@@ -111,6 +111,99 @@ def test_everything_is_read_and_the_library_closed(library: Library) -> None:
     assert library.open == 0
 
 
+@pytest.mark.parametrize(
+    ("total", "reserved", "expected"),
+    [(85899345920, 378535936, 85520809984), (85899345920, 0, 85899345920), (0, 0, None), (100, 200, None)],
+)
+def test_memory_offered_is_what_programs_can_have(
+    library: Library, total: int, reserved: int, expected: int | None
+) -> None:
+    library.answers["nvmlDeviceGetMemoryInfo"] = lambda *_: SimpleNamespace(total=total, reserved=reserved)
+    assert nvml_facts().gpus[0].memory_bytes == expected
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED])
+def test_a_driver_before_r510_tells_the_total_alone(library: Library, error: int) -> None:
+    def memory(_: Any, *version: int) -> Any:
+        if version:
+            raise pynvml.NVMLError(error)
+        return SimpleNamespace(total=85899345920)
+
+    library.answers["nvmlDeviceGetMemoryInfo"] = memory
+    facts = nvml_facts()
+    assert (facts.gpus[0].memory_bytes, facts.problems) == (85899345920, ())
+
+
+def field(number: int, value: int, kind: int = 1, answer: int = 0) -> Any:
+    """As nvmlDeviceGetFieldValues gives it."""
+    names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")
+    values = dict.fromkeys(names, 12345) | {names[kind]: value}
+    return SimpleNamespace(fieldId=number, nvmlReturn=answer, valueType=kind, value=SimpleNamespace(**values))
+
+
+@pytest.mark.parametrize(
+    ("values", "faults", "recovered"),
+    [
+        ([field(230, 0)], (), True),
+        ([field(230, 1)], ("NeedsReset",), False),
+        ([field(230, 2)], ("NeedsReboot",), False),
+        ([field(230, 3)], ("NeedsP2PDrain",), False),
+        ([field(230, 4)], ("NeedsDrainAndReset",), False),
+        ([field(230, 5)], ("NeedsIMEXRecovery",), False),
+        ([field(230, 6)], ("NeedsBusReset",), False),
+        ([field(230, 7)], ("NeedsReboot",), False),
+        ([field(230, 99)], ("NeedsReset",), False),  # of a newer driver
+        ([field(230, 1, answer=pynvml.NVML_ERROR_NOT_SUPPORTED)], (), None),
+        ([field(144, 1), field(145, 0)], ("RowRemapPending",), None),
+        ([field(144, 0), field(145, 1)], ("RowRemapFailed",), None),
+        ([field(31, 1, kind=3)], ("PagesPending",), None),
+    ],
+)
+def test_what_the_driver_asks_for_is_a_fault(
+    library: Library, values: list[Any], faults: tuple[str, ...], recovered: bool | None
+) -> None:
+    library.answers["nvmlDeviceGetFieldValues"] = lambda *_: values
+    (gpu,) = nvml_facts().gpus
+    assert (gpu.faults, gpu.recovered) == (faults, recovered)
+
+
+def test_counters_of_errors_are_no_fault_and_may_begin_anew(library: Library) -> None:
+    for count in (7, 0):
+        counted = [field(4, count, kind=3), field(52, count, kind=2), field(59, 1, answer=3)]
+        library.answers["nvmlDeviceGetFieldValues"] = lambda *_, counted=counted: counted
+        (gpu,) = nvml_facts().gpus
+        assert gpu.errors == {"ecc_uncorrected": count, "nvlink_replay": count}
+        assert gpu.faults == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "mask", "faults"),
+    [
+        (0, 0, 0, ()),
+        (1, 0, 0, ("FabricNotReady",)),
+        (2, 0, 0, ("FabricNotReady",)),
+        (3, 0, 0, ()),
+        (3, 0, 0b10_10_00_10, ()),  # each asked and denied
+        (3, 999, 0, ("FabricFailed",)),
+        (3, 0, 1, ("FabricDegraded",)),
+        (3, 0, 1 << 4, ("FabricUnhealthy",)),
+        (3, 0, 1 << 6 | 1, ("FabricUnhealthy",)),
+        (1, 999, 1, ("FabricNotReady",)),  # the rest counts from state 3 on
+    ],
+)
+def test_a_card_outside_its_fabric_is_faulty(
+    library: Library, state: int, status: int, mask: int, faults: tuple[str, ...]
+) -> None:
+    def info(_: Any, answer: Any) -> int:
+        answer._obj.state, answer._obj.status, answer._obj.healthMask = state, status, mask
+        return 0
+
+    library.answers["nvmlDeviceGetGpuFabricInfoV"] = info
+    (gpu,) = nvml_facts().gpus
+    assert gpu.faults == faults
+    assert (gpu.fabric is not None) == (state == 3 and status == 0)
+
+
 ERRORS = sorted(
     value
     for name, value in vars(pynvml).items()

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery import gpu_faults
 from koordra.kubelet_plugin.discovery.events import (
     Event,
     HardwareChanged,
     PortsMayHaveChanged,
     XidReported,
 )
+from koordra.kubelet_plugin.discovery.gpu_faults import Ledger, LedgerFile
 from koordra.kubelet_plugin.discovery.reading import discover, probe
-from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, WatchTiming
+from koordra.kubelet_plugin.discovery.watcher import ONE_REPORT_IN, MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, same_content
 from koordra.node_state.disk import Disk
 from koordra.topology.presets.facts import preset
@@ -36,7 +37,13 @@ from tests.machines import catalogue
 from tests.patience import PATIENCE
 
 QUICK = WatchTiming(
-    settle=0.02, settle_limit=0.2, probe=0.05, between_probes=0.02, recheck=0.05, stop_within=0.05
+    settle=0.02,
+    settle_limit=0.2,
+    probe=0.05,
+    between_probes=0.02,
+    between_readings=0.0,
+    recheck=0.05,
+    stop_within=0.05,
 )
 DEAF = replace(QUICK, probe=600.0, recheck=600.0)
 GPU0, NIC0 = "0000:0f:00.0", "0000:0c:00.0"
@@ -242,14 +249,45 @@ def test_an_xid_is_told_from_the_last_reading(root: Path, watching: Callable[...
     assert not any(gpu.faults for gpu in told.machine.gpus[1:])
 
 
-@pytest.mark.parametrize("number", sorted(gpu_faults.APPLICATION_XIDS))
-def test_an_applications_own_xid_says_nothing_about_the_card(
-    root: Path, watching: Callable[..., Watch], number: int
+def test_a_program_that_makes_xids_does_not_keep_the_node_busy(
+    root: Path, watching: Callable[..., Watch]
 ) -> None:
     watch = watching(root, DEAF)
-    watch.source.say(XidReported(GPU0, number))
-    eventually(lambda: watch.readings >= 2)
-    assert len(watch.told) == 1
+    watch.source.say(*[XidReported(GPU0, number) for number in (13, 31, 32, 43) for _ in range(500)])
+    watch.source.say(XidReported(GPU0, 79))  # which is heard after them
+    watch.next(lambda found: found.machine.gpus[0].faults == ("Xid79",))
+    assert watch.readings <= 2
+
+
+def test_what_nvml_and_the_kernels_log_both_tell_is_one_report(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    clock = Clock()
+    watch = watching(root, replace(DEAF, settle=600.0, settle_limit=600.0), clock.monotonic)
+
+    def reports(*events: Event) -> int:
+        with capture_logs() as lines:
+            before = watch.source.taken
+            watch.source.say(*events)
+            eventually(lambda: watch.source.taken == before + len(events))
+        return [line["event"] for line in lines].count("gpu_xid_error")
+
+    assert reports(XidReported(GPU0, 79), XidReported(GPU0, 79, sequence=7)) == 1
+    assert reports(XidReported(GPU0, 48), XidReported("0000:2d:00.0", 48)) == 2
+    clock.now += ONE_REPORT_IN
+    assert reports(XidReported(GPU0, 79)) == 1
+
+
+def test_a_link_that_flaps_does_not_keep_the_node_busy(root: Path, watching: Callable[..., Watch]) -> None:
+    """A flap a second for a minute."""
+    clock = Clock()
+    watch = watching(root, WatchTiming(probe=600.0, recheck=600.0, stop_within=0.01), clock.monotonic)
+    for number in range(60):
+        watch.source.say(HardwareChanged("link"))
+        eventually(lambda number=number: watch.source.taken > number)  # type: ignore[misc]
+        clock.now += 1.0
+        time.sleep(0.02)
+    assert 1 < watch.readings <= 1 + 60 / WatchTiming().between_readings
 
 
 def test_a_card_falls_off_the_bus_and_comes_back(root: Path, watching: Callable[..., Watch]) -> None:
@@ -346,8 +384,7 @@ def test_a_card_without_uvm_is_faulty_until_the_node_is_there(
 
 
 def test_an_xid_is_known_to_a_watcher_that_starts_again(tmp_path: Path, root: Path) -> None:
-    ledger = gpu_faults.FaultFile(tmp_path, Disk(), boot_id="b")
-    ledger.save(gpu_faults.with_xid({}, GPU0, 79, now=0.0))
+    LedgerFile(tmp_path, Disk(), boot_id="b").save(Ledger().with_xid(GPU0, 79, now=0.0))
     told: list[Discovery] = []
     stop = threading.Event()
 
@@ -355,8 +392,8 @@ def test_an_xid_is_known_to_a_watcher_that_starts_again(tmp_path: Path, root: Pa
         told.append(found)
         stop.set()
 
-    again = gpu_faults.FaultFile(tmp_path, Disk(), boot_id="b")
-    watcher = MachineWatcher(read=lambda: discover(root), probe=lambda: probe(root), ledger=again)
+    again = LedgerFile(tmp_path, Disk(), boot_id="b")
+    watcher = MachineWatcher(read=lambda: discover(root), probe=lambda: probe(root), remembered=again)
     watcher.run(stop, take)
     assert taints(told[0], "gpu-0000-0f-00-0") == ["Xid79"]
 
@@ -377,42 +414,6 @@ def test_what_is_refused_is_told_again(root: Path, watching: Callable[..., Watch
     next((root / "sys/devices").rglob("infiniband/mlx5_0/ports/1/state")).write_text("1: DOWN\n")
     watch.next(lambda found: taints(found, "nic-0000-0c-00-0"))
     assert watch.refusals == 0
-
-
-class TestFaults:
-    """The ledger alone."""
-
-    FOUND = Discovery(machine=catalogue.load("hgx-h100").machine(serial="x"), problems=())
-
-    def found(self, **changes: Any) -> Discovery:
-        gpus = self.FOUND.machine.gpus
-        return replace(
-            self.FOUND, machine=replace(self.FOUND.machine, gpus=(replace(gpus[0], **changes), *gpus[1:]))
-        )
-
-    def test_a_fault_stays_while_nothing_speaks_against_it(self) -> None:
-        ledger = gpu_faults.with_xid({}, GPU0, 48, now=0.0)
-        assert gpu_faults.after_reading(ledger, self.FOUND, now=1e6) == ledger
-        assert gpu_faults.with_faults(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
-
-    def test_the_drivers_word_counts_after_a_while(self) -> None:
-        ledger = gpu_faults.with_xid({}, GPU0, 48, now=0.0)
-        assert gpu_faults.after_reading(ledger, self.found(recovered=True), now=1.0)
-        assert not gpu_faults.after_reading(ledger, self.found(recovered=True), now=6.0)
-        assert gpu_faults.after_reading(ledger, self.found(recovered=False), now=1e6)
-
-    def test_a_card_that_was_away_and_is_whole_again_is_well(self) -> None:
-        ledger = gpu_faults.with_xid({}, GPU0, 79, now=0.0)
-        ledger = gpu_faults.after_reading(ledger, self.found(uuid=None), now=1.0)
-        assert ledger[GPU0].away
-        assert not gpu_faults.after_reading(ledger, self.FOUND, now=2.0)
-
-    def test_a_card_that_left_the_tree_was_away(self) -> None:
-        ledger = gpu_faults.with_xid({}, GPU0, 79, now=0.0)
-        gone = replace(self.FOUND, machine=replace(self.FOUND.machine, gpus=self.FOUND.machine.gpus[1:]))
-        ledger = gpu_faults.after_reading(ledger, gone, now=1.0)
-        assert gpu_faults.with_faults(ledger, gone) == gone
-        assert not gpu_faults.after_reading(ledger, self.FOUND, now=2.0)
 
 
 def test_a_glance_at_a_large_machine_costs_a_fifth_of_a_reading_at_most(tmp_path: Path) -> None:

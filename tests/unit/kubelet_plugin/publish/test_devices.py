@@ -16,7 +16,7 @@ import yaml
 from koordra.api.devices import ResourceSlice, read_device
 from koordra.api.reader import Reader
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
-from koordra.kubelet_plugin.publish.devices import gpu_counters, mig_devices
+from koordra.kubelet_plugin.publish.devices import gpu_counters, mig_devices, unhealthy
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices, same_content
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu, Machine
@@ -390,3 +390,12 @@ def test_size_of_a_node(policy: str, record_property: Callable[[str, object], No
         f"\n{policy}: {devices} devices, {len(made)} slices, {size} bytes, {len(yaml.safe_dump_all(made))} as YAML"
     )
     assert size <= BUDGET[policy]
+
+
+def test_a_taint_names_whole_faults_only() -> None:
+    """A label's value has 63 characters."""
+    card = node(gpus=1, nics=0).gpus[0]
+    numbers = (48, 63, 64, 74, 79, 95, 119, 120, 136, 140, 143, 145)
+    value = unhealthy(replace(card, faults=("NeedsReset", *(f"Xid{number}" for number in numbers))))
+    assert value == "NeedsReset.Xid48.Xid63.Xid64.Xid74.Xid79.Xid95.Xid119.Xid120"
+    assert unhealthy(replace(card, faults=("A" * 62, "Xid1"))) == "A" * 62

@@ -47,10 +47,26 @@ def test_only_the_named_faults_end_pods(text: str, expected: dict[str, str]) -> 
     assert effects(text, "NeedsReset" if "NeedsReset" in text else "Xid79") == expected
 
 
-@pytest.mark.parametrize("text", ["Xid", "xid79", "GpuLost,Sneezing", "*"])
+@pytest.mark.parametrize(
+    "text", ["Xid", "xid79", "Xid079", "gpulost", "GpuLost,Sneezing", "*", "All", "Xid79;Xid48"]
+)
 def test_a_word_that_is_no_fault_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="is no fault of a device"):
+    with pytest.raises(InvalidInput, match="is no fault of a device") as raised:
         drain_policy(text)
+    assert "write all, Xid and a number, or of GpuLost, NeedsReset," in str(raised.value)
+
+
+@pytest.mark.parametrize("number", [13, 31, 94, 154])
+def test_an_xid_that_never_makes_a_card_faulty_is_refused_rather_than_waited_for(number: int) -> None:
+    with pytest.raises(InvalidInput, match=f"Xid{number} never makes a card faulty"):
+        drain_policy(f"Xid79,Xid{number}")
+
+
+@pytest.mark.parametrize("word", [*FAULTS, "Xid48"])
+def test_each_word_ends_the_pods_of_its_fault_and_of_no_other(word: str) -> None:
+    policy = drain_policy(word)
+    assert policy.ends_pods(["Other", word])
+    assert not policy.ends_pods([other for other in (*FAULTS, "Xid79") if other != word])
 
 
 def test_every_fault_that_is_made_can_be_named() -> None:
