@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/mount.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,27 +60,37 @@ int open_file(int folder, const char *path, struct stat *is)
     return file;
 }
 
+char *read_all(int file, size_t most, size_t *length)
+{
+    char *data = malloc(most + 1);
+    ssize_t got = data ? 1 : -1;
+    *length = 0;
+    while (got > 0 && *length <= most) {
+        got = read(file, data + *length, most + 1 - *length);
+        if (got < 0 && errno == EINTR)
+            got = 1;
+        else if (got > 0)
+            *length += (size_t)got;
+    }
+    if (got < 0 || *length > most) {
+        if (got >= 0)
+            errno = EFBIG;
+        free(data);
+        return NULL;
+    }
+    data[*length] = 0;
+    return data;
+}
+
 char *read_file(int folder, const char *path, size_t most, size_t *length)
 {
     struct stat is;
     int file = open_file(folder, path, &is);
-    if (file < 0)
-        return NULL;
-    char *data = NULL;
-    *length = 0;
-    if (is.st_size > (off_t)most)
-        errno = EFBIG;
-    else
-        data = malloc((size_t)is.st_size + 1);
-    while (data && *length < (size_t)is.st_size) {
-        ssize_t got = read(file, data + *length, (size_t)is.st_size - *length);
-        if (got <= 0)
-            break;
-        *length += (size_t)got;
-    }
-    if (data)
-        data[*length] = 0;
-    close(file);
+    char *data = file >= 0 ? read_all(file, most, length) : NULL;
+    int error = errno;
+    if (file >= 0)
+        close(file);
+    errno = error;
     return data;
 }
 
@@ -95,36 +104,39 @@ bool is_mount(int descriptor)
     return (is.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/* The path's folders from the top, made where they are missing. */
-static void make_folders(int root, const char *path)
+/* The path's folders from the top, made where they are missing; the last one. */
+static int make_folders(int root, const char *path)
 {
     char part[PATH_LONGEST];
     int above = open_resolved(root, "/", O_PATH | O_DIRECTORY, RESOLVE_NO_XDEV);
     for (const char *name = path + 1, *end; above >= 0 && *name; name = *end ? end + 1 : end) {
         end = strchrnul(name, '/');
         snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        int here = open_resolved(root, part, O_PATH | O_DIRECTORY, RESOLVE_NO_XDEV);
+        int here = open_resolved(root, part, O_RDONLY | O_DIRECTORY, RESOLVE_NO_XDEV);
         if (here < 0 && errno == ENOENT) {
             snprintf(part, sizeof part, "%.*s", (int)(end - name), name);
             if (mkdirat(above, part, 0755) != 0 && errno != EEXIST)
                 fail("%s: the folder %s cannot be made in the container: %s", path, part, strerror(errno));
             snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-            here = open_resolved(root, part, O_PATH | O_DIRECTORY, RESOLVE_NO_XDEV);
+            here = open_resolved(root, part, O_RDONLY | O_DIRECTORY, RESOLVE_NO_XDEV);
         }
+        int error = errno;
         close(above);
+        errno = error;
         above = here;
     }
-    if (above >= 0)
-        close(above);
+    return above;
+}
+
+int folder_of_root(int root, const char *path)
+{
+    int folder = open_resolved(root, path, O_RDONLY | O_DIRECTORY, RESOLVE_NO_XDEV);
+    return folder < 0 && errno == ENOENT ? make_folders(root, path) : folder;
 }
 
 int folder_to_write(int root, const char *path)
 {
-    int folder = open_resolved(root, path, O_RDONLY | O_DIRECTORY, RESOLVE_NO_XDEV);
-    if (folder < 0 && errno == ENOENT) {
-        make_folders(root, path);
-        folder = open_resolved(root, path, O_RDONLY | O_DIRECTORY, RESOLVE_NO_XDEV);
-    }
+    int folder = folder_of_root(root, path);
     if (folder < 0 && errno == EXDEV)
         fail("%s is on a volume of the pod, where this hook writes nothing; mount the volume elsewhere", path);
     if (folder < 0)
@@ -180,34 +192,4 @@ void make_link(int folder, const char *name, const char *target, const char *sho
         error = errno;
     }
     fail("the link %s cannot be made in the container: %s", shown, strerror(error));
-}
-
-static void set_attributes(int mount, struct mount_attr attributes, const char *shown)
-{
-    if (syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
-        fail("%s cannot be made read-only in the container: %s", shown, strerror(errno));
-}
-
-static ino_t inode_of(int descriptor)
-{
-    struct stat is;
-    return descriptor >= 0 && fstat(descriptor, &is) == 0 ? is.st_ino : 0;
-}
-
-/* Where a pod has a volume with Bidirectional propagation, the root is shared with the node, where the bind would stay: so the root
- * of this container, it alone, is made private first. What is bound is the file that was just written, told by its inode. */
-void bind_read_only(int root, int folder, const char *name, const char *over, const char *shown)
-{
-    set_attributes(root, (struct mount_attr){.propagation = PRIVATE}, shown);
-    int written = open_resolved(folder, name, O_PATH | O_NOFOLLOW, RESOLVE_NO_XDEV);
-    int target = open_beneath(folder, over, O_PATH | O_NOFOLLOW);
-    int tree = (int)syscall(SYS_open_tree, folder, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-    if (target < 0 || tree < 0 || inode_of(written) == 0 || inode_of(written) != inode_of(tree))
-        fail("%s cannot be bound in the container: %s", shown, strerror(errno));
-    set_attributes(tree, (struct mount_attr){.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC}, shown);
-    if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0)
-        fail("%s cannot be bound in the container: %s", shown, strerror(errno));
-    close(written);
-    close(target);
-    close(tree);
 }

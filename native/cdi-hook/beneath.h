@@ -4,7 +4,7 @@
  * absolute links stay below it, whoever exchanges them meanwhile (CVE-2024-0132, CVE-2025-23267 and CVE-2026-24260 are paths that
  * were looked up twice). What is written is written on the root's own file system only (RESOLVE_NO_XDEV): a folder that is a volume
  * may be the node's, or another pod's. A new file is made under a name that nobody has (O_EXCL) and put in place by rename, so no
- * link of the image is followed and nobody sees half of it. */
+ * link of the image is followed and nobody sees half of it. Only what the hook has just written is ever mounted. */
 #ifndef KOORDRA_HOOK_BENEATH_H
 #define KOORDRA_HOOK_BENEATH_H
 
@@ -17,14 +17,19 @@
  * no openat2. */
 int open_beneath(int root, const char *path, int flags);
 
-/* To write in, on the root's own file system; made, with those above it, where it is missing. Ends the program where it cannot
- * be had. */
+/* To write in, on the root's own file system; made, with those above it, where it is missing. -1 with errno where it is something
+ * else, EXDEV: on a volume. Ends the program where it cannot be made. */
+int folder_of_root(int root, const char *path);
+/* The same; ends the program where it cannot be had. */
 int folder_to_write(int root, const char *path);
 
 /* A regular file, to be read; -1 with errno. Nothing else is ever opened: opening a pipe waits, opening a device may act. */
 int open_file(int folder, const char *path, struct stat *is);
 
-/* The whole file in memory of its own with a NUL behind it; NULL with errno, EFBIG where it is longer than `most`. */
+/* What is left to read, in memory of its own with a NUL behind it; NULL with errno, EFBIG where it is longer than `most`. */
+char *read_all(int file, size_t most, size_t *length);
+
+/* The same of a whole regular file. */
 char *read_file(int folder, const char *path, size_t most, size_t *length);
 
 /* The folder's file of this name becomes this one; ends the program where it cannot. */
@@ -35,9 +40,5 @@ void make_link(int folder, const char *name, const char *target, const char *sho
 
 /* Whether the runtime mounted something exactly here. */
 bool is_mount(int descriptor);
-
-/* The folder's file `name`, which was just written, is bound over its file `over` (which may be the same), read-only, for this
- * container alone. The bind needs no path of the node. Ends the program where it cannot. */
-void bind_read_only(int root, int folder, const char *name, const char *over, const char *shown);
 
 #endif

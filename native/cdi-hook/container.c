@@ -5,31 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "beneath.h"
 #include "fail.h"
 #include "json.h"
 
 enum { STATE_MOST = 1 << 20, CONFIG_MOST = 8 << 20, PATH_LONGEST = 4096 };
-
-/* All of it, NULL where there is more than `most`. */
-static char *read_all(int file, size_t most, size_t *length)
-{
-    char *data = malloc(most + 1);
-    *length = 0;
-    while (data && *length <= most) {
-        ssize_t got = read(file, data + *length, most + 1 - *length);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        *length += (size_t)got;
-    }
-    return data && *length <= most ? data : NULL;
-}
 
 static struct json read_config(const char *bundle)
 {

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "beneath.h"
+#include "bind.h"
 #include "fail.h"
 
 enum { CLAIMS_MOST = 256, CLAIM_FILE_MOST = 64 << 10, FILE_MOST = 1 << 20, PATH_LONGEST = 1024 };
@@ -101,7 +102,7 @@ void fabric_join(int root, const char *folder)
         if (there >= 0 && is_mount(there)) {
             /* A volume of the pod, which may be other pods' too: what is joined stands in front of it. */
             replace_file(etc, beside, text.bytes, text.length, shown);
-            bind_read_only(root, etc, beside, name, shown);
+            bind_read_only(root, "/", etc, beside, etc, name, shown);
         } else {
             replace_file(etc, name, text.bytes, text.length, shown);
         }

@@ -6,9 +6,10 @@
  * The runtime calls it as CDI's createContainer hook: in the container's namespaces, all mounts made, the container's own programs
  * not started, its OCI state on standard input. The arguments are the node's, the same for every claim; what is to be done is told
  * by what is mounted. So several claims of one container have it called several times, in any order, with the same result. A
- * container that has no driver mounted (a claim's other request) is left alone.
+ * container that has neither card nor driver (of a claim's other request) is left alone.
  *
  *     fabric     /etc/nccl.conf, for a container with NICs (fabric.c)
+ *     cards      what the driver's programs think there is (cards.c)
  *     links      --link, and those that ldconfig would make
  *     compat     the image's newer driver, where it is newer (compat.c)
  *     limiter    /etc/ld.so.preload (limiter.c)
@@ -28,6 +29,7 @@
 
 #include "beneath.h"
 #include "cache.h"
+#include "cards.h"
 #include "compat.h"
 #include "container.h"
 #include "fabric.h"
@@ -62,8 +64,11 @@ static void set_bounds(void)
         fail("/ cannot be entered");
     struct rlimit memory = {MEMORY_MOST, MEMORY_MOST};
     setrlimit(RLIMIT_AS, &memory);
+    sigset_t none;
+    sigemptyset(&none);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGALRM, too_late);
+    sigprocmask(SIG_SETMASK, &none, NULL); /* or a runtime that blocks the signal had it wait for ever */
     alarm(TIME_MOST);
 }
 
@@ -99,6 +104,7 @@ int main(int count, char **given)
     int root = container_root(preloaded, sizeof preloaded);
     if (arguments.fabric)
         fabric_join(root, arguments.fabric);
+    tell_cards(root);
     if (!any_mounted(root, &arguments.folders))
         return 0;
     bool limited = arguments.limiter && limiter_mounted(root, arguments.limiter);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "beneath.h"
+#include "bind.h"
 #include "compat.h"
 #include "fail.h"
 #include "musl.h"
@@ -106,7 +107,7 @@ void limiter_enforce(int root, const char *folder, const char *compat)
             fail("%s is a volume of the pod: a container with a GPU share has one of its own; mount the volume elsewhere", shown);
     } else {
         replace_file(etc, preload, text, strlen(text), shown);
-        bind_read_only(root, etc, preload, preload, shown);
+        bind_read_only(root, "/", etc, preload, etc, preload, shown);
     }
     if (there >= 0)
         close(there);

@@ -11,7 +11,8 @@ may open it, root or not, and holds the claim. The groups are for runtimes that 
 host's (a node that itself runs in a user namespace), whose modes and groups then count.
 
 containerd has known 0.7 since 2.0, and so have later builds of 1.7; Debian's 1.7 does not know 0.6, so no 1.7
-is asked. CRI-O's version is that of Kubernetes.
+is asked. CRI-O 1.29 was built with CDI 0.6.2, 1.30 with 0.7.2 (its go.mod), and adds the groups to those of
+the pod's user; its version is that of Kubernetes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 from typing import Final
 
 _VERSION: Final = re.compile(r"([a-z-]+)://v?([0-9]+)\.([0-9]+)")
-_ADDITIONAL_GIDS_SINCE: Final = {"containerd": (2, 0), "cri-o": (1, 31)}
+_ADDITIONAL_GIDS_SINCE: Final = {"containerd": (2, 0), "cri-o": (1, 30)}
 
 
 def takes_additional_gids(runtime: str) -> bool:

@@ -123,9 +123,9 @@ def test_a_limited_share_gets_what_is_counted_unless_it_asks(equipped: PluginNod
     ("runtime", "version", "groups"),
     [
         ("containerd://2.1.4", "0.7.0", [44, 109]),
-        ("cri-o://1.33.2", "0.7.0", [44, 109]),
+        ("cri-o://1.30.0", "0.7.0", [44, 109]),
         ("containerd://1.7.34", "0.5.0", None),
-        ("cri-o://1.28.0", "0.5.0", None),
+        ("cri-o://1.29.14", "0.5.0", None),
         ("docker://27.1", "0.5.0", None),
         ("", "0.5.0", None),
     ],

@@ -16,15 +16,13 @@ BEGIN: Final = "<!-- made by tests/unit/kubelet_plugin/nvidia_driver/contract_ta
 END: Final = "<!-- end -->"
 
 _HOOK: Final = {
-    "hook update-ldcache": "`koordra-cdi-hook`, which writes the cache itself: nothing of the image or the host is run",
+    "hook disable-device-node-modification": "`koordra-cdi-hook`, in containers that have a card",
     "hook enable-cuda-compat": "`koordra-cdi-hook --compat`, by the toolkit's rule",
+    "hook update-application-profile": "`koordra-cdi-hook`, in containers that have a card",
+    "hook update-ldcache": "`koordra-cdi-hook`, which writes the cache itself: nothing of the image or the host is run",
 }
 NOT_GIVEN: Final[Mapping[str, str]] = {
     "env NVIDIA_CTK_LIBCUDA_DIR": "only the toolkit's own hooks read it",
-    "hook disable-device-node-modification": "missing: root's nvidia-smi may make nodes of other cards in its "
-    "container, which stay closed, as the container's device rules have the claim's cards alone",
-    "hook update-application-profile": "missing: EGL and Vulkan may list cards of the node that the container "
-    "cannot open; name the card, or its link in /dev/dri/by-path",
     "node /dev/infiniband": "NICs are devices of their own: a request of the class nic.koordra.io",
     "node /dev/nvidia-nvswitch": "the fabric manager's; whoever opens them partitions every card of the node",
 }
@@ -70,10 +68,7 @@ def answer(fact: str, kinds: Mapping[str, set[str]]) -> str | None:
     for how, found in kinds.items():
         if wanted in found or by_path in found:
             return how
-    for known, why in (
-        *_HOOK.items(),
-        *((start, why if why.startswith("missing") else f"no: {why}") for start, why in NOT_GIVEN.items()),
-    ):
+    for known, why in (*_HOOK.items(), *((start, f"no: {why}") for start, why in NOT_GIVEN.items())):
         if wanted.startswith(known):
             return why
     return None
