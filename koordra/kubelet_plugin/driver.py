@@ -282,6 +282,7 @@ class Driver:
             self._status.wake()
             self._supervise(stop, [*threads, *following])
         finally:
+            self._nvml.let_go(within=0.0)
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
 

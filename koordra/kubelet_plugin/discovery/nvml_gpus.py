@@ -24,7 +24,12 @@ from koordra.kubelet_plugin.discovery.nvml_query import (
     matching,
     text,
 )
-from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import (
+    BY_NAME,
+    NvmlLetGo,
+    NvmlLibrary,
+    NvmlUnavailable,
+)
 from koordra.topology.location import Location
 from koordra.topology.machine import Gpu, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, FabricInfo, MigInstance, MigProfile
@@ -49,12 +54,7 @@ _MOST_PLACEMENTS = 64
 
 
 def nvml_facts(library: NvmlLibrary = BY_NAME) -> NvmlFacts:
-    try:
-        with library.session() as nvml:
-            return _facts(NvmlQuery(nvml, []))
-    except NvmlUnavailable as error:
-        remedy = "check that the NVIDIA driver is installed and loaded"
-        return NvmlFacts(problems=(Problem("NVML", "library", str(error), remedy),))
+    return LastFacts(library)()
 
 
 class LastFacts:
@@ -65,22 +65,34 @@ class LastFacts:
         self._last: NvmlFacts | None = None
 
     def __call__(self) -> NvmlFacts:
-        found = nvml_facts(self._library)
-        if not self._library.is_let_go:
-            self._last = found
-        elif self._last is not None:
-            return replace(self._last, gpus=tuple(replace(gpu, recovered=None) for gpu in self._last.gpus))
-        return found
+        try:
+            with self._library.session() as nvml:
+                self._last = _facts(NvmlQuery(nvml, []), self._library)
+                return self._last
+        except NvmlUnavailable as error:
+            if isinstance(error, NvmlLetGo) and self._last is not None:
+                return replace(
+                    self._last, gpus=tuple(replace(gpu, recovered=None) for gpu in self._last.gpus)
+                )
+            self._last = None
+            remedy = "check that the NVIDIA driver is installed and loaded"
+            return NvmlFacts(problems=(Problem("NVML", "library", str(error), remedy),))
 
 
-def _facts(query: NvmlQuery) -> NvmlFacts:
+def _facts(query: NvmlQuery, library: NvmlLibrary) -> NvmlFacts:
+    """Raises NvmlLetGo: a card takes a second to say everything where nothing keeps it awake."""
     driver = query.ask("driverVersion", "nvmlSystemGetDriverVersion")
     cuda = query.ask("cudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2")
-    count = query.ask("count", "nvmlDeviceGetCount") or 0
+    gpus = []
+    for index in range(query.ask("count", "nvmlDeviceGetCount") or 0):
+        library.require()
+        card = _card(query, index)
+        if card is not None:
+            gpus.append(_gpu(card))
     return NvmlFacts(
         driver_version=text(driver),
         cuda_version=cuda if isinstance(cuda, int) and cuda > 0 else None,
-        gpus=tuple(_gpu(card) for index in range(count) if (card := _card(query, index))),
+        gpus=tuple(gpus),
         problems=tuple(query.problems),
     )
 

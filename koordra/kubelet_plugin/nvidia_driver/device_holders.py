@@ -80,12 +80,11 @@ class DriverUsers:
         ]
 
 
-def driver_users(root: Path, *, without: int | None = None) -> DriverUsers:
-    """Whoever uses the driver of the machine below `root`, but for the process `without`."""
+def driver_users(root: Path) -> DriverUsers:
+    """Whoever uses the driver of the machine below `root`."""
     majors = driver_majors(root)
     holders = tuple(sorted(_holders(root, majors))) if majors else ()
-    others = tuple(holder for holder in holders if holder.pid != without)
-    return DriverUsers(others, () if holders else tuple(_uses_of_modules(root)))
+    return DriverUsers(holders, () if holders else tuple(_uses_of_modules(root)))
 
 
 def driver_majors(root: Path) -> frozenset[int]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -49,6 +50,14 @@ SEARCHED: Final = (
 """Of a driver's root; the last is that of roots that hold nothing but the driver."""
 CACHE: Final = "/etc/ld.so.cache"
 _LARGEST_CACHE: Final = 64 << 20
+
+_ELF_32: Final = b"\x7fELF\x01"
+_HEADERS: Final = 4096
+"""Of a library's bytes; its program headers follow its header."""
+_ELF_64: Final = struct.Struct("<32xQ16xH")
+"""Where the program headers begin, and how many there are (elf(5), Elf64_Ehdr)."""
+_SEGMENT: Final = struct.Struct("<8xQ16xQ16x")
+"""Offset and length in the file (Elf64_Phdr)."""
 
 VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _DRIVER_LIBRARY: Final = re.compile(
@@ -170,7 +179,7 @@ def _in_folder(driver: DriverRoot, folder: str, version: str) -> Iterator[Driver
             if real is not None:
                 files.setdefault(real, {})[name] = target
     for real, beside in sorted(files.items()):
-        if wanted & beside.keys() and not _is_32_bit(driver, real):
+        if wanted & beside.keys() and _can_be_loaded(driver, real):
             at, _, own = real.rpartition("/")
             links = {**(beside if at == folder else {}), **_expected_links(own, version)}
             yield DriverLibrary(
@@ -216,8 +225,22 @@ def _expected_links(name: str, version: str) -> dict[str, str]:
     return {}
 
 
-def _is_32_bit(driver: DriverRoot, path: str) -> bool:
-    return content(driver.root, path, most=5) == b"\x7fELF\x01"
+def _can_be_loaded(driver: DriverRoot, path: str) -> bool:
+    """Not a 32-bit library, nor one that an installer is still writing: while a segment is longer than the
+    file, whoever loads it ends by SIGBUS. Such a one counts as missing."""
+    head = content(driver.root, path, most=_HEADERS)
+    if head[:5] == _ELF_32:
+        return False
+    if len(head) < _ELF_64.size:
+        return True
+    start, count = _ELF_64.unpack_from(head)
+    last = min(count, (len(head) - start) // _SEGMENT.size)
+    segments = (_SEGMENT.unpack_from(head, start + index * _SEGMENT.size) for index in range(last))
+    try:
+        size = driver.here(path).stat().st_size
+    except OSError:
+        return False
+    return all(offset + length <= size for offset, length in segments)
 
 
 def _cache(driver: DriverRoot) -> bytes:
@@ -228,4 +251,4 @@ def library_paths(driver: DriverRoot, name: str) -> tuple[str, ...]:
     """Every file below the root that the name stands for in one of the folders, links followed, in their
     order."""
     found = (resolved(driver.root, f"{folder}/{name}") for folder in library_folders(driver))
-    return tuple(dict.fromkeys(path for path in found if path and not _is_32_bit(driver, path)))
+    return tuple(dict.fromkeys(path for path in found if path and _can_be_loaded(driver, path)))

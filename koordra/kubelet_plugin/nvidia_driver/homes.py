@@ -9,7 +9,7 @@
     /usr/local/nvidia             an installer's folder, which may be read-only    /dev
 
 A place counts where it has libnvidia-ml.so.1. Of several, that counts whose library is of the loaded kernel
-module's version, since another could not talk to it (NVML answers 18): a node that had packages and now has
+module's version, before one whose version is not known, since another could not talk to it (NVML answers 18): a node that had packages and now has
 a driver container has both. The GPU Operator writes its own verdict to
 /run/nvidia/validations/driver-ready (NVIDIA/gpu-operator, cmd/nvidia-validator); the place that it names is
 looked at first. Before any module is loaded the first place counts.
@@ -108,10 +108,10 @@ def find_home(host: HostRoot, *, loaded: str | None, named: DriverRoot | None = 
     found = [
         FoundHome(driver, *nvml, loaded, searched) for driver in places for nvml in _nvml(driver, loaded)
     ]
-    best = next((home for home in found if home.matches), found[0] if found else None)
-    if best is None:
+    if not found:
         nothing = FoundHome(loaded=loaded, searched=searched)
         return replace(nothing, problems=(_missing(nothing),)) if loaded else nothing
+    best = max(found, key=lambda home: (home.matches, home.version == loaded))
     return best if best.matches else replace(best, problems=(_mismatch(best),))
 
 

@@ -19,7 +19,7 @@ import ctypes
 import threading
 from _ctypes import dlclose
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,10 @@ import pynvml
 
 class NvmlUnavailable(Exception):
     """The library cannot be used at all. Stays within the kubelet plugin."""
+
+
+class NvmlLetGo(NvmlUnavailable):
+    """It may not be used now."""
 
 
 _changed: Final = threading.Condition()
@@ -46,6 +50,11 @@ class NvmlLibrary:
     @property
     def is_let_go(self) -> bool:
         return self._let_go
+
+    def require(self) -> None:
+        """For whoever makes many calls in one session. Raises NvmlLetGo."""
+        if self._let_go:
+            raise NvmlLetGo("NVML is let go, since the driver is to be free")
 
     def let_go(self, *, within: float) -> bool:
         """Have all sessions end; False where one is still open after so many seconds."""
@@ -69,8 +78,7 @@ class NvmlLibrary:
         """The library, initialised; NvmlUnavailable where that cannot be."""
         global _sessions
         with _changed:
-            if self._let_go:
-                raise NvmlUnavailable("NVML is let go, since the driver is to be free")
+            self.require()
             if not _sessions:
                 self._open()
             _sessions += 1
@@ -105,10 +113,8 @@ BY_NAME: Final = NvmlLibrary()
 
 
 def _close() -> None:
-    try:
+    with suppress(pynvml.NVMLError):  # another driver's may be the next one, so it goes in any case
         pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return  # it still holds the cards, and the next session's end tries again
     _unload()
 
 

@@ -14,11 +14,12 @@ koordra.io/driver-release, whose value is the phase:
 - Prepare refuses GPUs from phase Evicting on, and while NVML is closed; Unprepare goes on, or pods would hang
   in Terminating;
 - NVML is closed at once where that is asked, else when no claim is left. Readings of the machine then keep
-  what NVML said last, the limiter's comparisons wait, and Xids come from the kernel's log.
+  what NVML said last, the limiter's comparisons wait, and Xids come from the kernel's log. It counts as
+  closed once the last session has ended, which a call of NVML that hangs can hold up.
 
-Released means that no claim of a GPU is prepared here, NVML is closed, and nobody holds a device node of the
-driver, or CONFIRM_WITHIN is over: those that still hold one (nvidia-persistenced, an exporter) are somebody
-else's to stop, and are named in the report.
+Released means that no claim of a GPU is prepared here, NVML is closed, and nobody, this process included,
+holds a device node of the driver, or CONFIRM_WITHIN is over: those that still hold one (nvidia-persistenced,
+an exporter) are somebody else's to stop, and are named in the report.
 
 **The operator's request** is a file in the state directory, so that it outlives the plugin, and needs no
 plugin to be made; the report is another. A plugin that starts goes on from the last report until it has
@@ -28,9 +29,8 @@ seen the Node.
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -149,11 +149,6 @@ def report_document(report: ReleaseReport) -> dict[str, Any]:
     }
 
 
-def others_that_use_it(root: Path) -> DriverUsers:
-    """Who uses the driver besides this process."""
-    return driver_users(root, without=os.getpid())
-
-
 class DriverRelease(Wakeable):
     """Of one node, the machine below `root`. `see_node` may be called from any thread; `report` is the
     latest."""
@@ -167,7 +162,7 @@ class DriverRelease(Wakeable):
         claims: Callable[[], Iterable[str]],
         changed: Callable[[ReleaseReport], None],
         disk: Disk,
-        users: Callable[[Path], DriverUsers] = others_that_use_it,
+        users: Callable[[Path], DriverUsers] = driver_users,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -182,15 +177,14 @@ class DriverRelease(Wakeable):
         self._by_node: ReleaseWanted | None = None
         """None until the Node was seen."""
         self._memory = PauseMemory()
-        self._unclaimed_since: float | None = None
+        self._empty_since: float | None = None
         """Since when no claim has GPUs here, in this release."""
         self._seen_users = DriverUsers()
         self._users_at = 0.0
         self._written = read_report(state, disk)
         self.report = self._written or ReleaseReport()
-        self._closed = self.report.nvml_closed
-        if self._closed:
-            nvml.let_go(within=0.0)
+        self._lets_go = self.report.nvml_closed
+        self._closed = self._lets_go and nvml.let_go(within=0.0)
 
     def see_node(self, node: Fields) -> None:
         self._by_node = wanted_by_node(node)
@@ -211,22 +205,22 @@ class DriverRelease(Wakeable):
             return
         if wanted.let_go:
             self._let_go(wanted.reason)
+        withheld = self.report.withheld
         claims = tuple(sorted(self._claims())) if wanted else ()
-        phase = phase_of(wanted, free=self._is_free(wanted, claims))
-        closed = wanted.let_go or phase is Phase.RELEASED
+        # Only claims that are read after Prepare began to refuse are all that there will be.
+        empty = wanted.evict and bool(withheld) and not claims
+        if empty:
+            self._let_go(wanted.reason)
+        elif not wanted.let_go:
+            self._take_up()
         report = ReleaseReport(
-            phase=phase,
+            phase=phase_of(wanted, free=self._is_free(empty=empty)),
             reason=wanted.reason,
-            nvml_closed=closed,
+            nvml_closed=self._closed,
             claims=claims,
-            users=tuple(self._seen_users.lines()) if self._unclaimed_since is not None else (),
+            users=tuple(self._seen_users.lines()) if empty else (),
             request=request,
         )
-        if closed:
-            self._let_go(wanted.reason)
-        elif self._closed:
-            self._nvml.take_up()
-            self._closed = False
         self._tell(report)
 
     def _wanted(self, request: str) -> ReleaseWanted | None:
@@ -244,26 +238,34 @@ class DriverRelease(Wakeable):
         data = self._disk.read(self._state / REQUEST_FILE)
         return "" if data is None else data.decode("ascii", "replace").strip() or "asked"
 
-    def _is_free(self, wanted: ReleaseWanted, claims: Sequence[str]) -> bool:
-        if not wanted.evict or claims:
-            self._unclaimed_since = None
+    def _is_free(self, *, empty: bool) -> bool:
+        """`empty`: pods are to go, and no claim is left."""
+        if not empty:
+            self._empty_since = None
             return False
-        now = self._clock()
-        if self._unclaimed_since is None:
-            self._unclaimed_since, self._users_at = now, now
+        now, was_released = self._clock(), self.report.phase is Phase.RELEASED
+        if self._empty_since is None:
+            self._empty_since, self._users_at = now, now
         if now >= self._users_at:
             self._seen_users = self._users(self._root)
-            released = self.report.phase is Phase.RELEASED
-            self._users_at = now + (USERS_AGAIN if released else USERS_EVERY)
-        return self._seen_users.nobody or now - self._unclaimed_since >= CONFIRM_WITHIN
+            self._users_at = now + (USERS_AGAIN if was_released else USERS_EVERY)
+        confirmed = self._seen_users.nobody or now - self._empty_since >= CONFIRM_WITHIN
+        return self._closed and (confirmed or was_released)
 
     def _let_go(self, reason: str) -> None:
         if self._closed:
             return
-        self._closed = True
-        if not self._nvml.let_go(within=LET_GO_WITHIN):
+        self._closed = self._nvml.let_go(within=0.0 if self._lets_go else LET_GO_WITHIN)
+        if self._closed:
+            log.info("nvml_let_go", reason=reason)
+        elif not self._lets_go:
             log.error("nvml_not_let_go", remedy="a call of NVML hangs: restart the kubelet plugin's pod")
-        log.info("nvml_let_go", reason=reason)
+        self._lets_go = True
+
+    def _take_up(self) -> None:
+        if self._lets_go:
+            self._nvml.take_up()
+        self._lets_go = self._closed = False
 
     def _tell(self, report: ReleaseReport) -> None:
         if report != self.report:

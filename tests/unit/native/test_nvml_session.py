@@ -159,3 +159,40 @@ thread.join()
 """
     found = fake.run(HEAD + code + TAIL, str(fake.library / "libnvidia-ml.so.1"))
     assert found == [[False, 1], [True, 0]]
+
+
+def test_a_reading_that_is_in_progress_ends_at_the_next_card_and_changes_nothing(fake: FakeNvml) -> None:
+    code = """
+from koordra.kubelet_plugin.discovery.nvml_gpus import LastFacts
+class Library(NvmlLibrary):
+    looks = 0
+    def require(self):
+        self.looks += 1
+        if self.looks == 7:  # 4 of the first reading: the session, 3 cards
+            self.let_go(within=0.0)
+        super().require()
+library = Library(lambda: pathlib.Path(sys.argv[1]))
+facts = LastFacts(library)
+whole = facts()
+answers.append([facts().gpus == whole.gpus, len(facts().gpus), library.looks, held(), loaded()])
+"""
+    found = fake.run(HEAD + code + TAIL, str(fake.library / "libnvidia-ml.so.1"))
+    assert len(MACHINE.gpus) == 3
+    assert found == [[True, 3, 8, 0, []]]
+
+
+def test_a_library_that_does_not_shut_down_is_unloaded_all_the_same(fake: FakeNvml, tmp_path: Path) -> None:
+    """Or the calls of the next session would go to the driver of the last one."""
+    code = """
+folder, control = pathlib.Path(sys.argv[1]), pathlib.Path(os.environ["KOORDRA_FAKE_NVML_CONTROL"])
+library = NvmlLibrary(lambda: next(iter(sorted(folder.glob("*/libnvidia-ml.so.1"))), None))
+for name in ("b", "a"):
+    (folder / name).mkdir()
+    shutil.copy(sys.argv[2], folder / name / "libnvidia-ml.so.1")
+    with library.session():
+        answers.append(loaded())
+        control.write_text("error nvmlShutdown 999\\n")
+    answers.append(loaded())
+"""
+    found = fake.run(HEAD + code + TAIL, str(tmp_path), str(fake.library / "libnvidia-ml.so.1"))
+    assert found == [[f"{tmp_path}/b/libnvidia-ml.so.1"], [], [f"{tmp_path}/a/libnvidia-ml.so.1"], []]

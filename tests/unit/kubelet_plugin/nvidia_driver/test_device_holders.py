@@ -92,13 +92,6 @@ def test_what_is_no_device_of_the_driver_does_not_count(proc: Proc, tmp_path: Pa
     assert driver_users(proc.root).nobody
 
 
-def test_the_plugin_itself_can_be_left_out(proc: Proc) -> None:
-    proc.process(41, "/dev/null")
-    proc.module("nvidia", 1)
-
-    assert driver_users(proc.root, without=41).nobody
-
-
 def test_what_no_process_shows_is_seen_in_the_modules(proc: Proc) -> None:
     proc.module("nvidia", 7, "nvidia_uvm", "nvidia_modeset")
     proc.module("nvidia_uvm", 4)

@@ -3,6 +3,7 @@ words."""
 
 from __future__ import annotations
 
+import _ctypes
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot, Home
 from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome, HomeSource, HostRoot, find_home, named_home
 from tests.fakes import driver_homes
 from tests.fakes.driver_homes import HOMES, VERSION
+from tests.fakes.driver_tree import shared_object
 
 
 def homes(host: Path) -> HomeSource:
@@ -83,6 +85,42 @@ def test_of_several_libraries_of_a_home_that_of_the_loaded_module_counts(host: P
     driver_homes.libraries(host / driver_homes.MULTI_ARCH, "550.54.15")
     driver_homes.libraries(host / "usr/lib64")
     assert homes(host).now().nvml == host / f"usr/lib64/libnvidia-ml.so.{VERSION}"
+
+
+def test_a_library_of_an_unknown_version_yields_to_the_modules(host: Path) -> None:
+    (host / "usr/lib64").mkdir(parents=True)
+    (host / "usr/lib64/libnvidia-ml.so.1").write_bytes(shared_object("libnvidia-ml.so.1"))
+    assert home_of(host).kind is Home.HOST
+    driver_homes.driver_container(host)
+    assert home_of(host).kind is Home.DRIVER_CONTAINER
+
+
+def test_a_driver_that_is_still_being_unpacked_is_none(host: Path) -> None:
+    """Who loads a library whose segments are not all there ends by SIGBUS."""
+    driver_homes.rhel(host)
+    whole = Path(_ctypes.__file__).read_bytes()
+    for name in ("libnvidia-ml.so", "libcuda.so"):
+        (host / f"usr/lib64/{name}.{VERSION}").write_bytes(whole[:8192])
+    found = homes(host).now()
+    assert (found.driver, [problem.field for problem in found.problems]) == (None, ["libnvidia-ml.so.1"])
+    (host / f"usr/lib64/libnvidia-ml.so.{VERSION}").write_bytes(whole)
+    home = home_of(host)
+    assert not driver_files(home, VERSION).has_libcuda
+    (host / f"usr/lib64/libcuda.so.{VERSION}").write_bytes(whole)
+    assert driver_files(home, VERSION).has_libcuda
+
+
+def test_links_that_go_in_circles_are_no_driver(host: Path) -> None:
+    driver_homes.rhel(host)
+    for name in (f"libnvidia-ml.so.{VERSION}", f"libcuda.so.{VERSION}"):
+        (host / "usr/lib64" / name).unlink()
+        (host / "usr/lib64" / name).symlink_to(name.replace(VERSION, "1"))
+    (host / "run/nvidia").mkdir(parents=True)
+    (host / "run/nvidia/driver").symlink_to("/run/nvidia/driver/..")
+    (host / "usr/local").mkdir()
+    (host / "usr/local/nvidia").symlink_to("nvidia")
+    found = homes(host).now()
+    assert (found.driver, found.searched) == (None, (Path("/"),))
 
 
 def test_libraries_of_another_version_than_the_module_are_said(host: Path) -> None:

@@ -13,6 +13,7 @@ from koordra.kubelet_plugin.nvidia_driver.release import (
     CONFIRM_WITHIN,
     REPORT_FILE,
     REQUEST_FILE,
+    USERS_AGAIN,
     USERS_EVERY,
     DriverRelease,
     Phase,
@@ -31,12 +32,13 @@ OTHER = Holder(4711, "nvidia-persistenced", ("/dev/nvidiactl",))
 class Nvml:
     def __init__(self) -> None:
         self.open = True
+        self.hangs = False
         self.calls: list[str] = []
 
     def let_go(self, *, within: float) -> bool:
-        self.open = False
+        self.open = self.hangs
         self.calls.append("let go")
-        return True
+        return not self.hangs
 
     def take_up(self) -> None:
         self.open = True
@@ -181,6 +183,7 @@ def test_a_paused_node_that_is_cordoned_is_emptied_and_stays_so_between_attempts
 def test_who_else_holds_the_driver_is_waited_for_a_while_and_then_named(node: Node) -> None:
     node.users = DriverUsers((OTHER,))
     node.ask()
+    node.step()
 
     assert node.step().phase is Phase.EVICTING
     assert node.step(after=CONFIRM_WITHIN - 1).phase is Phase.EVICTING
@@ -190,9 +193,43 @@ def test_who_else_holds_the_driver_is_waited_for_a_while_and_then_named(node: No
     assert report.users == ("nvidia-persistenced (pid 4711, no pod) holds /dev/nvidiactl",)
 
 
+def test_who_comes_once_it_is_released_does_not_take_that_back(node: Node) -> None:
+    """nvidia-smi of an administrator, an exporter's look."""
+    node.ask()
+    node.step()
+    assert node.step().phase is Phase.RELEASED
+    node.users = DriverUsers((OTHER,))
+
+    report = node.step(after=USERS_AGAIN)
+    assert (report.phase, len(report.users)) == (Phase.RELEASED, 1)
+
+
+def test_a_claim_that_was_just_being_prepared_is_waited_for(node: Node) -> None:
+    """Prepare refuses from the first step on, so only what is read after it is believed to be all."""
+    node.ask()
+    node.step()
+    assert [(each.phase, bool(each.withheld)) for each in node.told] == [(Phase.EVICTING, True)]
+    node.claims = [CLAIM]
+
+    assert node.step().phase is Phase.EVICTING
+
+
+def test_an_nvml_that_hangs_is_not_said_to_be_closed(node: Node) -> None:
+    node.nvml.hangs = True
+    node.ask()
+    node.step()
+    report = node.step(after=2 * CONFIRM_WITHIN)
+    assert (report.phase, report.nvml_closed, report.may_unload) == (Phase.EVICTING, False, False)
+
+    node.nvml.hangs = False
+    report = node.step()
+    assert (report.phase, report.nvml_closed, report.may_unload) == (Phase.RELEASED, True, True)
+
+
 def test_who_ends_in_time_is_not_named(node: Node) -> None:
     node.users = DriverUsers((OTHER,))
     node.ask()
+    node.step()
     node.step()
     node.users = DriverUsers()
 
@@ -216,6 +253,7 @@ def test_processes_are_looked_for_only_now_and_then(node: Node) -> None:
 
 def test_a_plugin_that_starts_goes_on_where_the_last_one_ended(node: Node) -> None:
     node.label("drain-required")
+    node.step()
     assert node.step().phase is Phase.RELEASED
     node.start()
 
