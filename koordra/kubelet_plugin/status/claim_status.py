@@ -186,7 +186,10 @@ class ClaimStatusWriter(Wakeable):
         self._inventory = inventory
         self._limited = limited
         self._clock = clock
-        self._written: dict[str, list[Object]] = {}
+        self._written: dict[str, list[Object] | None] = {}
+        """By uid, what the API has; None where that is not known."""
+        self._unwritten: list[Object] | None = None
+        """What it has of other claims: nothing, once those are seen that are older than this process."""
 
     def step(self) -> Pause:
         try:
@@ -202,8 +205,7 @@ class ClaimStatusWriter(Wakeable):
         in_pods = {
             claim.uid: {device.device: device for device in claim.devices} for claim in self._attached()
         }
-        complete = True
-        current: dict[str, list[Object]] = {}
+        current: dict[str, list[Object] | None] = {}
         for record in self._records():
             uid, lost = record.ref.uid, lost_devices(record, inventory)
             if record.state is not State.COMPLETED:
@@ -215,14 +217,13 @@ class ClaimStatusWriter(Wakeable):
                     record, inventory=inventory, attached=attached, limited=self._limited(uid)
                 )
             wanted = with_lost(record, entries, lost)
-            if not wanted and not self._written.get(uid):
-                continue
-            current[uid] = wanted
-            if self._written.get(uid) != wanted and not self._write(record, wanted, lost):
-                complete = False
-                del current[uid]
+            there = self._written.get(uid, self._unwritten)
+            current[uid] = wanted if there == wanted or self._write(record, wanted, lost) else None
         self._written = current
-        return complete
+        if None in current.values():
+            return False
+        self._unwritten = []
+        return True
 
     def _write(self, record: ClaimRecord, wanted: list[Object], lost: Sequence[LostDevice]) -> bool:
         """True when there is nothing more to do for this claim."""

@@ -10,7 +10,7 @@ import pytest
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.errors import PrepareError
+from koordra.errors import ApiError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.kubelet_plugin.prepare.lost_devices import lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -158,20 +158,23 @@ def test_nothing_is_said_while_the_driver_is_released(node: PluginNode) -> None:
     assert lost(node) == []
 
 
-def test_the_claim_of_a_lost_card_has_a_condition_and_its_pod_an_event(node: PluginNode) -> None:
-    obj = claim(1, gpu("gpu", GPU_0))
-    obj["status"]["reservedFor"] = [{"resource": "pods", "name": "train-0", "uid": "pod-uid"}]
-    prepare(node, obj)
-    node.inventory = rebooted(with_other_card(node.inventory, GPU_0))
-    api = ClaimApi(obj)
-    writer = ClaimStatusWriter(
+def status_writer(node: PluginNode, api: ClaimApi) -> ClaimStatusWriter:
+    return ClaimStatusWriter(
         api,  # type: ignore[arg-type]
         records=node.plugin().remembered,
         attached=list,
         inventory=lambda: node.inventory,
     )
 
-    assert writer.sync()
+
+def test_the_claim_of_a_lost_card_has_a_condition_and_its_pod_an_event(node: PluginNode) -> None:
+    obj = claim(1, gpu("gpu", GPU_0))
+    obj["status"]["reservedFor"] = [{"resource": "pods", "name": "train-0", "uid": "pod-uid"}]
+    prepare(node, obj)
+    node.inventory = rebooted(with_other_card(node.inventory, GPU_0))
+    api = ClaimApi(obj)
+
+    assert status_writer(node, api).sync()
     (entry,) = api.patched["status"]["devices"]
     (condition,) = entry["conditions"]
     assert (entry["device"], condition["type"], condition["status"]) == (GPU_0, "Present", "False")
@@ -180,39 +183,50 @@ def test_the_claim_of_a_lost_card_has_a_condition_and_its_pod_an_event(node: Plu
     assert (event["reason"], event["involvedObject"]["name"]) == ("OtherDevice", "train-0")
 
 
-def on_machine(node: PluginNode, uuid: str) -> None:
-    """The node's disk, in the machine of this UUID."""
-    root = node.paths.state / "machine-root"
-    node.paths = replace(node.paths, root=root)
-    path = root / "sys/class/dmi/id/product_uuid"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{uuid}\n")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_condition_goes_when_the_card_is_back(node: PluginNode, restarts: bool) -> None:
+    """Also when the plugin was not there to see it, and when the first write fails."""
+    obj, whole = claim(1, gpu("gpu", GPU_0)), node.inventory
+    prepare(node, obj)
+    node.inventory = with_other_card(whole, GPU_0)
+    api = ClaimApi(obj)
+    writer = status_writer(node, api)
+    writer.sync()
+    obj["status"]["devices"] = api.patched["status"]["devices"]
+
+    node.inventory = whole
+    if restarts:
+        writer = status_writer(node, api)
+    api.fails = True
+    assert not writer.sync()
+    api.fails = False
+    assert writer.sync()
+    assert api.patched["status"]["devices"] == []
+    api.patched = {}
+    assert writer.sync()
+    assert not api.patched
+
+
+@pytest.mark.parametrize("boot_id", ["another-boot", None])
+def test_a_disk_that_comes_to_another_machine_loses_no_claim_in_silence(
+    node: PluginNode, boot_id: str | None
+) -> None:
+    """Every boot has an id of its own, whatever the machine; one that tells none is known by its cards."""
+    node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, boot_id=boot_id and "one"))
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    other = with_other_card(node.inventory, GPU_0)
+    node.inventory = replace(other, machine=replace(other.machine, boot_id=boot_id))
     node.plugin().repair()
 
-
-def test_a_disk_that_comes_to_another_machine_holds_nothing_there(node: PluginNode) -> None:
-    on_machine(node, "4c4c4544-0001")
-    prepare(node, claim(1, gpu("gpu", GPU_0)))
-    on_machine(node, "4c4c4544-0001")
-    assert node.holders() == {uid(1)}
-
-    node.inventory = with_other_card(node.inventory, GPU_0)  # with the same boot id, or none
-    on_machine(node, "4c4c4544-0002")
-
-    assert node.plugin().records() == ()
     assert lost(node) == [(GPU_0, "OtherDevice")]
-    assert "another device than" in refusal(node, claim(1, gpu("gpu", GPU_0)))
-    assert not node.files()
-    prepare(node, claim(2, gpu("gpu", GPU_0)))
-
-
-def test_a_machine_without_a_uuid_is_taken_for_no_other(node: PluginNode) -> None:
-    on_machine(node, "4c4c4544-0001")
-    prepare(node, claim(1, gpu("gpu", GPU_0)))
-    (node.paths.root / "sys/class/dmi/id/product_uuid").unlink()
-    node.plugin().repair()
-
-    assert node.holders() == {uid(1)}
+    with pytest.raises(PrepareError, match="another device than the one prepared"):
+        node.plugin().prepare(ref_of(claim(1)))
+    if boot_id:
+        assert node.plugin().records() == ()
+        assert not node.files()
+        prepare(node, claim(2, gpu("gpu", GPU_0)))
+    else:
+        assert "InsufficientCapacity" in refusal(node, claim(2, gpu("gpu", GPU_0)))
 
 
 class ClaimApi:
@@ -222,6 +236,7 @@ class ClaimApi:
         self._claim = obj
         self.patched: Object = {}
         self.events: list[Object] = []
+        self.fails = False
 
     def get(self, _kind: Kind, _name: str, *, namespace: str) -> Object:
         assert namespace
@@ -229,6 +244,8 @@ class ClaimApi:
 
     def patch(self, _kind: Kind, _name: str, body: Object, *, namespace: str, subresource: str) -> Object:
         assert (namespace, subresource) == ("team-a", "status")
+        if self.fails:
+            raise ApiError("the API server is away")
         self.patched = body
         return self._claim
 
