@@ -56,8 +56,8 @@ TEXTS: Final = (
     (
         "checkpoint",
         "Prepare takes no lock",
-        "            with self._lock.held():\n                self._require_wanted(",
-        "            with suppress():\n                self._require_wanted(",
+        "            with self._lock.held():\n                require_wanted(",
+        "            with suppress():\n                require_wanted(",
     ),
     (
         "writer",

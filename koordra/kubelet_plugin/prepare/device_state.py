@@ -13,9 +13,8 @@ Prepare of one claim, under the state lock (two instances may overlap during an 
   containers may be running.
 - An error rolls back at once; if that fails too (full disk), the claim holds its devices until the next call.
 
-The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So
-Prepare checks again under the lock: a call that the kubelet gave up, or that an Unprepare of the same claim
-has overtaken, ends there. Two Prepares of one claim (two pods that share it) are answered one by one.
+Prepare checks again under the lock whether it is still wanted (calls_in_progress.py). Two Prepares of one
+claim (two pods that share it) are answered one by one.
 
 Unprepare removes the files, then the record: killed in between, the claim still holds its devices and the
 kubelet repeats the call. Unprepare of an unknown claim succeeds.
@@ -32,7 +31,6 @@ isolation backend for every device of the node, and removes its files; then it t
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -48,11 +46,11 @@ from koordra.kubelet_plugin.claims.checkpoint import (
 )
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.claims.configuration import Claims
-from koordra.kubelet_plugin.claims.machine_of_state import taken_over
 from koordra.kubelet_plugin.isolation import Backend
 from koordra.kubelet_plugin.network.consumers import Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
+from koordra.kubelet_plugin.prepare.calls_in_progress import CallsInProgress
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -65,14 +63,10 @@ from koordra.node_state.locks import StateLock
 log = get_logger(__name__)
 
 
-Call = tuple[str, object]
-"""A Prepare in progress: the claim's uid, and what tells it from others of the claim."""
-
-
 class DeviceState:
     """The node's prepared claims. Safe to call from several threads and processes. `networks` is set where
-    koordra manages those of pods (`--pod-network`), which `policy` tells the
-    decision; `hook_program` is where the node has the CDI hook (cdi/hook_program.py)."""
+    koordra manages those of pods (`--pod-network`), which `policy` tells the decision; `hook_program` is
+    where the node has the CDI hook (cdi/hook_program.py)."""
 
     def __init__(
         self,
@@ -100,40 +94,24 @@ class DeviceState:
         self._backends = backends
         self._lock = lock or StateLock(paths.lock)
         self._checkpoint = CheckpointFile(paths.checkpoint, disk)
-        self._disk = disk
         self._files = ClaimFiles(paths, disk)
         self._new_nonce = new_nonce
-        self._in_progress: set[Call] = set()
-        self._calls = threading.Lock()
+        self._calls = CallsInProgress()
 
     def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> ClaimRecord:
         """Prepare the claim's devices. Raises PrepareError, CheckpointError or CDIError; the call can be
         repeated.
 
-        `awaited` returns whether the kubelet still waits for the answer, which is made of the record's
-        devices.
+        `awaited`: whether the kubelet still waits for the answer, which is made of the record's devices.
         """
         if not ref.valid:
             raise PrepareError(f"{ref}: uid {ref.uid[:80]!r}, name or namespace cannot be a claim's")
-        call = ref.uid, object()
-        with self._calls:
-            self._in_progress.add(call)
-        try:
-            self._require_wanted(ref, call, awaited)
+        with self._calls.of(ref, awaited) as require_wanted:
+            require_wanted()
             claim, consumers = self._fetch(ref)
             with self._lock.held():
-                self._require_wanted(ref, call, awaited)
+                require_wanted()
                 return self._prepare(ref, claim, consumers)
-        finally:
-            with self._calls:
-                self._in_progress.discard(call)
-
-    def _require_wanted(self, ref: ClaimRef, call: Call, awaited: Callable[[], bool]) -> None:
-        """Raises PrepareError for a call that the kubelet gave up, or that an Unprepare has overtaken."""
-        with self._calls:
-            overtaken = call not in self._in_progress
-        if overtaken or not awaited():
-            raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
 
     def _prepare(self, ref: ClaimRef, claim: Object, consumers: Consumers | None) -> ClaimRecord:
         inventory = self._inventory()
@@ -175,8 +153,7 @@ class DeviceState:
         if not ref.valid:
             log.warning("unprepare_invalid_claim", claim=str(ref), uid=ref.uid[:80])
             return
-        with self._calls:
-            self._in_progress = {call for call in self._in_progress if call[0] != ref.uid}
+        self._calls.overtake(ref.uid)
         with self._lock.held():
             self._release_network(ref)
             try:
@@ -197,20 +174,13 @@ class DeviceState:
         log.info("claim_unprepared", claim=str(ref), uid=ref.uid, known=record is not None)
 
     def repair(self) -> None:
-        """Run at every start: roll back incomplete claims, rewrite the files of prepared ones, remove stale
-        files.
+        """At every start: roll back incomplete claims, rewrite the files of prepared ones, remove stale ones.
 
         Never raises: state that cannot be repaired now is logged, and the calls that depend on it fail.
         """
         with self._lock.held():
             try:
-                checkpoint = taken_over(
-                    self._load(),
-                    save=self._checkpoint.save,
-                    state=self._paths.state,
-                    root=self._paths.root,
-                    disk=self._disk,
-                )
+                checkpoint = self._load()
             except CheckpointError as error:
                 log.error("checkpoint_unreadable", error=str(error))
                 return
@@ -260,8 +230,7 @@ class DeviceState:
             return self._load().of_boot(self._inventory().boot_id)
 
     def remembered(self) -> tuple[ClaimRecord, ...]:
-        """Those, and the claims of earlier boots that the kubelet has not unprepared. Raises
-        CheckpointError."""
+        """Those, and claims of earlier boots that are not unprepared yet. Raises CheckpointError."""
         with self._lock.held():
             return self._load().claims
 
@@ -345,10 +314,8 @@ class DeviceState:
         Raises CheckpointError."""
         try:
             checkpoint = self._checkpoint.load()
-        except DamagedCheckpoint as error:
-            return self._recovered(error)
-        except OtherVersion as error:
-            if self._files.claims():
+        except (DamagedCheckpoint, OtherVersion) as error:
+            if isinstance(error, OtherVersion) and self._files.claims():
                 raise
             return self._recovered(error)
         if checkpoint is None and self._files.claims():

@@ -165,7 +165,7 @@ def test_two_pods_of_one_claim_that_start_together_are_both_answered(node: Plugi
     first = state.prepare(ref_of(claim(1)))
     assert first == answers[1]
     assert len(state.records()) == 1
-    assert state._in_progress == set()
+    assert state._calls._calls == set()
 
 
 def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) -> None:
