@@ -46,11 +46,7 @@ from koordra.kubelet_plugin.dra.health import (
 )
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.isolation import backends
-from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, nvml_processes
-from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
-from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict
-from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
+from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.network.node_numbers import NetworkPools, NodeNumbers
@@ -86,7 +82,7 @@ FILE_CHECK_INTERVAL: Final = 5.0
 """Seconds between two checks for missing sockets, and for files of claims that somebody changed, which cost
 more."""
 VERSIONS_WITHIN: Final = 3.0
-"""Seconds for which the start waits for the served versions of resource.k8s.io."""
+"""Seconds for which the start waits for the served versions of resource.k8s.io; Unprepare needs none."""
 GRACE: Final = 20.0
 """Seconds for calls in progress at the stop (the kubelet waits 45 s for an answer)."""
 
@@ -103,8 +99,7 @@ class Driver:
         watcher: Callable[[Path, HomeSource, NvmlLibrary], MachineWatcher] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._settings = settings
-        self._client = client
+        self._settings, self._client = settings, client
         disk, paths = disk or Disk(), settings.paths
         self._homes = settings.homes
         self._nvml = NvmlLibrary(self._homes.nvml)
@@ -116,22 +111,20 @@ class Driver:
         self._metrics = dra_service.PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
-        contexts = Contexts(
-            paths.state / "limiter" / "contexts.json",
+        self._limiter = limiter = NodeLimiter(
+            paths.state,
             machine=lambda: self._inventory.current().machine,
             declared=settings.limiter_context,
+            strict=settings.limiter_strict,
+            library=self._nvml,
+            metrics=metrics,
+            changed=self._on_limits_change,
             disk=disk,
         )
-        self._limiter = limiter = LimiterIsolation(
-            paths.state, context_bytes=contexts.bytes_for, strict=settings.limiter_strict
-        )
-        known = backends(limiter)
+        known = backends(limiter.backend)
+        usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
         self._inventory = InventorySource(
-            paths.root,
-            offering=settings.offering.on(
-                [name for name in known if name != limiter.name or limiter.installed]
-            ),
-            homes=self._homes,
+            paths.root, offering=settings.offering.on(usable), homes=self._homes
         )
         self._state = DeviceState(
             node=settings.node,
@@ -184,7 +177,7 @@ class Driver:
             records=self._state.remembered,
             attached=self._networks.ready,
             inventory=self._inventory.current,
-            limited=self._limited,
+            limited=limiter.comparison.verdict,
         )
         self._release = DriverRelease(
             paths.state,
@@ -198,26 +191,17 @@ class Driver:
         self._labels = NodeLabels(
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
-        self._reconciler = reconciler = Reconciler(
-            limiter.claims,
-            contexts=contexts,
-            metrics=metrics,
-            processes=HostProcesses(limiter.claims, claim_of=limiter.broker.caller),
-            lists=partial(nvml_processes, library=self._nvml),
-            changed=self._on_limits_change,
-        )
         self._overuse = OveruseReporter(
             client,
             records=self._state.records,
-            overused=lambda: reconciler.overused,
+            overused=lambda: limiter.comparison.overused,
             evict=settings.on_overuse == "evict",
         )
-        limiter.broker.on_call = reconciler.wake
         self._loops: dict[str, Wakeable] = {
             "publish": self._publisher,
             "audit-claims": self._audit,
             "write-claim-status": self._status,
-            "compare-limiters": reconciler,
+            "compare-limiters": limiter.comparison,
             "report-overuse": self._overuse,
             "follow-driver": self._follower,
             "release-driver": self._release,
@@ -241,7 +225,6 @@ class Driver:
             if self._wait_for_machine(stop, threads):
                 with self._sockets.owned(self._settings.paths.state, stop) as alone:
                     if alone:
-                        # Without an answer the plugin serves all the same: Unprepare needs no API server.
                         asking.join(timeout=VERSIONS_WITHIN)
                         self._serve(stop, threads)
         finally:
@@ -264,7 +247,7 @@ class Driver:
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
         """Serve until `stop`. Adds to `threads` those that end when woken; a watch ends with its stream."""
         self._state.repair()
-        self._limiter.broker.resume()
+        self._limiter.backend.broker.resume()
         self._dra.start()
         try:
             self._registration.start()
@@ -279,7 +262,6 @@ class Driver:
                 )
             ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
-            self._status.wake()
             self._supervise(stop, [*threads, *following])
         finally:
             self._nvml.let_go(within=0.0)
@@ -309,12 +291,8 @@ class Driver:
             if self._overlay is not None:
                 found = self._overlay.apply(found)
             if self._settings.pod_network and self._inventory.known:
-                found = replace(
-                    found,
-                    machine=with_moved(
-                        found.machine, self._inventory.current().machine, moved_nics(self._state.records())
-                    ),
-                )
+                before, moved = self._inventory.current().machine, moved_nics(self._state.records())
+                found = replace(found, machine=with_moved(found.machine, before, moved))
             self._guarded.update(found.machine)
             self._inventory.set(found)
             devices = device_health(self._inventory.current(), held=held_devices(self._state.records))
@@ -337,9 +315,6 @@ class Driver:
         if not done or (call == "unprepare" and self._audit.held):
             # A refusal may mean that a device is held, an Unprepare that it no longer is.
             self._audit.wake()
-
-    def _limited(self, uid: str) -> LimiterVerdict | None:
-        return self._reconciler.verdict(uid)
 
     def _on_limits_change(self) -> None:
         self._status.wake()

@@ -9,10 +9,10 @@
     /usr/local/nvidia             an installer's folder, which may be read-only    /dev
 
 A place counts where it has libnvidia-ml.so.1. Of several, that counts whose library is of the loaded kernel
-module's version, before one whose version is not known, since another could not talk to it (NVML answers 18): a node that had packages and now has
-a driver container has both. The GPU Operator writes its own verdict to
-/run/nvidia/validations/driver-ready (NVIDIA/gpu-operator, cmd/nvidia-validator); the place that it names is
-looked at first. Before any module is loaded the first place counts.
+module's version, since another could not talk to it (NVML answers 18), else one that does not say its
+version: a node that had packages and now has a driver container has both. The GPU Operator writes its own
+verdict to /run/nvidia/validations/driver-ready (NVIDIA/gpu-operator, cmd/nvidia-validator); the place that it
+names is looked at first. Before any module is loaded the first place counts.
 
 Two kinds of machines are refused, since their drivers have neither these libraries nor these device nodes:
 WSL, where CUDA talks to Windows' driver through /dev/dxg, and Tegra, whose GPU is no PCI device.

@@ -1,8 +1,8 @@
 """Prepares in progress, and whether somebody still waits for them.
 
-The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. A call
-that the kubelet gave up, or that an Unprepare of the same claim has overtaken, has to end without effect. Two
-Prepares of one claim (two pods that share it) do not disturb each other.
+The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. A
+call that the kubelet gave up, or that an Unprepare of the same claim has overtaken, has to end without
+effect. Two Prepares of one claim (two pods that share it) do not disturb each other.
 """
 
 from __future__ import annotations

@@ -212,7 +212,9 @@ def test_a_disk_that_comes_to_another_machine_loses_no_claim_in_silence(
     node: PluginNode, boot_id: str | None
 ) -> None:
     """Every boot has an id of its own, whatever the machine; one that tells none is known by its cards."""
-    node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, boot_id=boot_id and "one"))
+    node.inventory = replace(
+        node.inventory, machine=replace(node.inventory.machine, boot_id=boot_id and "one")
+    )
     prepare(node, claim(1, gpu("gpu", GPU_0)))
     other = with_other_card(node.inventory, GPU_0)
     node.inventory = replace(other, machine=replace(other.machine, boot_id=boot_id))

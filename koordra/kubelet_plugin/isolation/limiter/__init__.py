@@ -1,5 +1,6 @@
 """Backend `limiter`: the node's side of native/limiter.
 
+node_limiter        the parts below, as one node has them
 backend             what a container gets, what is made on the node for it (a small file system), and the end
                     of both
 region              what the node and the processes of a claim share: its layout, and what the node writes
