@@ -95,14 +95,15 @@ def obtain(cache: Path, *, suites: Sequence[str] = RUNTIME_SUITES) -> Runtime:
     raise Unavailable("; ".join(problems))
 
 
-def unpacked(cache: Path, packages: Sequence[str]) -> Path:
-    """The files of packages of the system's own suite, from the cache or the mirror. Raises Unavailable."""
+def unpacked(cache: Path, packages: Sequence[str], *, suite: str = "", needed: bool = False) -> Path:
+    """The files of packages of a suite (the system's own), from the cache or the mirror; with those that they
+    need and this system lacks. Raises Unavailable."""
     root = cache / "-".join(packages)
     if not root.exists():
         archive = system_archive()
         partial = root.with_name(f"{root.name}.{os.getpid()}")
         try:
-            _download(partial, packages, suite=archive.suite, archive=archive)
+            _download(partial, packages, suite=suite or archive.suite, archive=archive, needed=needed)
             partial.rename(root)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -158,12 +159,17 @@ def _unpack(root: Path, *, suite: str, archive: Archive) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _download(root: Path, packages: Sequence[str], *, suite: str, archive: Archive) -> None:
+_WITH_NEEDED: Final = ("install", "--download-only", "--no-install-recommends", "-o", "Debug::NoLocking=1")
+
+
+def _download(
+    root: Path, packages: Sequence[str], *, suite: str, archive: Archive, needed: bool = False
+) -> None:
     downloads = root / "apt"
     apt = _apt(downloads, suite=suite, archive=archive)
     _output([*apt, "update"])
-    _output([*apt, "download", *packages], cwd=downloads)
-    for package in sorted(downloads.glob("*.deb")):
+    _output([*apt, *(_WITH_NEEDED if needed else ("download",)), *packages], cwd=downloads)
+    for package in sorted(downloads.rglob("*.deb")):
         _output(["dpkg", "-x", str(package), str(root)])
     shutil.rmtree(downloads)
 

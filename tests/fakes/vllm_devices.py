@@ -1,7 +1,9 @@
 """A program that finds its cards as vLLM does, and prints the number of each on the node.
 
-vLLM (vllm/platforms/cuda.py, `device_id_to_physical_device_id`) takes every entry of CUDA_VISIBLE_DEVICES for
-a number, and refuses to start where the variable is there and empty. Argument: how many cards it has.
+vLLM (vllm/platforms/interface.py, `device_id_to_physical_device_id`; before 0.8 in platforms/cuda.py) takes
+every entry of CUDA_VISIBLE_DEVICES for a number, up to 0.20 at least. Where the variable is there and empty,
+older versions refuse to start and newer ones take it for absent; this is the strictest of them. Argument: how
+many cards it has.
 """
 
 from __future__ import annotations
