@@ -14,7 +14,7 @@ from typing import Final
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
-from koordra.errors import Conflict, KoordraError, NotFound
+from koordra.errors import ApiError, Conflict, KoordraError, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
@@ -56,13 +56,15 @@ class OveruseReporter(Wakeable):
     def step(self) -> Pause:
         over = self._overused()
         self._told &= over.keys()
-        try:
-            for record in self._records() if over.keys() - self._told else ():
-                found = over.get(record.ref.uid)
-                if found is not None and record.ref.uid not in self._told and self._report(record, found):
+        for record in self._records() if over.keys() - self._told else ():
+            found = over.get(record.ref.uid)
+            if found is None or record.ref.uid in self._told:
+                continue
+            try:
+                if self._report(record, found):
                     self._told |= {record.ref.uid}
-        except KoordraError as error:
-            log.warning("overuse_not_reported", error=str(error))
+            except KoordraError as error:
+                log.warning("overuse_not_reported", claim=str(record.ref), error=str(error))
         return Pause(0.0, _RETRY if over.keys() - self._told else None)
 
     def _report(self, record: ClaimRecord, found: Overuse) -> bool:
@@ -102,6 +104,11 @@ class OveruseReporter(Wakeable):
             self._client.create(kinds.PODS, body, namespace=namespace, name=name, subresource="eviction")
         except (NotFound, Conflict):
             return True  # gone, or another pod under its name
+        except (
+            ApiError
+        ) as error:  # a budget allows none now, say; the claim's other pods are none of its business
+            log.warning("pod_not_evicted", pod=f"{namespace}/{name}", reason=str(error))
+            return False
         self._evicted[uid] = now
         log.warning("pod_evicted", pod=f"{namespace}/{name}", reason=REASON)
         return True

@@ -24,13 +24,12 @@ from typing import Any, Final
 
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.node_state.granted_claims import DIRECTORY, SCHEMA
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, Mount
 from koordra.nri.hook.ungranted_access import control_nodes
 
-DIRECTORY: Final = "nri-granted"
-SCHEMA: Final = "koordra.io/nri-granted/v1"
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _SETTLED_S: Final = 60.0
 """An entry younger than this is kept although the runtime did not list its container, which may still be

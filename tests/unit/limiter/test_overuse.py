@@ -34,6 +34,15 @@ def test_three_samples_in_a_row_within_ten_seconds() -> None:
     assert all(answers[40:])
 
 
+def test_a_claim_that_takes_more_and_more_keeps_its_first_figures() -> None:
+    samples = OveruseSamples()
+    told = {
+        str(samples.add({("c", GPU): Overuse("c", GPU, (5 + at) * GIB, 4 * GIB, 0)}, now=2.0 * at).get("c"))
+        for at in range(3, 9)
+    }
+    assert len(told) == 2, "nothing, and one text"
+
+
 def test_readings_close_together_are_one_sample() -> None:
     samples = OveruseSamples()
     assert not any(samples.add(OVER, now=1.0 + hundredth / 100) for hundredth in range(199))

@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, start_time
 from koordra.kubelet_plugin.isolation.limiter.region import REGIONS_FOLDER
+from koordra.node_state.granted_claims import claims_of_container
+from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
@@ -29,7 +32,8 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter.processes import nvml_processes
 try:
     cards = nvml_processes(sys.argv[1:])
-    print(json.dumps({uuid: [sorted(card.used.items()), sorted(card.computing)] for uuid, card in cards.items()}))
+    found = {uuid: [sorted(card.used.items()), sorted(card.computing)] for uuid, card in cards.items()}
+    print(json.dumps(found | {"mps": [uuid for uuid, card in cards.items() if card.through_mps]}))
 except NodeError as error:
     print(json.dumps(str(error)))
 """
@@ -59,6 +63,7 @@ def test_the_lists_of_a_card_are_one(nvml: FakeNvml, tmp_path: Path) -> None:
     assert nvml.run(ASK, first, second, third) == {
         first: [[[41, 100], [42, 7]], [41]],
         second: [[[44, None]], [44]],
+        "mps": [],
     }, "a lost card is left out; a driver without MPS has no list for it"
 
 
@@ -72,7 +77,16 @@ def test_a_mig_instance_has_processes_of_its_own(nvml: FakeNvml) -> None:
     assert nvml.run(ASK, as_regions_have_it, str(card.uuid)) == {
         as_regions_have_it: [[[41, 100]], [41]],
         str(card.uuid): [[[41, 100], [42, 50]], [41, 42]],
+        "mps": [],
     }
+
+
+def test_a_card_on_which_an_mps_server_computes_is_told(nvml: FakeNvml, tmp_path: Path) -> None:
+    machine = write_machine("hgx-h100", tmp_path / "root", serial="mps")
+    nvml.describe(machine)
+    first, second = (str(gpu.uuid) for gpu in machine.gpus[:2])
+    nvml.processes((first, "compute", 41, 100), (first, "mps", 43, 9), (second, "compute", 44, 5))
+    assert nvml.run(ASK, first, second)["mps"] == [first]
 
 
 def test_without_nvml_nothing_is_known(nvml: FakeNvml) -> None:
@@ -138,6 +152,36 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
     assert (found.claims, found.inner_pid, found.namespace) == ((UID,), 1, 4026531999)
     process(200, region=False)
     assert processes.find([7]) == {}
+
+
+def test_a_process_under_another_root_is_known_by_its_container(tmp_path: Path) -> None:
+    """Its mountinfo lists what is mounted below its root alone: nothing of ours after a chroot."""
+    state, proc, container = tmp_path / "state", tmp_path / "proc", "e3" * 32
+    claims = state / "limiter" / "claims"
+    for uid in (UID, OTHER):
+        (claims / uid).mkdir(parents=True)
+    ledger = Ledger(state)
+    device = GrantedDevice("team", "claim", UID, "gpu-0", "gpu", None)
+    ledger.add(container, Granted("pod-uid", (), frozenset(), (device,)))
+    folder = proc / "7"
+    (folder / "ns").mkdir(parents=True)
+    (folder / "ns" / "pid").symlink_to("pid:[4026531999]")
+    (folder / "stat").write_text(f"7 (a) S {' '.join(['0'] * 18)} 100 4096 0\n")
+    (folder / "status").write_text("Name:\ta\nNSpid:\t7\t1\n")
+    (folder / "mountinfo").write_text("30 20 8:1 /x / rw - ext4 /dev/sda1 rw\n")
+    (proc / "self").mkdir()
+    (proc / "self" / "mountinfo").write_text("20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    processes = HostProcesses(claims, proc=proc, held_by=partial(claims_of_container, state))
+    for path in (
+        f"/kubepods/burstable/pod5/{container}",
+        f"/kubepods.slice/cri-containerd-{container}.scope/inner",
+    ):
+        (folder / "cgroup").write_text(f"5:devices:{path}\n0::{path}\n")
+        assert processes.find([7])[7].claims == (UID,)
+    for path in ("/system.slice/x.service", f"/kubepods/burstable/pod5/{'00' * 32}"):
+        (folder / "stat").write_text(f"7 (a) S {' '.join(['0'] * 18)} {len(path)} 4096 0\n")
+        (folder / "cgroup").write_text(f"0::{path}\n")
+        assert processes.find([7]) == {}
 
 
 def test_a_process_without_memory_is_ending(tmp_path: Path) -> None:

@@ -344,6 +344,32 @@ def test_bytes_past_the_limiter_are_reported_as_over_the_limit_until_they_are_go
     assert found.reason == "Enforcing"
 
 
+@pytest.mark.parametrize("damage", ["cut", "written over", "gone"])
+def test_who_damages_the_region_is_over_the_limit_all_the_same(
+    node: Node, tenant: subprocess.Popen[bytes], damage: str
+) -> None:
+    """Share and context are the node's own figures, and the bytes are the driver's."""
+    usage = node.claims / UID / "usage"
+    if damage == "cut":
+        os.truncate(usage, 0)
+    elif damage == "written over":
+        with usage.open("r+b") as file:
+            file.write(os.urandom(64))
+    else:
+        usage.unlink()
+    node.reconciler.once()
+    found = node.reconciler.verdict(UID)
+    assert found is not None
+    assert (found.enforced, found.reason) == (False, "RegionDamaged")
+    node.lists.used[tenant.pid] = 4 * GIB + USUAL["Hopper"] + MIB
+    for _ in range(6):
+        node.reconciler.once()
+    found = node.reconciler.verdict(UID)
+    assert found is not None
+    assert found.reason == "OverLimit"
+    assert list(node.reconciler.overused) == [UID]
+
+
 def test_what_nvml_charges_an_mps_server_is_nobodys_overuse(
     node: Node, tenant: subprocess.Popen[bytes]
 ) -> None:

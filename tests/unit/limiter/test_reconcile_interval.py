@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import reconcile, region
+from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse, OveruseSamples
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses
 from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     BRISK,
     BRISK_FOR,
     LOAD,
+    LONGEST,
     QUIET,
     Reconciler,
     pause_after,
@@ -34,13 +36,26 @@ def test_brisk_while_something_happens_and_quiet_after() -> None:
     assert pause_after(took=quick, quiet_for=BRISK_FOR + 0.1) == Pause(BRISK, QUIET)
 
 
-@pytest.mark.parametrize("took", [0.001, 0.02, 0.3, 5.0])
+@pytest.mark.parametrize("took", [0.001, 0.02, 0.09, 0.3, 5.0])
 @pytest.mark.parametrize("quiet_for", [0.0, 100.0])
-def test_looking_never_takes_more_than_its_share(took: float, quiet_for: float) -> None:
+def test_looking_takes_no_more_than_its_share_or_waits_longest(took: float, quiet_for: float) -> None:
     waits = pause_after(took=took, quiet_for=quiet_for)
-    assert took / (took + waits.at_least) <= LOAD
+    assert took / (took + waits.at_least) <= LOAD or waits.at_least == LONGEST
     assert waits.at_most is not None
-    assert waits.at_least <= waits.at_most
+    assert waits.at_least <= waits.at_most <= LONGEST
+
+
+@pytest.mark.parametrize("took", [0.001, 0.1, 0.5, 1.0])
+def test_overuse_is_told_within_ten_seconds_of_its_first_byte(took: float) -> None:
+    """Also by a driver that takes a second to answer: time is made of polls and pauses alone."""
+    longest = pause_after(took=took, quiet_for=100.0).at_most
+    assert longest is not None
+    samples, now, told = OveruseSamples(), longest, {}
+    while not told:
+        now += took
+        told = samples.add({("c", "GPU-1"): Overuse("c", "GPU-1", 3, 1, 1)}, now=now)
+        now += longest
+    assert now - longest <= 10.0
 
 
 class Counted:

@@ -38,7 +38,7 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     metrics = Metrics()
     report = LimiterMetrics(metrics)
     read = read_all(claims)
-    report.observe(read, dict(verdicts(claims, read)).values())
+    report.observe(read, verdicts(read).values())
     text = metrics.text()
     figures = {"claim": "a", "gpu": UUID}
     assert sample(metrics, "koordra_limiter_used_bytes", figures) == 5
@@ -48,7 +48,7 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     assert 'koordra_limiter_claims{state="waiting"} 2.0' in text
     (claims / "a" / "policy").unlink()
     read = read_all(claims)
-    report.observe(read, dict(verdicts(claims, read)).values())
+    report.observe(read, verdicts(read).values())
     text = metrics.text()
     assert 'claim="a"' not in text
     assert 'koordra_limiter_claims{state="waiting"} 1.0' in text

@@ -112,6 +112,7 @@ def test_a_process_that_is_ending_is_not_counted_twice_nor_told() -> None:
     found = reading(given_back, card({1001: 900 * MIB}), {1001: process(1001, ending=True)}, given_back)
     assert found.unseen["c", GPU] == Interval(900 * MIB, 900 * MIB), "the card has it still"
     assert not found.outside
+    assert found.in_use["c", GPU] == 0, "nobody is evicted for what nobody can give back"
 
 
 def test_nobody_is_told_while_a_slot_does_not_say_whose_it_is() -> None:

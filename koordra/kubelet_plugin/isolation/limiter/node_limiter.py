@@ -13,6 +13,7 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
+from koordra.node_state.granted_claims import claims_of_container
 from koordra.topology.machine import Machine
 
 
@@ -40,7 +41,11 @@ class NodeLimiter:
             self.backend.claims,
             contexts=contexts,
             metrics=metrics,
-            processes=HostProcesses(self.backend.claims, claim_of=self.backend.broker.caller),
+            processes=HostProcesses(
+                self.backend.claims,
+                claim_of=self.backend.broker.caller,
+                held_by=partial(claims_of_container, state),
+            ),
             lists=partial(nvml_processes, library=library),
             changed=changed,
         )

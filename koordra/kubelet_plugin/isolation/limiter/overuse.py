@@ -64,16 +64,20 @@ class OveruseSamples:
 
     def __init__(self) -> None:
         self._seen: dict[Share, tuple[int, float]] = {}
+        self._told: dict[str, Overuse] = {}
 
     def add(self, over: Mapping[Share, Overuse], *, now: float) -> dict[str, Overuse]:
         """The claims that were over in SAMPLES samples, each EVERY seconds after the one before; a reading in
-        between in which a share is not over begins anew."""
+        between in which a share is not over begins anew. A claim keeps its first figures, so that nothing is
+        written again for each byte more."""
         seen: dict[Share, tuple[int, float]] = {}
         for share in over:
             count, last = self._seen.get(share, (0, now - EVERY))
             seen[share] = (count + 1, now) if now - last >= EVERY else (count, last)
         self._seen = seen
-        return {over[share].claim: over[share] for share, (count, _) in seen.items() if count >= SAMPLES}
+        sure = {over[share].claim: over[share] for share, (count, _) in seen.items() if count >= SAMPLES}
+        self._told = {claim: self._told.get(claim, each) for claim, each in sure.items()}
+        return self._told
 
 
 def _mib(count: int) -> str:

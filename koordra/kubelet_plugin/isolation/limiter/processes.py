@@ -4,9 +4,11 @@
     /proc   pid ─> claim: the claim's region is mounted in the process's mount namespace
 
 A mount cannot be faked: it is identified by the file system and the folder on it, which only its own tenant
-can reach. A process without such a mount (preloading) is identified by its connection to the claim's socket,
-where the kernel reports its pid. A pid is looked up together with the start time of its process, so a reused
-number is another process.
+can reach. But a process may not show it: under another root (chroot, or a mount namespace of its own) the
+kernel lists what is mounted below that root alone. Such a process, and one without mounts (preloading), is
+identified by its connection to the claim's socket, where the kernel reports its pid; else by its container,
+whose number is in its cgroup's path and whose claims the hook has written down. A pid is looked up together
+with the start time of its process, so a reused number is another process.
 
 The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets show no other
 processes.
@@ -29,6 +31,7 @@ _STARTED, _MEMORY = 19, 20
 _DRAWING: Final = "nvmlDeviceGetGraphicsRunningProcesses"
 _HOSTS_NAMESPACE: Final = "pid:[4026531836]"
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,8 @@ class Process:
 
 
 class HostProcesses:
-    """The host's processes. `claim_of` is the claim on whose socket a process (pid, start time) has
-    called."""
+    """The host's processes. `claim_of` is the claim on whose socket a process (pid, start time) has called;
+    `held_by`: the claims of a container."""
 
     def __init__(
         self,
@@ -114,10 +117,12 @@ class HostProcesses:
         *,
         proc: Path = Path("/proc"),
         claim_of: Callable[[int, int], str | None] = lambda _pid, _started: None,
+        held_by: Callable[[str], Iterable[str]] = lambda _container: (),
     ) -> None:
         self._claims = claims
         self._proc = proc
         self._claim_of = claim_of
+        self._held_by = held_by
         self._known: dict[tuple[int, int], Process] = {}
 
     @property
@@ -161,17 +166,28 @@ class HostProcesses:
         except OSError:
             return None
         claims = sorted(uid for uid, place in places.items() if place in mounted)
-        named = self._claim_of(pid, started) if not claims else None
+        if not claims:
+            named = self._claim_of(pid, started)
+            claims = [named] if named else [uid for uid in self._of_container(pid) if uid in places]
         inner = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
-        if not claims and named is None:
+        if not claims:
             return None
         return Process(
             pid=pid,
             started=started,
-            claims=tuple(claims) if named is None else (named,),
+            claims=tuple(claims),
             inner_pid=int(inner[1]) if inner else pid,
             namespace=int(namespace.partition("[")[2].rstrip("]") or 0),
         )
+
+    def _of_container(self, pid: int) -> Iterable[str]:
+        """The claims of the outermost container that the hook knows."""
+        try:
+            cgroups = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
+        except OSError:
+            return ()
+        held = (self._held_by(container) for container in dict.fromkeys(_CONTAINER.findall(cgroups)))
+        return next((claims for claims in held if claims), ())
 
     def _places(self) -> dict[str, tuple[str, str]]:
         """Where each claim's folder is: file system, and path on it."""

@@ -29,10 +29,11 @@ polls, often while something happens and seldom while nothing does:
     unseen bytes, processes or a verdict changed   every BRISK seconds
     BRISK_FOR seconds without any of that          every QUIET seconds
 
-A poll never takes more than LOAD of one processor's time: after a slow one (many claims, a driver that is
-slow to answer) the pause is as much longer. So bytes that the limiter does not see are counted within BRISK
-and one poll where a process has just started or such bytes have just changed, and within QUIET and one poll
-in a program that was quiet; or within 1 / LOAD times what a poll takes, where that is longer.
+A poll takes LOAD of one processor's time at most: after a slow one (many claims, a driver that is slow to
+answer) the pause is as much longer, up to LONGEST, so that overuse is told within 10 s where a poll takes a
+second. Bytes that the limiter does not see are counted within BRISK and one poll where a process has just
+started or such bytes have just changed, and within QUIET, or that pause, and one poll in a program that was
+quiet.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ QUIET: Final = 1.0
 BRISK: Final = 0.1
 BRISK_FOR: Final = 3.0
 LOAD: Final = 0.05
+LONGEST: Final = 2.0
 
 
 def pause_after(*, took: float, quiet_for: float) -> Pause:
     """After a reconciliation that `took` so many seconds, `quiet_for` seconds after the last change."""
-    rest = took / LOAD
+    rest = min(took / LOAD, LONGEST)
     return Pause(at_least=max(BRISK, rest), at_most=max(QUIET if quiet_for > BRISK_FOR else BRISK, rest))
 
 
@@ -155,7 +157,7 @@ class Reconciler(Wakeable):
             self._foreign.clear()
             self._outside.set(0)
         uses = read_all(self._claims)
-        now = dict(verdicts(self._claims, uses))
+        now = verdicts(uses)
         now |= {uid: overused(str(each)) for uid, each in self.overused.items() if uid in now}
         self._report.observe(uses, now.values())
         if now != self._verdicts:

@@ -28,7 +28,7 @@ The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -72,26 +72,29 @@ HANDSHAKES: Final = tuple(_VERDICTS)
 
 
 def read_all(claims: Path) -> dict[str, ClaimUse]:
-    """The claims (by uid) whose region can be read now."""
+    """All claims (by uid) of this node."""
     found = {}
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
-        try:
-            found[folder.name] = usage.read(folder)
-        except NodeError:
-            continue  # being made, taken away, or damaged, which its verdict says
+        use = _read(folder)
+        if use is not None:
+            found[folder.name] = use
     return found
 
 
-def verdict(claims: Path, uid: str) -> LimiterVerdict | None:
-    folder = claims / uid
-    # Made last, and taken away first: without it a region is not damaged, but comes or goes.
-    policy = folder / "policy"
-    if not policy.exists():
-        return None
+def _read(folder: Path) -> ClaimUse | None:
+    """None where the node's part is not there, before or after: it is made last and taken away first, so the
+    region comes or goes."""
+    known = None
     try:
-        return _verdict(usage.read(folder))
+        known = usage.without_processes(folder)
+        return usage.read(folder)
     except NodeError:
-        return _VERDICTS["damaged"] if policy.exists() else None
+        return known if (folder / "policy").exists() else None
+
+
+def verdict(claims: Path, uid: str) -> LimiterVerdict | None:
+    use = _read(claims / uid)
+    return _verdict(use) if use else None
 
 
 def overused(message: str) -> LimiterVerdict:
@@ -105,12 +108,8 @@ def _verdict(use: ClaimUse) -> LimiterVerdict:
     return replace(verdict, message=f"{verdict.message}; refused before, and gone: {use.turned_away}")
 
 
-def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, LimiterVerdict]]:
-    """Of all claims; `read` are those whose region could be read."""
-    for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
-        found = _verdict(read[folder.name]) if folder.name in read else verdict(claims, folder.name)
-        if found is not None:
-            yield folder.name, found
+def verdicts(read: Mapping[str, ClaimUse]) -> dict[str, LimiterVerdict]:
+    return {uid: _verdict(use) for uid, use in read.items()}
 
 
 def enforces(claims: Path, uid: str) -> bool | None:

@@ -175,7 +175,7 @@ class MemoryReading:
     """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim,
     pid, start); `overheads`: what processes with one context have beyond all that they were granted but it,
     as (card, pid, start, bytes); `foreign`: bytes of processes of no claim, by card; `in_use`: all bytes of a
-    share's processes, where NVML tells them and they are nobody else's."""
+    share's processes but those that are ending, where NVML tells them and they are nobody else's."""
 
     unseen: Mapping[Share, Interval]
     outside: frozenset[tuple[str, int, int]]
@@ -226,7 +226,7 @@ def reading(
             if used is None:
                 unreported.add(claims[0])
                 continue
-            totals[claims[0]] += used
+            totals[claims[0]] += 0 if process.ending else used
             shared |= set(claims) if len(claims) > 1 else set()
             held = [_held(slots, uuid) for slots in (earlier, later)]
             low, high = bounds[claims[0]]

@@ -106,11 +106,15 @@ class ClaimUse:
     outside: int = 0
     ended: tuple[ProcessUse, ...] = ()
     refused: bool = False
+    damaged: bool = False
 
     @property
     def handshake(self) -> str:
         """`waiting`: no process used CUDA yet; `enforcing`: all that did are limited; `refused`: one was
-        turned away and is still there; `bypassed`: one computes without the limiter."""
+        turned away and is still there; `bypassed`: one computes without the limiter; `damaged`: nothing can
+        be read of what the claim's processes wrote."""
+        if self.damaged:
+            return "damaged"
         if self.outside:
             return "bypassed"
         if self.refused:
@@ -121,13 +125,13 @@ class ClaimUse:
 def read(folder: Path, *, now: float | None = None) -> ClaimUse:
     """What the claim uses now. Raises NodeError where there is no region, or one of another version."""
     try:
-        policy = (folder / "policy").read_bytes()
+        policy = _policy(folder)
         with (folder / "usage").open("rb", buffering=0) as file:
             usage = _Usage(file.fileno())
-            _require_region(folder, policy, usage)
+            _require(folder / "usage", usage.head, usage.length, USAGE_MAGIC, USAGE_BYTES)
             taken = usage.taken()
             living = owned(folder, taken)
-            count = min(struct.unpack_from("=I", policy, DEVICE_COUNT)[0], DEVICES_MAX)
+            count = _count(policy)
             slots = [usage.process(slot, count) for slot in taken]
             with (folder / REFUSED).open("rb", buffering=0) as file_of_refused:
                 refused = _locked(file_of_refused.fileno(), 0)
@@ -137,7 +141,7 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
     header = USAGE.unpack_from(usage.head)
     now = time.monotonic() if now is None else now
     return ClaimUse(
-        claim=POLICY.unpack_from(policy)[6].rstrip(b"\0").decode(errors="replace"),
+        claim=_claim(policy),
         devices=tuple(_device(policy, usage.head, index, processes) for index in range(count)),
         processes=processes,
         started=header[4],
@@ -146,6 +150,34 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
         ended=tuple(each for each in slots if each.slot not in living),
         refused=refused or (header[7] > 0 and 0 <= now - header[7] / 1e9 < REFUSED_SHOWN),
     )
+
+
+def without_processes(folder: Path) -> ClaimUse:
+    """What the node knows by itself of a claim whose processes have damaged their part. Raises NodeError
+    where the node's part is not there."""
+    try:
+        policy = _policy(folder)
+    except OSError as error:
+        raise NodeError(f"{folder}: no region of a claim: {error}") from error
+    nothing = bytes(ACCOUNTS)
+    devices = tuple(_device(policy, nothing, index, ()) for index in range(_count(policy)))
+    return ClaimUse(_claim(policy), devices, (), started=0, turned_away=0, damaged=True)
+
+
+def _policy(folder: Path) -> bytes:
+    policy = (folder / "policy").read_bytes()
+    _require(folder / "policy", policy, len(policy), POLICY_MAGIC, POLICY_BYTES)
+    return policy
+
+
+def _count(policy: bytes) -> int:
+    count: int = struct.unpack_from("=I", policy, DEVICE_COUNT)[0]
+    return min(count, DEVICES_MAX)
+
+
+def _claim(policy: bytes) -> str:
+    name: bytes = POLICY.unpack_from(policy)[6]
+    return name.rstrip(b"\0").decode(errors="replace")
 
 
 class _Usage:
@@ -196,13 +228,9 @@ class _Usage:
         return held if held < PLAUSIBLE else 0
 
 
-def _require_region(folder: Path, policy: bytes, usage: _Usage) -> None:
-    for name, data, length, magic, size in (
-        ("policy", policy, len(policy), POLICY_MAGIC, POLICY_BYTES),
-        ("usage", usage.head, usage.length, USAGE_MAGIC, USAGE_BYTES),
-    ):
-        if length < size or struct.unpack_from("=QII", data) != (magic, VERSION, size):
-            raise NodeError(f"{folder / name}: not a region of version {VERSION}")
+def _require(path: Path, data: bytes, length: int, magic: int, size: int) -> None:
+    if length < size or struct.unpack_from("=QII", data) != (magic, VERSION, size):
+        raise NodeError(f"{path}: not a region of version {VERSION}")
 
 
 def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> CardUse:

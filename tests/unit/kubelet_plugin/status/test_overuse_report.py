@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from koordra.api import kinds
-from koordra.errors import ApiUnreachable, NotFound
+from koordra.errors import ApiError, ApiUnreachable, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
@@ -25,6 +25,8 @@ class Api:
         self.events: dict[str, Any] = {}
         self.evicted: list[tuple[str, str]] = []
         self.down = False
+        self.budgets: set[str] = set()
+        """Of pods that may not be evicted now."""
 
     def get(self, kind: kinds.Kind, name: str, *, namespace: str) -> Any:
         if self.down:
@@ -41,6 +43,8 @@ class Api:
     def create(self, kind: kinds.Kind, body: Any, *, namespace: str, **where: str) -> Any:
         if where.get("subresource") == "eviction":
             assert body["deleteOptions"]["preconditions"]["uid"]
+            if where["name"] in self.budgets:
+                raise ApiError("the disruption budget needs 1 healthy pod", code=429)
             self.evicted.append((namespace, where["name"]))
         else:
             self.events[body["metadata"]["name"]] = body
@@ -94,6 +98,18 @@ def test_where_the_operator_says_so_the_pods_of_the_claim_are_evicted_once() -> 
     for _ in range(3):
         reported.reporter.step()
     assert reported.api.evicted == [("team", "pod-1")]
+
+
+def test_a_budget_keeps_its_own_pods_and_nobody_elses() -> None:
+    reported = Reported(claims=2, evict=True)
+    reported.overuse(0, 1)
+    reported.api.budgets = {"pod-0"}
+    assert reported.reporter.step().at_most is not None
+    assert reported.api.evicted == [("team", "pod-1")]
+    assert len(reported.api.events) == 2
+    reported.api.budgets.clear()
+    assert reported.reporter.step().at_most is None
+    assert reported.api.evicted == [("team", "pod-1"), ("team", "pod-0")]
 
 
 def test_a_server_that_is_down_is_asked_again() -> None:
