@@ -132,7 +132,7 @@ class Nic:
     the physical function does not list it. ``faults`` say why nothing should be placed on it now besides the
     state of its ports; ``downs`` counts how often its link went down. ``upper`` is the bond or bridge that
     its own interface is part of (with RoCE LAG ``netdev`` itself, as the RDMA device is the bond's),
-    ``default_route`` whether the host's default route goes by ``netdev``.
+    ``needed`` whether the host needs ``netdev``: its default route goes by it, or an interface stands on it.
     """
 
     location: Location
@@ -152,7 +152,7 @@ class Nic:
     faults: tuple[str, ...] = ()
     downs: int | None = None
     upper: str | None = None
-    default_route: bool = False
+    needed: bool = False
 
     @property
     def type(self) -> str:

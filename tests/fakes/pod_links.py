@@ -21,6 +21,8 @@ class FakeLinks:
             (HOST, name): LinkState(name, 1500, True, f"02:00:00:00:00:0{index}", ("10.9.0.1/24",))
             for index, name in enumerate(names)
         }
+        self.needs: dict[str, str] = {}
+        """Interface of the host -> why it stays."""
         self.of_function: dict[str, str] = {}
         """PCI address -> the function's own interface, where it matters."""
         self.routes: list[tuple[str, str, str]] = []
@@ -49,6 +51,9 @@ class FakeLinks:
 
     def state(self, name: str) -> LinkState:
         return self.where[HOST, name]
+
+    def needed(self, name: str) -> str | None:
+        return self.needs.get(name)
 
     def state_in(self, netns: str, name: str) -> LinkState | None:
         return self.where.get((netns, name))

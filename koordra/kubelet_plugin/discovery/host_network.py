@@ -1,7 +1,12 @@
-"""What the host itself needs of its network interfaces: which carry its default route, and which are part of
-a bond or a bridge. A NIC on which the host depends stays on the host (network/network_decision.py).
+"""What the host itself needs of its network interfaces: which carry its default route, which are part of a
+bond or a bridge, and on which others stand (a VLAN, a macvlan, a tunnel). A NIC on which the host depends
+stays on the host (network/network_decision.py).
 
-The routes are those of process 1: the host's, where the plugin sees its processes or is on its network.
+The routes are those of process 1: the host's, where the plugin sees its processes or is on its network. Of a
+route over several interfaces the kernel shows the first here; whoever moves one looks again, over netlink.
+
+What stands on an interface are its links `upper_<name>` in sysfs, of the host's own namespace only: the
+macvlans of pods are not among them. An interface that moves takes the ground from under them.
 
 RoCE LAG is two ports of a card in one bond: the driver shows one RDMA device, `mlx5_bond_0` on the first
 function, whose port names the bond as its interface. The function's own interface is the bond's then, and so
@@ -13,11 +18,15 @@ the kernel keeps up to date.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 
 ROUTES = "proc/1/net/route"
 ROUTES_6 = "proc/1/net/ipv6_route"
 NETNS_MODE = "sys/module/ib_core/parameters/netns_mode"
+INTERFACES = "sys/class/net"
+UPPER = "upper_"
 _UP = 0x1
 _REJECT = 0x200
 
@@ -46,6 +55,13 @@ def _usable(flags: str) -> bool:
 def upper_interface(root: MachineRoot, directory: str, interface: str) -> str | None:
     """The bond or bridge that the interface of a function is a part of."""
     return next(iter(root.link(f"{directory}/net/{interface}/master")[-1:]), None)
+
+
+def host_needs(root: MachineRoot, interface: str, default_routes: Collection[str]) -> bool:
+    """Whether the host's default route goes by the interface, or an interface of its own stands on it. Of a
+    LAG that is the bond."""
+    above = any(name.startswith(UPPER) for name in root.names(f"{INTERFACES}/{interface}"))
+    return above or interface in default_routes
 
 
 def rdma_exclusive(root: MachineRoot) -> bool:

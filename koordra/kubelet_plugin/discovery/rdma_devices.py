@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from koordra.kubelet_plugin.discovery.host_network import default_route_interfaces, upper_interface
+from koordra.kubelet_plugin.discovery.host_network import default_route_interfaces, host_needs, upper_interface
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
 from koordra.topology.location import BUS_ID, DeviceNode
@@ -187,7 +187,7 @@ def _nic(
         vf_index=numbers.get((parent or "", function.bus_id)),
         downs=link_downs(root, base, f"{function.directory}/net/{netdev}" if netdev else ""),
         upper=upper_interface(root, function.directory, own) if own else None,
-        default_route=netdev in default_routes,
+        needed=netdev is not None and host_needs(root, netdev, default_routes),
     )
 
 

@@ -26,12 +26,14 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from koordra.errors import NodeError
+from koordra.kubelet_plugin.discovery.host_network import UPPER
 from koordra.node_state.claim_network import NetworkPlan
 from koordra.process import spawn
 
 _CLONE_NEWNET: Final = 0x40000000
 _UP: Final = 1
 _LINK_LOCAL: Final = 253
+_MAIN: Final = 254
 _T = TypeVar("_T")
 
 
@@ -44,7 +46,6 @@ class LinkState:
     up: bool
     mac: str
     addresses: tuple[str, ...]
-    carries_default_route: bool = False
 
 
 def inside(netns: str, task: Callable[[], _T]) -> _T:
@@ -91,6 +92,24 @@ class NetlinkLinks:
     def state(self, name: str) -> LinkState:
         with _route() as route:
             return _state(route, name)
+
+    def needed(self, name: str) -> str | None:
+        """What of the host would end if the interface left it, in words; None if nothing. Links to what
+        stands on it are those of discovery/host_network.py."""
+        above = sorted(
+            path.name.removeprefix(UPPER) for path in (self._sys / "class/net" / name).glob(f"{UPPER}*")
+        )
+        if above:
+            return f"{above[0]} stands on it"
+        with _route() as route:
+            index = _index(route, name)
+            ways = {
+                way.get("oif")
+                for found in route.get_routes()
+                if found["dst_len"] == 0 and found.get("table") == _MAIN
+                for way in (found, *(found.get("multipath") or ()))
+            }
+        return "it carries the host's default route" if index in ways else None
 
     def state_in(self, netns: str, name: str) -> LinkState | None:
         """An interface of a pod, None where it has none of that name."""
@@ -240,10 +259,6 @@ def _state(route: Any, name: str) -> LinkState:
             f"{entry.get('local') or entry.get('address')}/{entry['prefixlen']}"
             for entry in route.get_addr(index=index)
             if entry["scope"] != _LINK_LOCAL
-        ),
-        carries_default_route=any(
-            found["dst_len"] == 0 and found.get("oif") == index and found.get("table", 254) == 254
-            for found in route.get_routes(oif=index)
         ),
     )
 

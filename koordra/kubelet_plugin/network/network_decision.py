@@ -13,7 +13,8 @@ On a node without `--pod-network` nothing is done, and a RoCE NIC for a pod off 
 unless Multus gives the pod an interface of it. So it is Absent (or Others): the claim's condition and an
 Event say what to do, or Prepare refuses, where the operator wants that (`--roce-without-network refuse`).
 
-Nothing that the host needs moves: the NIC with its default route, and RoCE LAG (two ports in one bond). A
+Nothing that the host needs moves: the NIC with its default route, one with a VLAN or another interface of the
+host on top, and RoCE LAG (two ports in one bond). A
 claim that has such a RoCE NIC alone gets a macvlan on top of it too, of an InfiniBand NIC the verbs. An
 interface that is part of a bridge, or of a bond of which the RDMA device knows nothing, is refused.
 
@@ -311,7 +312,7 @@ def _kind(
         )
     alone = device.type == names.TYPE_VF or config.mode is RdmaMode.EXCLUSIVE or device.share_id is None
     nic = inventory.device(device.device)
-    upper, needed = (nic.upper, nic.default_route) if isinstance(nic, Nic) else (None, False)
+    upper, needed = (nic.upper, nic.needed) if isinstance(nic, Nic) else (None, False)
     if upper is not None and upper != device.netdev:
         raise PrepareError(
             f"{record.ref}: HostNeedsNIC: {device.netdev or device.device} is part of {upper} on this node, and can neither "

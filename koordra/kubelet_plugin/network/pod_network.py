@@ -23,7 +23,7 @@ and the attachment starts again. If the namespace is gone already, the kernel ha
 by itself, perhaps under another name: then only name and settings are restored. Interfaces created in the pod
 (macvlan) went with it.
 
-A NIC whose interface carries the host's default route is never moved: that would cut the node off.
+A NIC whose interface the host needs is never moved, whatever was decided: that could cut the node off.
 """
 
 from __future__ import annotations
@@ -210,9 +210,10 @@ class PodNetworks:
         host = self._links.host_name(interface=plan.host_interface, bus_id=function)
         if host is None:
             raise NodeError(f"the network interface {plan.host_interface} is not on the host; who has it?")
+        why = self._links.needed(host) if plan.kind is NetworkKind.MOVE else None
+        if why is not None:
+            raise NodeError(f"HostNeedsNIC: {host} stays on the host: {why}")
         state = self._links.state(host)
-        if plan.kind is NetworkKind.MOVE and state.carries_default_route:
-            raise NodeError(f"{host} carries the host's default route, so it stays on the host")
         return (
             ("addresses", list(state.addresses)),
             ("mtu", state.mtu),

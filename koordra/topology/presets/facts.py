@@ -273,7 +273,7 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 parent=_path(parent, preset.name)[-1] if parent else None,
                 vf_index=parents[:number].count(parent) if parent else None,
                 upper=entry.get("upper"),
-                default_route=entry.get("default_route", False),
+                needed=entry.get("default_route", False),
             )
         )
     return sorted(nics, key=in_bus_order)

@@ -164,7 +164,7 @@ class MachineWriter:
             self._file(f"{at}/dev", f"{node.major}:{node.minor}")
 
     def _host_network(self, machine: Machine) -> None:
-        ways = [nic.netdev for nic in machine.nics if nic.default_route]
+        ways = [nic.netdev for nic in machine.nics if nic.needed]
         routes = "".join(f"{way} 00000000 0101A8C0 0003 0 0 100 00000000 0 0 0\n" for way in ways)
         self._file("proc/1/net/route", f"Iface Destination Gateway Flags RefCnt Use Metric Mask\n{routes}")
         self._file("sys/module/ib_core/parameters/netns_mode", "N" if machine.rdma_exclusive else "Y")

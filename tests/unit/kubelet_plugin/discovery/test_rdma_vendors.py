@@ -167,6 +167,17 @@ def test_the_interface_of_a_nic_among_partitions_and_second_ports(tree: Tree) ->
     assert only(discover(tree.root)).netdev is None, "two could be meant"
 
 
+def test_a_nic_on_which_the_host_has_a_vlan_is_needed(tree: Tree) -> None:
+    """Whoever has it alone gets a macvlan beside the VLAN (network/network_decision.py)."""
+    directory = tree.function("pci0000:00/0000:00:05.0", vendor="0x14e4", device="0x1750")
+    tree.rdma(directory, "bnxt_re0", guid="0200:00ff:fe00:0001")
+    tree.file(f"{directory}/net/ens5/dev_port", "0")
+    tree.link("sys/class/net/ens5", f"../../{directory.removeprefix('sys/')}/net/ens5")
+    assert not only(discover(tree.root)).needed
+    tree.link(f"{directory}/net/ens5/upper_ens5.100", "../../../../virtual/net/ens5.100")
+    assert only(discover(tree.root)).needed
+
+
 def test_one_card_two_drivers_of_one_function_are_not_told_apart(tree: Tree) -> None:
     directory = tree.function("pci0000:00/0000:00:05.0", vendor="0x8086", device="0x1592")
     tree.rdma(directory, "irdma0", guid="0200:00ff:fe00:0001")

@@ -688,7 +688,7 @@ def standing(node: PluginNode, *, exclusive: bool = False, **of_nic: Any) -> Plu
 ALONE = claim(1, nic("nic", PF), config=[parameters("RdmaConfig", mode="Exclusive", network=NETWORK)])
 
 
-@pytest.mark.parametrize("facts", [{"default_route": True}, {"netdev": "bond0", "upper": "bond0"}])
+@pytest.mark.parametrize("facts", [{"needed": True}, {"netdev": "bond0", "upper": "bond0"}])
 def test_what_the_host_needs_stays_and_carries_a_macvlan(roce: PluginNode, facts: dict[str, Any]) -> None:
     (plan,) = planned(standing(roce, **facts), ALONE)
     assert plan.kind is NetworkKind.MACVLAN
@@ -697,7 +697,7 @@ def test_what_the_host_needs_stays_and_carries_a_macvlan(roce: PluginNode, facts
 
 def test_infiniband_that_the_host_needs_is_used_by_its_verbs(infiniband: PluginNode) -> None:
     obj = claim(1, nic("nic", PF), config=[parameters("RdmaConfig", mode="Exclusive")])
-    assert planned(standing(infiniband, default_route=True), obj) == [None]
+    assert planned(standing(infiniband, needed=True), obj) == [None]
 
 
 def test_a_part_of_a_bridge_is_refused(roce: PluginNode) -> None:

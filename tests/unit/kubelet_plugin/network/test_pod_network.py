@@ -143,10 +143,12 @@ def test_vlans_and_partitions_stand_on_top(tmp_path: Path, netns: str, plan: Net
 def test_the_hosts_own_way_out_stays(tmp_path: Path, netns: str) -> None:
     prepared(tmp_path, MOVE)
     links = FakeLinks("eth7")
-    links.where[HOST, "eth7"] = replace(links.where[HOST, "eth7"], carries_default_route=True)
-    with pytest.raises(NodeError, match="carries the host's default route"):
+    links.needs["eth7"] = "it carries the host's default route"
+    with pytest.raises(NodeError, match="HostNeedsNIC: eth7 stays on the host: it carries the host's default"):
         networks(tmp_path, links).attach(sandbox(netns))
     assert links.steps == []
+    prepared(tmp_path, MACVLAN)
+    networks(tmp_path, links).attach(sandbox(netns))
 
 
 def test_a_pod_on_the_hosts_network_is_refused(tmp_path: Path) -> None:
@@ -470,6 +472,55 @@ def test_a_real_macvlan(tmp_path: Path, veth: tuple[str, str]) -> None:
     assert NetlinkLinks().state(name).up
     pods.detach(sandbox(netns))
     assert NetlinkLinks().state_in(netns, "rail0") is None
+
+
+def test_a_real_interface_on_which_another_stands_stays(tmp_path: Path, veth: tuple[str, str]) -> None:
+    """As a VLAN of the host does: it would lose its ground, and its routes."""
+    name, netns = veth
+    prepared(tmp_path, replace(MOVE, bus_id="", host_interface=name, ib_device=None))
+    pods = PodNetworks(tmp_path)
+    above = f"{name}m"
+    try:
+        ip("link", "add", "link", name, "name", above, "type", "macvlan")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no macvlan in this kernel: {error.stderr}")
+    with pytest.raises(NodeError, match=f"HostNeedsNIC: {name} stays on the host: {above} stands on it"):
+        pods.attach(sandbox(netns))
+    assert NetlinkLinks().state(name).addresses == ("10.77.0.1/24",)
+    ip("link", "del", above)
+    pods.attach(sandbox(netns))
+    # A macvlan that a pod has is none of the host's.
+    pods.detach(sandbox(netns))
+    prepared(tmp_path, replace(MACVLAN, bus_id="", host_interface=name, routes=(), mtu=None))
+    pods.attach(sandbox(netns))
+    assert NetlinkLinks().needed(name) is None
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "default via 10.78.0.9 dev one",
+        "default nexthop via 10.79.0.9 dev two nexthop via 10.78.0.9 dev one",
+        "-6 default via fd00:78::9 dev one",
+    ],
+)
+def test_every_way_of_a_real_default_route_stays(tmp_path: Path, veth: tuple[str, str], route: str) -> None:
+    """Also one of several, of which /proc/net/route shows the first. The namespace stands for the host's."""
+    _, netns = veth
+    here = ("-n", Path(netns).name)
+    ip(*here, "link", "add", "one", "type", "veth", "peer", "name", "two")
+    for interface, number in (("one", 78), ("two", 79)):
+        ip(*here, "addr", "add", f"10.{number}.0.1/24", "dev", interface)
+        ip(*here, "addr", "add", f"fd00:{number}::1/64", "dev", interface, "nodad")
+        ip(*here, "link", "set", "dev", interface, "up")
+    links = NetlinkLinks(tmp_path)
+    assert inside(netns, lambda: links.needed("one")) is None
+    ip(*here, "route", "add", "10.80.0.0/16", "via", "10.78.0.9", "dev", "one")
+    ip(*here, "route", "add", "table", "101", "default", "via", "10.78.0.9", "dev", "one")
+    assert inside(netns, lambda: links.needed("one")) is None
+    family, rest = (("-6",), route[3:]) if route.startswith("-6") else ((), route)
+    ip(*here, *family, "route", "add", *rest.split())
+    assert inside(netns, lambda: links.needed("one")) == "it carries the host's default route"
 
 
 def test_a_pod_that_is_gone_says_so(tmp_path: Path) -> None:
