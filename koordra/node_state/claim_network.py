@@ -98,6 +98,10 @@ class NetworkPlan:
     cni: str | None = None
     roce_port: int | None = None
 
+    @property
+    def needs_gid(self) -> bool:
+        return self.kind is not NetworkKind.ABSENT and None not in {self.roce_port, self.ib_device}
+
 
 NETWORK_PLAN: Final = record(
     NetworkPlan,
@@ -156,7 +160,8 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class AttachedDevice:
-    """One device in a pod: the interface's name there, its addresses and MAC, and how it was on the host."""
+    """One device in a pod: the interface's name there, its addresses and MAC, and how it was on the host.
+    `gid_ready` False: all of its claim is attached, and it has no routable GID yet."""
 
     device: str
     interface: str
@@ -177,6 +182,11 @@ class AttachedNetwork:
     sandbox: str = ""
     netns: str = ""
     devices: tuple[AttachedDevice, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether all is there but for addresses."""
+        return any(each.gid_ready is False for each in self.devices)
 
 
 encode, decode = strict_json.document(

@@ -338,8 +338,8 @@ def test_a_pod_whose_nic_has_no_routable_address_does_not_start(
     prepare: Callable[..., Prepared],
     pod_object: tuple[str, str],
 ) -> None:
-    """RoCE version 1 is not routed: no container is made, with words, and the host has its interface back.
-    Once the address is there the same pod goes on."""
+    """RoCE version 1 is not routed: no container is made, with words. The interface waits in the pod; once the
+    address is there the same pod goes on, and at its end the host has its interface back."""
     name, pod_uid = pod_object
     claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
     with_gid(networked, nic, "IB/RoCE v1")
@@ -347,12 +347,12 @@ def test_a_pod_whose_nic_has_no_routable_address_does_not_start(
     try:
         with pytest.raises(grpc.RpcError, match=f"NoRoutableGID: {nic.ib_device} has no RoCE v2 address"):
             containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
-        assert (Path(f"/sys/class/net/{nic.netdev}") / "mtu").read_text().strip() == "1450"
         with_gid(networked, nic)
         container = containerd.cri.run(pod, "d", ContainerSpec(cdi=claim.all_cdi))
         assert "rail0" in interfaces(containerd, container)
     finally:
         containerd.cri.remove_pod(pod)
+    assert (Path(f"/sys/class/net/{nic.netdev}") / "mtu").read_text().strip() == "1450"
 
 
 def test_without_its_network_the_container_does_not_start(

@@ -58,6 +58,11 @@ class FakeLinks:
     def state_in(self, netns: str, name: str) -> LinkState | None:
         return self.where.get((netns, name))
 
+    def name_in(self, netns: str, *, interface: str, bus_id: str) -> str | None:
+        own = self.of_function.get(bus_id, interface)
+        here = (name for name in (own, interface) if (netns, name) in self.where)
+        return next(here, None)
+
     def addresses_in(self, netns: str) -> tuple[str, ...]:
         here = [state for (namespace, _), state in self.where.items() if namespace == netns]
         return tuple(address.partition("/")[0] for state in here for address in state.addresses)

@@ -27,7 +27,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from koordra.kubelet_plugin.discovery.host_network import default_route_interfaces, host_needs, upper_interface
+from koordra.kubelet_plugin.discovery.host_network import (
+    default_route_interfaces,
+    host_needs,
+    upper_interface,
+)
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
 from koordra.topology.location import BUS_ID, DeviceNode

@@ -11,6 +11,6 @@ address_pools       the operator's pools of addresses, and one that is free in t
 node_numbers        this node's number in each pool
 consumers           a claim's pods, and the networks that they and it ask for
 interface_addresses the addresses of an interface: the claim's, or one of a pool (pure)
-virtual_functions   makes those that the operator wants, before the plugin starts
+virtual_functions   makes those that the operator wants, before the plugin starts; their GUIDs
 cni                 the CNI plugins of a NetworkAttachmentDefinition
 """

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -33,13 +34,17 @@ from koordra.process import spawn
 _CLONE_NEWNET: Final = 0x40000000
 _UP: Final = 1
 _LINK_LOCAL: Final = 253
+_PERMANENT: Final = 0x80
+_NO_DETECTION: Final = 0x02
+"""Flags of an address: it has no end; nobody is asked whether it is a duplicate."""
 _MAIN: Final = 254
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """The state of an interface: restored when it comes back, and reported in the claim's status."""
+    """The state of an interface: restored when it comes back, and reported in the claim's status. Link-local
+    addresses are not among `addresses`."""
 
     name: str
     mtu: int
@@ -90,8 +95,9 @@ class NetlinkLinks:
             return interface if route.link_lookup(ifname=interface) else None
 
     def state(self, name: str) -> LinkState:
+        """Of an interface of the host, as it can be restored: without what routers gave it (SLAAC)."""
         with _route() as route:
-            return _state(route, name)
+            return _state(route, name, lasting=True)
 
     def needed(self, name: str) -> str | None:
         """What of the host would end if the interface left it, in words; None if nothing. Links to what
@@ -114,6 +120,20 @@ class NetlinkLinks:
     def state_in(self, netns: str, name: str) -> LinkState | None:
         """An interface of a pod, None where it has none of that name."""
         return _inside(netns, lambda route: _state(route, name) if route.link_lookup(ifname=name) else None)
+
+    def name_in(self, netns: str, *, interface: str, bus_id: str) -> str | None:
+        """The present name of a NIC's interface in a pod, whose root may have renamed it; None when it is not
+        there."""
+
+        def task(route: Any) -> str | None:
+            names = {
+                str(link.get("ifname")): link.get("parent_dev_name") if bus_id else None
+                for link in route.get_links()
+            }
+            own = [name for name, function in names.items() if function == bus_id]
+            return next(iter(own), interface if interface in names else None)
+
+        return _inside(netns, task)
 
     def addresses_in(self, netns: str) -> tuple[str, ...]:
         """Every address that a pod has, without its length."""
@@ -246,10 +266,10 @@ def _move(route: Any, name: str, descriptor: int, as_name: str) -> None:
     route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
 
 
-def _state(route: Any, name: str) -> LinkState:
+def _state(route: Any, name: str, *, lasting: bool = False) -> LinkState:
     index = _index(route, name)
     link = route.get_links(index)[0]
-    # The kernel restores IPv6 link-local addresses itself.
+    # The kernel restores IPv6 link-local addresses itself, and asks routers anew.
     return LinkState(
         name=name,
         mtu=int(link.get("mtu") or 0),
@@ -259,14 +279,17 @@ def _state(route: Any, name: str) -> LinkState:
             f"{entry.get('local') or entry.get('address')}/{entry['prefixlen']}"
             for entry in route.get_addr(index=index)
             if entry["scope"] != _LINK_LOCAL
+            and not (lasting and entry["family"] == socket.AF_INET6 and not entry["flags"] & _PERMANENT)
         ),
     )
 
 
 def _add_address(route: Any, index: int, address: str) -> None:
+    """Usable at once: that nobody else has it is its pool's to know, or its user's."""
     host, _, length = address.partition("/")
+    flags = _NO_DETECTION if ":" in host else 0
     try:
-        route.addr("add", index=index, address=host, prefixlen=int(length))
+        route.addr("add", index=index, address=host, prefixlen=int(length), flags=flags)
     except NetlinkError as error:
         if error.code != errno.EEXIST:
             raise

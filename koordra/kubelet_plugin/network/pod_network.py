@@ -10,7 +10,8 @@ Attach: 1. the network interface moves into the pod (or a macvlan is created the
         2. the RDMA link follows, where RDMA devices belong to namespaces
         3. GUID, VLAN or partition, MTU, addresses, up, routes; one that moves without an address takes along
            those that it has on the host
-        4. a RoCE NIC must have a routable address there (roce_gid.py), also one that Multus attached
+        4. a RoCE NIC must have a routable address there (roce_gid.py), also one that Multus attached. Until
+           it has, `gidReady` is false, the NIC stays in the pod, and each container that is tried looks
         5. the gate opens: from now on containers with the claim can start
 Detach: 1. the gate closes
         2. the RDMA link first, then the network interface: in the other order the kernel destroys the link
@@ -39,6 +40,7 @@ from koordra.kubelet_plugin.network import cni, network_decision
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.kubelet_plugin.network.roce_gid import has_gid, in_pods_sysfs, require_gid
+from koordra.kubelet_plugin.network.virtual_functions import set_guid
 from koordra.logs import get_logger
 from koordra.node_state import layout, strict_json
 from koordra.node_state.claim_network import (
@@ -131,17 +133,31 @@ class PodNetworks:
                 f"{network.ref}: the pod is on the host's network, and the claim was prepared for its own"
             )
         uid = network.ref.uid
-        for earlier in read_attached(self._files, self._disk, uid=uid):
-            if earlier.sandbox == sandbox.id and self._gate(uid).exists():
-                return
-            if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():
-                # A second pod was added to the claim after Prepare: the running one keeps the network.
-                raise NodeError(
-                    f"{network.ref}: its network is in pod {earlier.pod}, and it goes into one pod at a time; give each "
-                    "pod a claim of its own (a template)"
-                )
-            # Incomplete, or of a sandbox that died without a Stop: start over.
-            self.release(earlier)
+        attached = next(iter(read_attached(self._files, self._disk, uid=uid)), None)
+        if attached is not None and attached.sandbox == sandbox.id and self._gate(uid).exists():
+            return
+        if attached is not None and attached.pod != sandbox.pod_uid and _exists(attached.netns):
+            # A second pod was added to the claim after Prepare: the running one keeps the network.
+            raise NodeError(
+                f"{network.ref}: its network is in pod {attached.pod}, and it goes into one pod at a time; give each "
+                "pod a claim of its own (a template)"
+            )
+        if attached is None or attached.sandbox != sandbox.id or not attached.waits:
+            if attached is not None:
+                # Incomplete, or of a sandbox that died without a Stop: start over.
+                self.release(attached)
+            attached = self._attach_all(network, sandbox)
+        plans = dict(network.plans)
+        done = [self._with_gid(device, plans[device.device], sandbox) for device in attached.devices]
+        self._open_gate(self._write(network, sandbox, done))
+        log.info(
+            "network_attached",
+            claim=str(network.ref),
+            pod=sandbox.pod_uid,
+            interfaces=[device.interface for device in done],
+        )
+
+    def _attach_all(self, network: ClaimNetwork, sandbox: Sandbox) -> AttachedNetwork:
         done: list[AttachedDevice] = []
 
         def record(device: AttachedDevice) -> None:
@@ -154,32 +170,24 @@ class PodNetworks:
         except KoordraError as error:
             log.error("network_not_attached", claim=str(network.ref), pod=sandbox.pod_uid, error=str(error))
             with contextlib.suppress(KoordraError):
-                self.release_claim(uid)
+                self.release_claim(network.uid)
             raise
-        self._open_gate(self._write(network, sandbox, done))
-        log.info(
-            "network_attached",
-            claim=str(network.ref),
-            pod=sandbox.pod_uid,
-            interfaces=[device.interface for device in done],
-        )
+        needing = {device for device, plan in network.plans if plan.needs_gid}
+        done = [replace(each, gid_ready=False) if each.device in needing else each for each in done]
+        return self._write(network, sandbox, done)
 
     def _attach_device(
         self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, record: Callable[[AttachedDevice], None]
     ) -> AttachedDevice:
         given = AttachedDevice(device=device, interface=plan.interface)
-        if plan.kind is NetworkKind.ABSENT:
+        if not plan.kind.ours:
             return given
-        if plan.kind is NetworkKind.OTHERS:
-            there = self._links.addresses_in(sandbox.netns) if plan.roce_port is not None else ()
-            return replace(given, gid_ready=self._gid(plan, sandbox, given, there))
         if plan.kind is NetworkKind.ATTACH:
             record(given)
-            added = cni.add(plan, sandbox, bin_dirs=self._cni_dirs)
-            return replace(given, addresses=added, gid_ready=self._gid(plan, sandbox, given, added))
+            return replace(given, addresses=cni.add(plan, sandbox, bin_dirs=self._cni_dirs))
         base = _base(plan)
         if plan.guid:
-            self._set_guid(plan)
+            set_guid(self._sys, plan.bus_id, plan.guid)
         if plan.host_interface:
             given = replace(given, before=self._before(plan))
         moves = plan.kind is NetworkKind.MOVE and plan.ib_device is not None
@@ -200,8 +208,7 @@ class PodNetworks:
         if plan.kind is NetworkKind.MOVE and not plan.addresses and base == plan.interface:
             plan = replace(plan, addresses=tuple(dict(given.before)["addresses"]))
         state = self._links.configure(plan, netns=sandbox.netns)
-        given = replace(given, addresses=state.addresses, mac=state.mac)
-        return replace(given, gid_ready=self._gid(plan, sandbox, given, state.addresses))
+        return replace(given, addresses=state.addresses, mac=state.mac)
 
     def _before(self, plan: NetworkPlan) -> tuple[tuple[str, Any], ...]:
         """The interface's settings on the host. Raises NodeError where it must not, or cannot, move."""
@@ -222,54 +229,33 @@ class PodNetworks:
             ("up", state.up),
         )
 
-    def _set_guid(self, plan: NetworkPlan) -> None:
-        """An InfiniBand virtual function's GUID, where the driver takes it: in sysfs of the physical
-        function."""
-        digits = (plan.guid or "").replace(":", "")
-        text = ":".join(digits[at : at + 2] for at in range(0, 16, 2))
-        function = self._sys / "bus/pci/devices" / plan.bus_id
-        physical = function / "physfn"
-        number = next(
-            (
-                link.name.removeprefix("virtfn")
-                for link in sorted(physical.glob("virtfn*"))
-                if link.resolve() == function.resolve()
-            ),
-            None,
-        )
-        if number is None:
-            raise NodeError(
-                f"{plan.bus_id} is not a virtual function, so it cannot be given GUID {plan.guid}"
-            )
-        try:
-            for field in ("node", "port"):
-                (physical / "sriov" / number / field).write_text(text)
-        except OSError as error:
-            raise NodeError(
-                f"GUID {plan.guid} of {plan.bus_id}: {error.strerror}; does the driver take GUIDs in sysfs?"
-            ) from error
-
-    def _gid(
-        self, plan: NetworkPlan, sandbox: Sandbox, given: AttachedDevice, addresses: Collection[str]
-    ) -> bool | None:
-        """True where the NIC has its address, None where it needs none. Raises NodeError."""
+    def _with_gid(self, attached: AttachedDevice, plan: NetworkPlan, sandbox: Sandbox) -> AttachedDevice:
+        """The device with the addresses that it has by now. Raises NodeError where it needs one."""
         port, device = plan.roce_port, plan.ib_device
-        if port is None or device is None:
-            return None
+        if not plan.needs_gid or port is None or device is None:
+            return attached
+        # Of what Multus attached the name is not known, and an address is one pod's.
+        ours, pods_own = plan.kind.ours, self._rdma.exclusive()
+
+        def addresses() -> Collection[str]:
+            if not ours:
+                return self._links.addresses_in(sandbox.netns)
+            state = self._links.state_in(sandbox.netns, plan.interface)
+            return state.addresses if state else ()
 
         def look(wanted: Collection[str]) -> bool | None:
             def task(sys: Path) -> bool | None:
                 return has_gid(sys, device, port, wanted=wanted)
 
-            return self._pods_sysfs(sandbox.netns, task) if given.rdma_moved else task(self._sys)
+            return self._pods_sysfs(sandbox.netns, task) if pods_own else task(self._sys)
 
-        require_gid(look, device=device, interface=plan.interface, addresses=addresses)
-        return True
+        there = require_gid(look, device=device, interface=plan.interface, addresses=addresses)
+        return replace(attached, addresses=tuple(there) if ours else (), gid_ready=True)
 
     # Detach.
 
     def _detach_device(self, attached: AttachedDevice, plan: NetworkPlan, claim: AttachedNetwork) -> None:
-        netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
+        netns = claim.netns if _exists(claim.netns) else ""
         if not plan.kind.ours:
             return
         if plan.kind is NetworkKind.ATTACH:
@@ -292,9 +278,14 @@ class PodNetworks:
 
     def _restore(self, attached: AttachedDevice, plan: NetworkPlan, base: str, *, netns: str) -> None:
         before = dict(attached.before)
-        if netns and self._links.state_in(netns, base) is not None:
-            self._links.move_back(base, netns=netns, as_name=plan.host_interface)
+        there = self._links.name_in(netns, interface=base, bus_id=plan.bus_id) if netns else None
+        if there is not None:
+            self._links.move_back(there, netns=netns, as_name=plan.host_interface)
         host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
+        if host is None and plan.bus_id and (self._sys / "bus/pci/devices" / plan.bus_id / "net").is_dir():
+            # The function has an interface, and it is in neither place: a container's root may have taken it
+            # into a namespace of its own, which ends with its processes.
+            raise NodeError(f"{plan.host_interface} of {plan.bus_id} is in neither host nor pod; tried again")
         if host is None:
             # Neither in the pod nor on the host: a virtual interface that died with its namespace, or a
             # removed card.
@@ -345,7 +336,11 @@ _GATE_DEVICE: Final = strict_json.record(
 """What containers may read of a device."""
 
 
+def _exists(netns: str) -> bool:
+    return bool(netns) and Path(netns).exists()
+
+
 def _base(plan: NetworkPlan) -> str:
     return (
-        f"{plan.interface[:13]}{_BASE}" if plan.vlan is not None or plan.pkey is not None else plan.interface
+        f"{plan.interface[-13:]}{_BASE}" if plan.vlan is not None or plan.pkey is not None else plan.interface
     )

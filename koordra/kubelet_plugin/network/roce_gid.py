@@ -6,6 +6,10 @@ port's table for each address of each interface on the NIC, within milliseconds 
     /sys/class/infiniband/<device>/ports/<port>/gids/<n>               ::ffff:10.10.0.5, written out
     /sys/class/infiniband/<device>/ports/<port>/gid_attrs/types/<n>    "IB/RoCE v1" or "RoCE v2"
 
+The address may be one that a router gives (SLAAC), a second or two after the interface is up, which is longer
+than a runtime waits: so the interface stays in the pod meanwhile, and each container that is tried looks
+again. One that is link-local alone is none.
+
 Two pods may have interfaces of one name on one NIC, so an entry is recognised by the address, which is one
 pod's. Without an entry of type RoCE v2 that is no link-local one a program connects and fails at its first
 queue pair ("Failed to modify QP to RTR"), or falls back to TCP without a word.
@@ -77,28 +81,31 @@ def require_gid(
     *,
     device: str,
     interface: str,
-    addresses: Collection[str],
+    addresses: Callable[[], Collection[str]],
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Return once the device has a routable GID. Raises NodeError where it has none; `look` reads the table
-    for the wanted ones, None where the device is not to be seen."""
-    wanted = routable_gids(addresses)
-    if not wanted:
-        raise NodeError(
-            f"NoRoutableGID: {device} would carry nothing: {interface or 'its interface'} has no routable address in the "
-            "pod, from which RDMA over Ethernet takes its own; name a pool of addresses in the NIC's class "
-            "(RdmaConfig.network.pool), or addresses in the claim"
-        )
+) -> Collection[str]:
+    """Return the interface's addresses once the device has the GID of a routable one. Raises NodeError where
+    it has none; `look` reads the table for the wanted ones, None where the device is not to be seen.
+    `addresses` is asked each time: a router may give one (SLAAC)."""
+    there: Collection[str] = ()
     for attempt in range(ATTEMPTS):
-        found = look(wanted)
+        there = addresses()
+        wanted = routable_gids(there)
+        found = look(wanted) if wanted else False
         if found:
-            return
+            return there
         if found is None:
             raise NodeError(f"NoRoutableGID: {device} is not in /sys/class/infiniband; who has the NIC?")
         if attempt + 1 < ATTEMPTS:
             sleep(PAUSE)
+    if not routable_gids(there):
+        raise NodeError(
+            f"NoRoutableGID: {device} would carry nothing: {interface or 'its interface'} has no routable address in the "
+            "pod, from which RDMA over Ethernet takes its own; name a pool of addresses in the NIC's class "
+            "(RdmaConfig.network.pool), or addresses in the claim, or have a router of the network give one"
+        )
     raise NodeError(
-        f"NoRoutableGID: {device} has no RoCE v2 address (GID) for {', '.join(sorted(addresses))}, which "
+        f"NoRoutableGID: {device} has no RoCE v2 address (GID) for {', '.join(sorted(there))}, which "
         f"{interface or 'an interface'} has in the pod; is the interface on this NIC, and its driver in RoCE v2 mode?"
     )
 

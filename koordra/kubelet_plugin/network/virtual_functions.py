@@ -1,4 +1,5 @@
-"""Makes the virtual functions of NICs, where the operator wants them and nobody else has a say.
+"""Makes the virtual functions of NICs, where the operator wants them and nobody else has a say; gives one its
+GUID.
 
 `koordra node make-vfs` runs once and ends, as an init container of the plugin: functions are gone after a
 reboot, and nothing long-lived needs to write to /sys. It only ever makes functions where there are none: it
@@ -76,6 +77,26 @@ def make_functions(
                     "writable here, and SR-IOV on in the firmware of NIC and machine?"
                 ) from error
     return found
+
+
+def set_guid(sys: Path, bus_id: str, guid: str) -> None:
+    """Give an InfiniBand virtual function its GUID, where the driver takes it: in sysfs of the physical
+    function. Raises NodeError."""
+    digits = guid.replace(":", "")
+    text = ":".join(digits[at : at + 2] for at in range(0, 16, 2))
+    function = sys / "bus/pci/devices" / bus_id
+    physical = function / "physfn"
+    links = (link for link in sorted(physical.glob("virtfn*")) if link.resolve() == function.resolve())
+    found = next(links, None)
+    if found is None:
+        raise NodeError(f"{bus_id} is not a virtual function, so it cannot be given GUID {guid}")
+    try:
+        for field in ("node", "port"):
+            (physical / "sriov" / found.name.removeprefix("virtfn") / field).write_text(text)
+    except OSError as error:
+        raise NodeError(
+            f"GUID {guid} of {bus_id}: {error.strerror}; does the driver take GUIDs in sysfs?"
+        ) from error
 
 
 def _operators(root: Path) -> frozenset[str]:

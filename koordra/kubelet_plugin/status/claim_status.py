@@ -126,7 +126,9 @@ def _nic_entry(
     entry["conditions"] = [ready]
     nic = inventory.device(device.device)
     if isinstance(nic, Nic) and nic.port is not None and nic.port.link_layer == "Ethernet":
-        there = attached.gid_ready if attached else bool(nic.port.gid and nic.port.gid.strip("0:"))
+        waits = device.network is not None and device.network.needs_gid
+        of_host = bool(nic.port.gid and nic.port.gid.strip("0:")) and not waits
+        there = attached.gid_ready if attached else of_host
         entry["conditions"].append(_condition(GID_READY, there, *_GID[there]))
     return entry
 

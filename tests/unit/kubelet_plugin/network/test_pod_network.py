@@ -140,11 +140,31 @@ def test_vlans_and_partitions_stand_on_top(tmp_path: Path, netns: str, plan: Net
     assert list(links.where) == [(HOST, "eth7")]
 
 
+def test_vlans_of_two_functions_of_a_long_name_do_not_meet(tmp_path: Path, netns: str) -> None:
+    """The functions of a card differ at the end of the name."""
+    plans = [
+        replace(
+            MOVE,
+            vlan=7,
+            bus_id=f"0000:5e:00.{n}",
+            host_interface=f"enP5p193s0f0v{n}",
+            interface=f"enP5p193s0f0v{n}",
+        )
+        for n in (1, 2)
+    ]
+    prepared(tmp_path, *plans)
+    links = FakeLinks(*(plan.host_interface for plan in plans))
+    networks(tmp_path, links, FakeRdma(links, exclusive=False)).attach(sandbox(netns))
+    assert sum(namespace == netns for namespace, _ in links.where) == 4
+
+
 def test_the_hosts_own_way_out_stays(tmp_path: Path, netns: str) -> None:
     prepared(tmp_path, MOVE)
     links = FakeLinks("eth7")
     links.needs["eth7"] = "it carries the host's default route"
-    with pytest.raises(NodeError, match="HostNeedsNIC: eth7 stays on the host: it carries the host's default"):
+    with pytest.raises(
+        NodeError, match="HostNeedsNIC: eth7 stays on the host: it carries the host's default"
+    ):
         networks(tmp_path, links).attach(sandbox(netns))
     assert links.steps == []
     prepared(tmp_path, MACVLAN)
@@ -278,6 +298,43 @@ def test_a_namespace_that_is_gone_has_given_everything_back_by_itself(tmp_path: 
     links.host_name = lambda *, interface, bus_id: "rail0"  # type: ignore[method-assign]
     pods.detach(sandbox(netns))
     assert links.where == FakeLinks("eth7").where
+
+
+def test_an_interface_that_a_container_renamed_comes_back(tmp_path: Path, netns: str) -> None:
+    """Root with CAP_NET_ADMIN may; it is found by its function."""
+    prepared(tmp_path, MOVE)
+    links = FakeLinks("eth7")
+    pods = networks(tmp_path, links)
+    pods.attach(sandbox(netns))
+    links.where[netns, "mine"] = links.where.pop((netns, "rail0"))
+    links.of_function[MOVE.bus_id] = "mine"
+    pods.detach(sandbox(netns))
+    assert links.where == FakeLinks("eth7").where
+
+
+def test_an_interface_that_is_nowhere_is_waited_for_while_its_function_has_one(
+    tmp_path: Path, netns: str
+) -> None:
+    """A container took it into a namespace of its own, which the kernel ends after the container."""
+    prepared(tmp_path, MOVE)
+    links = FakeLinks("eth7")
+    pods = networks(tmp_path, links)
+    pods.attach(sandbox(netns))
+    hidden = links.where.pop((netns, "rail0"))
+    interfaces = tmp_path / "sys/bus/pci/devices" / MOVE.bus_id / "net"
+    interfaces.mkdir(parents=True)
+    with pytest.raises(NodeError, match=r"eth7 of 0000:5e:00\.2 is in neither host nor pod; tried again"):
+        pods.detach(sandbox(netns))
+    links.where[HOST, "dev7"] = replace(hidden, up=False, addresses=())
+    links.of_function[MOVE.bus_id] = "dev7"
+    pods.release_claim(uid(1))
+    assert links.where == FakeLinks("eth7").where
+    # A card that is gone is not waited for.
+    pods.attach(sandbox(netns))
+    links.where.pop((netns, "rail0"))
+    interfaces.rmdir()
+    pods.detach(sandbox(netns))
+    assert pods.attached() == ()
 
 
 def test_guids_are_written_where_the_driver_takes_them(tmp_path: Path, netns: str) -> None:
