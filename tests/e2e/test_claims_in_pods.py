@@ -338,8 +338,8 @@ def test_a_pod_whose_nic_has_no_routable_address_does_not_start(
     prepare: Callable[..., Prepared],
     pod_object: tuple[str, str],
 ) -> None:
-    """RoCE version 1 is not routed: no container is made, with words. The interface waits in the pod; once the
-    address is there the same pod goes on, and at its end the host has its interface back."""
+    """RoCE version 1 is not routed: no container is made, with words. The interface waits in the pod; once
+    the address is there the same pod goes on, and at its end the host has its interface back."""
     name, pod_uid = pod_object
     claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
     with_gid(networked, nic, "IB/RoCE v1")

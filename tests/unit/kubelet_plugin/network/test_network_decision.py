@@ -534,7 +534,8 @@ def test_the_status_says_what_is_in_the_pod(roce: PluginNode) -> None:
     planned(roce, claim(1, vf(VF_0)))
     (record,) = plugin(roce).records()
     (pending,) = device_statuses(record, inventory=roce.inventory, attached={})
-    assert pending["conditions"][0]["reason"] == "NetworkPending"
+    reasons = [(each["type"], each["status"], each["reason"]) for each in pending["conditions"]]
+    assert reasons == [("Ready", "False", "NetworkPending"), ("GIDReady", "False", "NoGID")]
     assert "shareID" not in pending
     attached = {VF_0: AttachedDevice(VF_0, "rail0", ("10.0.0.5/24",), "02:00", gid_ready=False)}
     entry = device_statuses(record, inventory=roce.inventory, attached=attached)[0]
