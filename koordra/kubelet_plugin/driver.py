@@ -48,8 +48,9 @@ from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remo
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.network.consumers import ClaimSource
+from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
-from koordra.kubelet_plugin.network.node_numbers import NetworkPools, NodeNumbers
+from koordra.kubelet_plugin.network.node_parts import NetworkPools, NodeParts
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
@@ -104,8 +105,8 @@ class Driver:
         self._homes = settings.homes
         self._nvml = NvmlLibrary(self._homes.nvml)
         self._watcher = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
-        numbers = NodeNumbers(client, node=settings.node, namespace=settings.namespace)
-        pools = NetworkPools(settings.network_pools, numbers.number)
+        parts = NodeParts(client, node=settings.node, namespace=settings.namespace)
+        pools = NetworkPools(settings.network_pools, parts.of, of_host=NetlinkLinks().addresses)
         claims = ClaimSource(client, reads_networks=settings.pod_network, pools=pools)
         metrics = metrics or Metrics()
         self._metrics = dra_service.PluginMetrics(metrics)

@@ -8,7 +8,7 @@ netlink_links       network interfaces over netlink
 roce_gid            whether a RoCE NIC has a routable address in the pod
 rdma_links          RDMA devices over NETLINK_RDMA
 address_pools       the operator's pools of addresses, and one that is free in them (pure)
-node_numbers        this node's number in each pool
+node_parts          this node's part of each pool
 consumers           a claim's pods, and the networks that they and it ask for
 interface_addresses the addresses of an interface: the claim's, or one of a pool (pure)
 virtual_functions   makes those that the operator wants, before the plugin starts; their GUIDs

@@ -10,10 +10,10 @@ The pools are a file of the operator's (`--network-pools`, a ConfigMap mounted i
           - {cidr: 10.10.0.0/16, rail: 0, gateway: 10.10.255.254, routes: [10.0.0.0/8]}
           - {cidr: 10.11.0.0/16, rail: 1, exclude: [10.11.0.0/28]}
 
-A NIC gets an address of the network of its rail, or of one that names no rail. Each node has a number in the
-pool (node_numbers.py), and with it the part of that number of every network: node 3 of the pool above has
-10.10.0.192/26 and 10.11.0.192/26. So nodes need not ask each other, and the prefix length of an interface is
-the network's, since its neighbours are on the other nodes.
+A NIC gets an address of the network of its rail, or of one that names no rail. Each node has a part of every
+network (node_parts.py): one of the pool above has 10.10.0.192/26 and 10.11.0.192/26. So nodes need not ask
+each other for an address, and the prefix length of an interface is the network's, since its neighbours are on
+the other nodes. What `exclude` covers is nobody's; the hosts' own addresses belong there.
 
 **No address is two pods'.** The plans of the claims in the checkpoint are the only list of what is in use:
 a plan with its address is saved before any file says it, and is given up with the claim's record, after the
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,14 +52,18 @@ class PoolNetwork:
     routes: Pairs = ()
     exclude: tuple[Network, ...] = ()
 
-    def part(self, number: int, length: int) -> Network:
-        """The part of the node with this number, which is below `parts`."""
-        first = int(self.cidr.network_address) + (number << (self.cidr.max_prefixlen - length))
-        return ipaddress.ip_network(f"{type(self.cidr.network_address)(first)}/{length}")
-
-    def usable(self, address: Address) -> bool:
-        ends = {self.cidr.network_address, self.cidr.broadcast_address, self.gateway}
-        return address not in ends and not any(address in network for network in self.exclude)
+    def nobodys(self, address: Address) -> Network | None:
+        """What the address is a part of that nobody gets: an exclusion, or itself as the gateway or an end
+        of the network. A network of two has no ends (RFC 3021)."""
+        ends = (
+            {self.cidr.network_address, self.cidr.broadcast_address} if self.cidr.num_addresses > 2 else set()
+        )
+        own = ipaddress.ip_network(address)
+        return (
+            own
+            if address in {*ends, self.gateway}
+            else next((each for each in self.exclude if address in each), None)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,6 @@ class Pool:
     per_node: int
     networks: tuple[PoolNetwork, ...]
 
-    @property
-    def parts(self) -> int:
-        """How many nodes have a part."""
-        return min(1 << (self.per_node - network.cidr.prefixlen) for network in self.networks)
-
     def network(self, rail: int | None) -> PoolNetwork | None:
         own = (each for each in self.networks if each.rail is not None and each.rail == rail)
         return next(own, next((each for each in self.networks if each.rail is None), None))
@@ -82,10 +81,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """A pool, and this node's number in it."""
+    """A pool, and this node's part of each of its networks."""
 
     pool: Pool
-    number: int
+    parts: tuple[Network, ...]
 
 
 def read_pools(text: str, *, source: str) -> Mapping[str, Pool]:
@@ -139,13 +138,15 @@ def _network(read: Reader) -> PoolNetwork:
     if via is not None and via not in cidr:
         raise read.wrong(f"{via} is not in {cidr}", at="gateway")
     routes = tuple(_cidr(read, each, "routes") for each in read.texts("routes"))
-    return PoolNetwork(
-        cidr,
-        read.between("rail", 0, 999),
-        via,
-        tuple((str(each), str(via or "")) for each in routes),
-        tuple(_cidr(read, each, "exclude") for each in read.texts("exclude")),
-    )
+    exclude = tuple(_cidr(read, each, "exclude") for each in read.texts("exclude"))
+    for each in routes:
+        if each.version != cidr.version:
+            raise read.wrong(f"{each} is not of the kind of {cidr}", at="routes")
+    for each in exclude:
+        if not within(each, cidr):
+            raise read.wrong(f"{each} is not in {cidr}", at="exclude")
+    pairs = tuple((str(each), str(via or "")) for each in routes)
+    return PoolNetwork(cidr, read.between("rail", 0, 999), via, pairs, exclude)
 
 
 def _cidr(read: Reader, text: str, name: str) -> Network:
@@ -169,25 +170,65 @@ def free_address(
             f"PoolUnsuitable: pool {pool.name} has networks of rails {rails}, and the NIC is on {where}; "
             "add a network, or one without a rail"
         )
-    part = network.part(given.number, pool.per_node)
+    part = given.parts[pool.networks.index(network)]
     if keep is not None and keep not in used and ipaddress.ip_address(keep) in part:
         return f"{keep}/{network.cidr.prefixlen}", network
-    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])
-    for address in _from(part, start):
-        if str(address) not in used and network.usable(address):
-            return f"{address}/{network.cidr.prefixlen}", network
+    address = _free_address(network, part, key=key, used=used)
+    if address is not None:
+        return f"{address}/{network.cidr.prefixlen}", network
     there = sum(1 for each in used if ipaddress.ip_address(each) in part)
     raise PrepareError(
         f"PoolExhausted: pool {pool.name}: this node's part {part} of {network.cidr} has {part.num_addresses} addresses, "
-        f"{there} of them in use and {part.num_addresses - there} kept free (network, broadcast, gateway, exclude); "
-        "end a pod with such a NIC, or make perNode smaller on an empty cluster"
+        f"{there} of them in use and the others kept free (network, broadcast, gateway, exclude); end a pod with such a NIC, "
+        "or add a network to the pool"
     )
 
 
-def _from(part: Network, start: int) -> Iterator[Address]:
-    """Every address of the part once, from one on; of a large one as many as are asked for."""
+def _free_address(network: PoolNetwork, part: Network, *, key: str, used: Collection[str]) -> Address | None:
+    """The first that is free from a place on that the key chooses, around the part's end. An exclusion is
+    passed at once: one may have more addresses than can be counted."""
     size = part.num_addresses
-    return (part[(start + step) % size] for step in range(size))
+    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % size
+    step = 0
+    while step < size:
+        address = part[(start + step) % size]
+        nobodys = network.nobodys(address)
+        if nobodys is None and str(address) not in used:
+            return address
+        last = (
+            int(address)
+            if nobodys is None
+            else min(int(nobodys.broadcast_address), int(part.broadcast_address))
+        )
+        step += last - int(address) + 1
+    return None
+
+
+def free_part(network: PoolNetwork, length: int, *, taken: Iterable[Network]) -> Network | None:
+    """The first part of this prefix length that overlaps none of the taken, and of which not all is
+    excluded; None if there is none."""
+    size = 1 << (network.cidr.max_prefixlen - length)
+    apart = [each for each in taken if each.version == network.cidr.version]
+    apart += [each for each in network.exclude if each.prefixlen <= length]
+    at = int_of(network.cidr)
+    for each in sorted(apart, key=int_of):
+        if int_of(each) >= at + size:
+            break
+        at = max(at, -(-(int(each.broadcast_address) + 1) // size) * size)
+    if at + size - 1 > int(network.cidr.broadcast_address):
+        return None
+    return type(network.cidr)((at, length))
+
+
+def within(part: Network, network: Network) -> bool:
+    """Whether all of the part is in the network."""
+    return part.version == network.version and (
+        int_of(network) <= int_of(part) and int(part.broadcast_address) <= int(network.broadcast_address)
+    )
+
+
+def int_of(network: Network) -> int:
+    return int(network.network_address)
 
 
 def pooled(address: str, pools: Mapping[str, Pool]) -> str | None:

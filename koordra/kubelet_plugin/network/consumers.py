@@ -6,8 +6,8 @@ The kubelet sends only the claim's name and uid; the rest is read from the API.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koordra.api import names, objects
@@ -20,7 +20,7 @@ from koordra.errors import InvalidInput, NotFound, PrepareError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.configuration import configuration
 from koordra.kubelet_plugin.network.address_pools import NodePool, Pool
-from koordra.kubelet_plugin.network.node_numbers import NetworkPools
+from koordra.kubelet_plugin.network.node_parts import NetworkPools
 
 NETWORK_ATTACHMENTS: Final = Kind(
     "k8s.cni.cncf.io",
@@ -36,7 +36,9 @@ class Consumers:
     network, `own_users` if one has its own user namespace; the CNI configurations of the attachments that the
     claim names, as JSON text; `multus` if Multus gives one of them networks, and `resources`, the names by
     which those networks ask for devices (k8s.v1.cni.cncf.io/resourceName); `pools` of addresses that the
-    operator has, and `given`, those that the claim's classes name, with this node's number."""
+    operator has, where the claim has to do with addresses, and `given`, those that its classes name, with
+    this node's parts; `of_host`, the host's own addresses; `problem`, why what its classes name cannot be
+    had, which does not matter to a claim that has it already."""
 
     pods: tuple[str, ...] = ()
     host_network: bool = False
@@ -46,6 +48,8 @@ class Consumers:
     resources: frozenset[str] = frozenset()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     given: Mapping[str, NodePool] = field(default_factory=dict)
+    of_host: frozenset[str] = frozenset()
+    problem: str = ""
 
 
 def holds_nics(claim: Object) -> bool:
@@ -73,10 +77,9 @@ class ClaimSource:
         return self.client.get(RESOURCE_CLAIMS, name, namespace=namespace)
 
     def consumers(self, claim: Object) -> Consumers:
-        """Raises PrepareError for a missing attachment, and ApiErrors."""
+        """Raises ApiErrors."""
         namespace = objects.namespace(claim)
         wanted = _networks(claim)
-        pools = self.pools.all() if self.pools else {}
         reserved = [
             entry
             for entry in objects.status_of(claim).get("reservedFor") or ()
@@ -87,23 +90,34 @@ class ClaimSource:
         networks = {
             network for pod in pods for network in multus_networks(objects.annotations_of(pod), namespace)
         }
-        return Consumers(
+        found = Consumers(
             pods=tuple(str(entry.get("uid")) for entry in reserved),
             host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
             own_users=any(spec.get("hostUsers") is False for spec in specs),
+            multus=bool(networks),
+            resources=frozenset(filter(None, map(self._resource, networks if self.reads_networks else ()))),
+        )
+        try:
+            return self._with_named(found, wanted, namespace)
+        except PrepareError as error:
+            return replace(found, problem=str(error))
+
+    def _with_named(self, found: Consumers, wanted: Sequence[RdmaNetwork], namespace: str) -> Consumers:
+        """With what the classes name. Raises PrepareError, ApiErrors."""
+        addressed = any(network.pool or network.addresses for network in wanted)
+        pools = self.pools.all() if self.pools is not None and addressed else {}
+        names = {network.pool for network in wanted}
+        given = {name: self.pools.parts(pool) for name, pool in pools.items() if self.pools and name in names}
+        return replace(
+            found,
             attachments={
                 network.attachment: self._attachment(namespace, network.attachment)
                 for network in wanted
                 if network.attachment is not None
             },
-            multus=bool(networks),
-            resources=frozenset(filter(None, map(self._resource, networks if self.reads_networks else ()))),
             pools=pools,
-            given={
-                network.pool: self.pools.of_node(pools[network.pool])
-                for network in wanted
-                if self.pools is not None and network.pool is not None and network.pool in pools
-            },
+            given=given,
+            of_host=frozenset(self.pools.of_host()) if self.pools and given else frozenset(),
         )
 
     def _pod(self, namespace: str, entry: Object) -> Object:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from koordra.api.opaque.rdma_network import RdmaNetwork
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
-from koordra.kubelet_plugin.network.address_pools import free_address, pooled
+from koordra.kubelet_plugin.network.address_pools import Pool, free_address, pooled
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 
@@ -50,6 +51,7 @@ def with_addresses(
             f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: the class takes addresses from pool "
             f"{network.pool}; leave them out of the claim"
         )
+    _refuse_hosts(record, given.pool, consumers.of_host)
     own = {
         address
         for holder in holders
@@ -70,6 +72,18 @@ def with_addresses(
     except PrepareError as error:
         raise PrepareError(f"{record.ref}: {error}") from error
     return replace(plan, addresses=(address,), routes=(*plan.routes, *of.routes))
+
+
+def _refuse_hosts(record: ClaimRecord, pool: Pool, of_host: Collection[str]) -> None:
+    """Refuse a pool that would give a pod the address of a host."""
+    for text in sorted(of_host):
+        address = ipaddress.ip_address(text)
+        for network in pool.networks:
+            if address in network.cidr and not any(address in each for each in network.exclude):
+                raise PrepareError(
+                    f"{record.ref}: PoolUnsuitable: this node's own address {address} is in {network.cidr} of pool {pool.name}; "
+                    "exclude the addresses of the nodes there"
+                )
 
 
 def _addresses(device: DeviceRecord) -> list[str]:

@@ -135,14 +135,14 @@ class NetlinkLinks:
 
         return _inside(netns, task)
 
+    def addresses(self) -> tuple[str, ...]:
+        """Every address of the host, without its length."""
+        with _route() as route:
+            return _addresses(route)
+
     def addresses_in(self, netns: str) -> tuple[str, ...]:
-        """Every address that a pod has, without its length."""
-        return _inside(
-            netns,
-            lambda route: tuple(
-                str(entry.get("local") or entry.get("address")) for entry in route.get_addr()
-            ),
-        )
+        """Every address that a pod has."""
+        return _inside(netns, _addresses)
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         """Take the interface from the host into the pod, under another name. It is down afterwards."""
@@ -251,6 +251,10 @@ def opened_namespace(netns: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _addresses(route: Any) -> tuple[str, ...]:
+    return tuple(str(entry.get("local") or entry.get("address")) for entry in route.get_addr())
 
 
 def _index(route: Any, name: str) -> int:

@@ -136,6 +136,8 @@ def network_plans(
 ) -> tuple[NetworkPlan | None, ...]:
     """The plan of each device, None where there is nothing to do or to say. `consumers` None: unknown.
     `holders` are the claims prepared in this boot, this one's earlier record among them."""
+    if consumers is not None and consumers.problem:
+        raise PrepareError(f"{record.ref}: {consumers.problem}")
     plans: list[NetworkPlan | None] = []
     for device in record.devices:
         plan = None

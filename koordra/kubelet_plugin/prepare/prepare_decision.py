@@ -144,7 +144,8 @@ def decide(
             inventory=node.inventory,
             consumers=node.consumers,
             policy=node.networks,
-            holders=node.holders,
+            # A claim of before the node's restart gets its address again.
+            holders=(*node.holders, *filter(None, [before])),
         )
     )
     record = replace(

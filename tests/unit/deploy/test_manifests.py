@@ -13,7 +13,7 @@ from koordra.api import names, resource_class
 from koordra.controller.run import LEASE_NAME
 from koordra.controller.webhook import cert_rotation, handlers
 from koordra.controller.webhook.cert_rotation import SECRET_NAME, SERVICE_NAME
-from koordra.kubelet_plugin.network import node_numbers
+from koordra.kubelet_plugin.network import node_parts
 from koordra_devcluster.apiserver.access import cel_policies
 
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
@@ -190,10 +190,10 @@ def test_the_crds_are_those_of_the_code() -> None:
         assert [version["name"] for version in spec["versions"]] == [kind.version]
 
 
-def test_a_nodes_plugin_takes_numbers_for_its_own_node_and_takes_none_away() -> None:
+def test_a_nodes_plugin_takes_parts_for_its_own_node_and_takes_none_away() -> None:
     (policy,) = of_kind("kubelet-plugin-pod-network", "ValidatingAdmissionPolicy")
     (configmap,) = of_kind("kubelet-plugin-pod-network", "ConfigMap")
-    assert configmap["metadata"] == {"name": node_numbers.NAME, "namespace": "koordra-system"}
+    assert configmap["metadata"] == {"name": node_parts.NAME, "namespace": "koordra-system"}
 
     def allowed(old: Object, new: Object, *, node: str | None = "node-a") -> bool:
         extra = {"extra": {"authentication.kubernetes.io/node-name": [node]}} if node else {}
@@ -203,12 +203,12 @@ def test_a_nodes_plugin_takes_numbers_for_its_own_node_and_takes_none_away() -> 
             for entry in policy["spec"]["validations"]
         )
 
-    others: Object = {"data": {"rails.0": "node-b"}}
-    own: Object = {"data": {"rails.0": "node-b", "rails.1": "node-a"}}
-    assert allowed({}, {"data": {"rails.0": "node-a"}})
+    others: Object = {"data": {"10.10.0.0-26": "node-b"}}
+    own: Object = {"data": {"10.10.0.0-26": "node-b", "10.10.0.64-26": "node-a"}}
+    assert allowed({}, {"data": {"10.10.0.0-26": "node-a"}})
     assert allowed(others, own)
     assert not allowed(others, own, node="node-c")
     assert not allowed(others, own, node=None)
     assert not allowed(own, others)
-    assert not allowed(others, {"data": {"rails.0": "node-a"}})
+    assert not allowed(others, {"data": {"10.10.0.0-26": "node-a"}})
     assert not allowed(others, {})

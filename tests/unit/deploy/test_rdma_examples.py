@@ -51,7 +51,7 @@ def test_the_pool_that_the_class_names_is_there_and_its_networks_are_in_the_fabr
     assert config.network is not None
     assert config.fabric is not None
     assert config.network.pool in pools
-    assert pools["rails"].parts == 1024
+    assert {pools["rails"].per_node - network.cidr.prefixlen for network in pools["rails"].networks} == {10}
     assert config.fabric.address_range == "10.8.0.0/13"
     assert all(str(network.cidr).startswith("10.1") for network in pools["rails"].networks)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,18 @@ from hypothesis import strategies as st
 
 from koordra.errors import Conflict, InvalidManifest, NotFound, PrepareError
 from koordra.kubelet_plugin.isolation import backends
-from koordra.kubelet_plugin.network.address_pools import NodePool, Pool, free_address, read_pools
+from koordra.kubelet_plugin.network.address_pools import SCHEMA, NodePool, Pool, free_address, read_pools
 from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
-from koordra.kubelet_plugin.network.node_numbers import NAME, NetworkPools, NodeNumbers
+from koordra.kubelet_plugin.network.node_parts import NAME, NetworkPools, NodeParts
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
+from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.node_state import claim_network
 from koordra.node_state.disk import Disk
+from koordra.topology.problems import Discovery
 from tests.fakes.disks import DyingDisk, Killed, StepDisk
-from tests.fakes.node_claims import NIC_0, NIC_0B, NIC_1, NODE, claim, nic, parameters, uid
+from tests.fakes.node_claims import ANY_ISOLATION, NIC_0, NIC_0B, NIC_1, NODE, claim, nic, parameters, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 POOLS = """
@@ -47,9 +51,15 @@ def pools() -> dict[str, Pool]:
     return dict(read_pools(POOLS, source="pools.yaml"))
 
 
+def with_part(pool: Pool, number: int) -> NodePool:
+    """With the part of this number of each network."""
+    parts = (islice(each.cidr.subnets(new_prefix=pool.per_node), number, None) for each in pool.networks)
+    return NodePool(pool, tuple(map(next, parts)))
+
+
 def consumers(number: int = 0) -> Consumers:
     found = pools()
-    given = {name: NodePool(pool, number) for name, pool in found.items()}
+    given = {name: with_part(pool, number) for name, pool in found.items()}
     return Consumers(pods=("pod-1",), pools=found, given=given)
 
 
@@ -111,14 +121,6 @@ def test_each_nic_gets_an_address_of_its_rail(node: PluginNode) -> None:
     assert known(node) == {}
 
 
-def test_a_node_has_its_own_part_of_every_network() -> None:
-    pool = pools()["rails"]
-    parts = [network.part(3, pool.per_node) for network in pool.networks]
-    assert list(map(str, parts)) == ["10.10.0.24/29", "10.11.0.24/29", "10.99.0.24/29"]
-    assert pool.parts == 32
-    assert str(pools()["wide"].networks[0].part(0x1234, 64)) == "fd00:0:0:1234::/64"
-
-
 def test_a_part_gives_all_that_is_usable_and_says_when_it_is_used_up(node: PluginNode) -> None:
     """Of the first part's eight addresses the network's own and the gateway's are nobody's."""
     state = plugin(node)
@@ -135,7 +137,7 @@ def test_a_part_gives_all_that_is_usable_and_says_when_it_is_used_up(node: Plugi
 
 
 def test_an_address_that_was_just_given_up_is_not_the_next_one() -> None:
-    pool = NodePool(pools()["wide"], 0)
+    pool = with_part(pools()["wide"], 0)
     given = {free_address(pool, rail=None, key=f"claim-{number}", used=())[0] for number in range(64)}
     assert len(given) == 64
 
@@ -171,7 +173,7 @@ def test_what_would_make_two_owners_of_an_address_is_refused(
 def test_a_rail_without_a_network_is_refused() -> None:
     pool = replace(pools()["rails"], networks=pools()["rails"].networks[:2])
     with pytest.raises(PrepareError, match="networks of rails 0, 1, and the NIC is on rail 7"):
-        free_address(NodePool(pool, 0), rail=7, key="x", used=())
+        free_address(with_part(pool, 0), rail=7, key="x", used=())
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -237,6 +239,8 @@ def test_a_lost_checkpoint_forgets_no_address(node: PluginNode) -> None:
         (("10.11.0.0/24", "10.10.0.128/25"), "10.10.0.0/24 of rails and 10.10.0.128/25 of rails overlap"),
         (("10.11.0.0/24", "10.11.0.1/24"), "has host bits set"),
         (("gateway: 10.10.0.6", "gateway: 10.12.0.6"), "10.12.0.6 is not in 10.10.0.0/24"),
+        (("routes: [10.0.0.0/8]", 'routes: ["fd00::/8"]'), "fd00::/8 is not of the kind of 10.10.0.0/24"),
+        (("rail: 1", "exclude: [10.12.0.0/28]"), "10.12.0.0/28 is not in 10.11.0.0/24"),
         (("name: wide", "name: rails"), "two pools have one name"),
         (("rail: 1", "rial: 1"), "rial: there is no such field"),
         (("schema", "{"), "no YAML"),
@@ -249,7 +253,7 @@ def test_misspelt_pools_are_refused_by_name(change: tuple[str, str], complaint: 
     assert "pools.yaml" in str(caught.value)
 
 
-# The numbers of nodes.
+# The parts of nodes.
 
 
 class FakeConfigMap:
@@ -281,50 +285,158 @@ class FakeConfigMap:
         self.object = {"metadata": {"resourceVersion": version}, "data": {**self.object["data"], **data}}
 
 
-def number_of(api: Any, node: str, pool: str = "rails") -> int:
-    return NodeNumbers(api, node=node, namespace="koordra-system").number(pools()[pool])
+def parts_of(api: Any, node: str, pool: Pool) -> list[str]:
+    return [str(part) for part in NodeParts(api, node=node, namespace="koordra-system").of(pool).parts]
 
 
-def test_every_node_has_a_number_of_its_own_and_keeps_it() -> None:
+def pool_of(*networks: str, per_node: int, name: str = "rails", **more: Any) -> Pool:
+    listed = [{"cidr": cidr, "rail": rail, **more} for rail, cidr in enumerate(networks)]
+    document = {"schema": SCHEMA, "pools": [{"name": name, "perNode": per_node, "networks": listed}]}
+    return read_pools(json.dumps(document), source="pools.yaml")[name]
+
+
+def test_every_node_has_parts_of_its_own_and_keeps_them() -> None:
     api = FakeConfigMap()
-    assert [number_of(api, node) for node in ("a", "b", "a", "c")] == [0, 1, 0, 2]
-    assert number_of(api, "c", "wide") == 0
-    api.between = lambda: api.write({"rails.3": "e"})
-    assert number_of(api, "d") == 4
+    pool = pool_of("10.10.0.0/16", "10.11.0.0/16", per_node=26)
+    found = [parts_of(api, node, pool) for node in ("a", "b", "a")]
+    assert found == [
+        ["10.10.0.0/26", "10.11.0.0/26"],
+        ["10.10.0.64/26", "10.11.0.64/26"],
+        ["10.10.0.0/26", "10.11.0.0/26"],
+    ]
+    api.between = lambda: api.write({"10.10.0.128-26": "e", "10.11.0.128-26": "e"})
+    assert parts_of(api, "d", pool) == ["10.10.0.192/26", "10.11.0.192/26"]
+    assert parts_of(api, "a", pool_of("fd00:1::/48", per_node=64)) == ["fd00:1::/64"]
+    assert parts_of(api, "b", pool_of("fd00:1::/48", per_node=64)) == ["fd00:1:0:1::/64"]
+    assert api.object is not None
+    assert api.object["data"]["fd00_1_0_1__-64"] == "b"
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in api.object["data"])
 
 
-def test_no_number_left_is_said_with_figures() -> None:
-    api = FakeConfigMap(**{f"rails.{number}": f"n{number}" for number in range(32)})
-    with pytest.raises(PrepareError, match="pool rails has 32 parts of /29, and 32 nodes have one; remove"):
-        number_of(api, "late")
+@pytest.mark.parametrize(
+    ("changed", "of_a", "of_b"),
+    [
+        (pool_of("10.10.0.0/16", per_node=26, name="renamed"), "10.10.0.0/26", "10.10.0.64/26"),
+        (pool_of("10.10.0.0/16", per_node=27), "10.10.0.0/26", "10.10.0.64/27"),
+        (pool_of("10.10.0.0/16", per_node=24), "10.10.0.0/26", "10.10.1.0/24"),
+        (pool_of("10.10.0.0/17", per_node=26), "10.10.0.0/26", "10.10.0.64/26"),
+        (pool_of("10.8.0.0/13", per_node=26), "10.10.0.0/26", "10.8.0.0/26"),
+        (pool_of("10.10.128.0/17", per_node=26), "10.10.128.0/26", "10.10.128.64/26"),
+        (pool_of("10.20.0.0/16", "10.10.0.0/16", per_node=26), "10.10.0.0/26", "10.10.0.64/26"),
+        (pool_of("10.10.0.0/16", per_node=26, exclude=["10.10.0.0/22"]), "10.10.0.0/26", "10.10.4.0/26"),
+    ],
+)
+def test_a_pool_that_is_changed_while_it_is_used_gives_nobody_what_another_has(
+    changed: Pool, of_a: str, of_b: str
+) -> None:
+    """Renamed, cut anew, larger, smaller, moved, with another network before it, with an exclusion."""
+    api = FakeConfigMap()
+    parts_of(api, "a", pool_of("10.10.0.0/16", per_node=26))
+    assert (parts_of(api, "a", changed)[-1], parts_of(api, "b", changed)[-1]) == (of_a, of_b)
+    assert api.object is not None
+    taken = [ipaddress.ip_network(key.replace("-", "/")) for key in api.object["data"]]
+    assert not any(one.overlaps(other) for one, other in combinations(taken, 2))
+
+
+def test_no_part_left_is_said_with_figures() -> None:
+    pool = pool_of("10.10.0.0/24", per_node=29)
+    api = FakeConfigMap(**{f"10.10.0.{8 * number}-29": f"n{number}" for number in range(32)}, nonsense="x")
+    with pytest.raises(
+        PrepareError, match=r"no part of /29 of 10\.10\.0\.0/24 of pool rails is free, 32 nodes have"
+    ):
+        parts_of(api, "late", pool)
+    assert parts_of(api, "n7", pool) == ["10.10.0.56/29"]
     api.object = None
-    with pytest.raises(PrepareError, match="koordra-node-numbers does not exist; apply"):
-        number_of(api, "late")
+    with pytest.raises(PrepareError, match="koordra-node-parts does not exist; apply"):
+        parts_of(api, "late", pool)
+
+
+def test_a_network_of_which_all_is_excluded_ends_at_once() -> None:
+    """Of a network of IPv6 nobody can look at every address."""
+    pool = pool_of("fd00::/48", per_node=64, exclude=["fd00::/64"])
+    assert parts_of(FakeConfigMap(), "a", pool) == ["fd00:0:0:1::/64"]
+    holed = pool_of("fd00::/48", per_node=64, exclude=["fd00::/65", "fd00:0:0:0:8000::/66"])
+    given = NodePool(holed, (ipaddress.ip_network("fd00::/64"),))
+    (address, _) = free_address(given, rail=0, key="k", used=())
+    assert ipaddress.ip_interface(address).ip in ipaddress.ip_network("fd00:0:0:0:c000::/66")
+    closed = pool_of("fd00::/48", per_node=64, exclude=["fd00::/65", "fd00:0:0:0:8000::/65"])
+    with pytest.raises(PrepareError, match="PoolExhausted"):
+        free_address(NodePool(closed, given.parts), rail=0, key="k", used=())
+
+
+def test_a_link_of_two_has_two_addresses() -> None:
+    """RFC 3021: a /31 has no addresses of its own."""
+    pool = pool_of("10.10.0.0/31", per_node=31)
+    given = NodePool(pool, (ipaddress.ip_network("10.10.0.0/31"),))
+    first = free_address(given, rail=0, key="k", used=())[0].partition("/")[0]
+    second = free_address(given, rail=0, key="k", used={first})[0].partition("/")[0]
+    assert {first, second} == {"10.10.0.0", "10.10.0.1"}
 
 
 def test_the_pools_of_a_claims_class_are_read_with_this_nodes_number(tmp_path: Path) -> None:
     file = tmp_path / "pools.yaml"
     file.write_text(POOLS)
-    api: Any = FakeConfigMap(**{"rails.0": "other"})
-    numbers = NodeNumbers(api, node=NODE, namespace="koordra-system")
-    source = ClaimSource(api, pools=NetworkPools(file, numbers.number))
+    api: Any = FakeConfigMap(**{"10.10.0.0-29": "other"})
+    parts = NodeParts(api, node=NODE, namespace="koordra-system")
+    source = ClaimSource(api, pools=NetworkPools(file, parts.of, of_host=lambda: ["192.168.1.7"]))
     found = source.consumers(wanting(1))
-    assert {name: given.number for name, given in found.given.items()} == {"rails": 1}
-    assert [*found.pools] == ["rails", "wide"]
+    assert {name: str(given.parts[0]) for name, given in found.given.items()} == {"rails": "10.10.0.8/29"}
+    assert ([*found.pools], found.of_host) == (["rails", "wide"], {"192.168.1.7"})
+    assert ClaimSource(api, pools=NetworkPools(None, parts.of)).consumers(wanting(1)).pools == {}
+
+
+def test_a_file_that_was_misspelt_later_is_the_trouble_of_new_claims_with_addresses_alone(
+    node: PluginNode, tmp_path: Path
+) -> None:
+    """A restarted kubelet asks for running pods' claims again."""
+    file = tmp_path / "pools.yaml"
     file.write_text("pools: [")
+    source = ClaimSource(FakeConfigMap(), pools=NetworkPools(file, NodeParts))  # type: ignore[arg-type]
+    (plan,) = prepared(node, wanting(1))
+    broken = source.consumers(wanting(1))
+    assert prepared(node, wanting(1), plugin(node, of=broken)) == [plan]
     with pytest.raises(PrepareError, match=r"pools of addresses cannot be read: .*pools.yaml"):
-        source.consumers(wanting(1))
-    assert ClaimSource(api, pools=NetworkPools(None, numbers.number)).consumers(wanting(1)).pools == {}
+        prepared(node, wanting(2), plugin(node, of=replace(broken, pods=("pod-2",))))
+    assert source.consumers(claim(3, nic("nic", NIC_0, "1"))).problem == ""
+
+
+def test_a_pool_with_an_address_of_the_node_gives_none(node: PluginNode) -> None:
+    for own, refuses in (("10.11.0.77", True), ("10.12.0.1", False), ("fd00::1", False)):
+        of = replace(consumers(), of_host=frozenset({own, "127.0.0.1", "fe80::1"}))
+        if refuses:
+            with pytest.raises(
+                PrepareError, match=r"own address 10\.11\.0\.77 is in 10\.11\.0\.0/24 of pool rails"
+            ):
+                prepared(node, wanting(1), plugin(node, of=of))
+        else:
+            assert prepared(node, wanting(1), plugin(node, of=of))
+            plugin(node).unprepare(ref_of(wanting(1)))
+
+
+def test_a_claim_has_its_address_again_after_the_node_was_restarted(node: PluginNode) -> None:
+    """It is not the one that its uid chooses, which another claim had then."""
+    given = consumers().given["rails"]
+
+    def chosen(number: int) -> str:
+        return free_address(given, rail=0, key=f"{uid(number)}/{NIC_0}", used=())[0]
+
+    other = next(number for number in range(2, 99) if chosen(number) == chosen(1))
+    state = plugin(node)
+    (before,) = [prepared(node, wanting(number), state)[0] for number in (other, 1)][1:]
+    assert before.addresses != (chosen(1),)
+    machine = replace(node.inventory.machine, boot_id="after")
+    node.inventory = inventory_of(Discovery(machine, ()), offering=Offering(isolation=ANY_ISOLATION))
+    assert prepared(node, wanting(1)) == [before]
 
 
 def test_addresses_are_of_the_part_and_never_of_the_networks_ends() -> None:
     pool = pools()["rails"]
-    last = NodePool(pool, 31)
+    last = with_part(pool, 31)
     used: set[str] = set()
     for _ in range(7):
         address, network = free_address(last, rail=1, key="k", used=used)
         used.add(address.partition("/")[0])
-        assert ipaddress.ip_address(address.partition("/")[0]) in network.part(31, 29)
+        assert ipaddress.ip_address(address.partition("/")[0]) in last.parts[pool.networks.index(network)]
     assert "10.11.0.255" not in used
     with pytest.raises(PrepareError, match="PoolExhausted"):
         free_address(last, rail=1, key="k", used=used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ POOLS = read_pools(
     source="pools.yaml",
 )
 IN_POD = Consumers(
-    pods=("pod-1",), pools=POOLS, given={name: NodePool(pool, 0) for name, pool in POOLS.items()}
+    pods=("pod-1",),
+    pools=POOLS,
+    given={"rails": NodePool(POOLS["rails"], (ip_network("10.10.0.0/26"),))},
 )
 LAG, BNXT, IRDMA, HNS, EFA, IB = (f"nic-0000-{bus}1-00-0" for bus in range(2, 8))
 

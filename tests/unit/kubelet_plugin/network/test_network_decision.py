@@ -500,6 +500,9 @@ def test_who_the_claim_is_for() -> None:
     config = [parameters("RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "rail"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
     assert found.attachments == {Attachment("rail"): '{"type": "x"}'}
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "absent"}})]
+    found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
+    assert "NetworkAttachmentDefinition team-a/absent does not exist" in found.problem
     # What is misspelt is the decision's to refuse.
     assert source.consumers(claim(1, vf(VF_0), config=[parameters("RdmaConfig", nonsense=1)])) == Consumers()
 

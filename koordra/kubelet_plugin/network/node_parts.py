@@ -1,0 +1,133 @@
+"""This node's part of each network of the pools, which no other node has.
+
+The parts are entries of one ConfigMap, `koordra-node-parts` beside the plugin:
+
+    data: {10.10.0.0-26: node-a, 10.10.0.64-26: node-b, fd00_1__-64: node-a}       part -> node
+
+A node without a part of a network takes the first that is free, in a write that holds only for the version it
+has read: of two nodes that take the same, one is refused by the API server and reads again. Since an entry
+says which addresses it is about, a pool may be renamed, cut anew (`perNode`), made smaller or larger, or
+split, while it is in use: what a node has stays its own until the entry is removed, and nobody takes a part
+that overlaps it. Those of nodes that are gone are the operator's to remove, who alone knows that nothing uses
+their addresses any more. The admission policy `koordra-node-parts` lets a node's plugin add entries of its
+own name, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.errors import Conflict, InvalidInput, NotFound, PrepareError
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.network.address_pools import (
+    Network,
+    NodePool,
+    Pool,
+    free_part,
+    int_of,
+    read_pools,
+    within,
+)
+from koordra.logs import get_logger
+
+NAME: Final = "koordra-node-parts"
+_ATTEMPTS: Final = 16
+
+log = get_logger(__name__)
+
+
+class NodeParts:
+    """Of one node; `namespace` is where the ConfigMap is."""
+
+    def __init__(self, client: KubeClient, *, node: str, namespace: str) -> None:
+        self._client = client
+        self._node = node
+        self._namespace = namespace
+
+    def of(self, pool: Pool) -> NodePool:
+        """Raises PrepareError where no part of a network is free, ApiErrors."""
+        for _ in range(_ATTEMPTS):
+            try:
+                found = self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
+            except NotFound as error:
+                raise PrepareError(
+                    f"ConfigMap {self._namespace}/{NAME} does not exist; apply deploy/kustomize/kubelet-plugin-pod-network"
+                ) from error
+            parts, new = self._parts(pool, _taken(found.get("data") or {}))
+            if new:
+                body = {
+                    "metadata": {"resourceVersion": objects.resource_version(found)},
+                    "data": {_key(part): self._node for part in new},
+                }
+                try:
+                    self._client.patch(CONFIG_MAPS, NAME, body, namespace=self._namespace)
+                except Conflict:
+                    continue  # another node was first
+                log.info("node_parts_taken", pool=pool.name, parts=[str(part) for part in new])
+            return NodePool(pool, parts)
+        raise PrepareError(f"ConfigMap {self._namespace}/{NAME} is written too often; the call is repeated")
+
+    def _parts(self, pool: Pool, taken: dict[Network, str]) -> tuple[tuple[Network, ...], list[Network]]:
+        """This node's part of each network, and those of them that it has to take."""
+        parts: list[Network] = []
+        new: list[Network] = []
+        for network in pool.networks:
+            own = [part for part, node in taken.items() if node == self._node and within(part, network.cidr)]
+            part = min(own, key=int_of, default=None) or free_part(network, pool.per_node, taken=taken)
+            if part is None:
+                nodes = sum(within(each, network.cidr) for each in taken)
+                raise PrepareError(
+                    f"PoolExhausted: no part of /{pool.per_node} of {network.cidr} of pool {pool.name} is free, {nodes} nodes have "
+                    f"one; remove the entries of nodes that are gone from ConfigMap {self._namespace}/{NAME}, make perNode a "
+                    "longer prefix, or the network larger"
+                )
+            parts.append(part)
+            new += [] if own else [part]
+        return tuple(parts), new
+
+
+def _key(part: Network) -> str:
+    """As a key of a ConfigMap may be."""
+    return str(part).replace("/", "-").replace(":", "_")
+
+
+def _taken(data: Mapping[str, str]) -> dict[Network, str]:
+    found: dict[Network, str] = {}
+    for key, node in data.items():
+        address, _, length = key.replace("_", ":").rpartition("-")
+        try:
+            found[ipaddress.ip_network(f"{address}/{length}")] = node
+        except ValueError:
+            log.warning("node_part_unreadable", key=key)
+    return found
+
+
+class NetworkPools:
+    """The operator's pools: `file` is read anew each time, since a ConfigMap's file changes in place.
+    `of_host` gives the host's own addresses, without their lengths."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        parts: Callable[[Pool], NodePool],
+        *,
+        of_host: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._file = file
+        self.parts = parts
+        self.of_host = of_host
+
+    def all(self) -> Mapping[str, Pool]:
+        """None where there is no file. Raises PrepareError for one that cannot be used."""
+        try:
+            text = self._file.read_text(encoding="utf-8") if self._file else None
+            return read_pools(text, source=str(self._file)) if text is not None else {}
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError, InvalidInput) as error:
+            raise PrepareError(f"the pools of addresses cannot be read: {error}") from error
