@@ -36,9 +36,14 @@ class DeviceNode:
     gid: int = field(default=0, compare=False)
 
     @property
+    def closed(self) -> bool:
+        """Whether the host's node is one that not everybody may open."""
+        return self.mode is not None and self.mode & 0o006 != 0o006
+
+    @property
     def group(self) -> int | None:
         """The group that has to be joined to open the host's node, None where everybody may or only root."""
-        return self.gid or None if self.mode is not None and self.mode & 0o006 != 0o006 else None
+        return self.gid or None if self.closed else None
 
     @property
     def number(self) -> tuple[str, int, int]:

@@ -8,6 +8,7 @@ pods are removed first.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -86,6 +87,14 @@ state = '{folder}/state'
   plugin_request_timeout = '20s'
 """
 
+_CNI = """#!/bin/sh
+cat > /dev/null
+[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' && exit 0
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[{"name":"'$CNI_IFNAME'","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.1.2.3/32","interface":0}]}'
+exit 0
+"""
+"""A CNI plugin that does nothing but say that a pod has an address."""
+
 
 class Containerd:
     """`folder` must be short and empty; it is removed at the end by whoever made it. `version2`: with cgroup
@@ -121,6 +130,15 @@ class Containerd:
         (self.folder / "containerd.toml").write_text(config)
         self.launch()
         self.import_images()
+
+    def allow_own_networks(self) -> None:
+        """Pods may have a network of their own, in which is nothing; containerd takes it up in a moment."""
+        cni = self.folder / "cni"
+        for name in ("loopback", "address"):
+            (cni / name).write_text(_CNI)
+            (cni / name).chmod(0o755)
+        conf = {"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "address"}]}
+        (cni / "10-test.conflist").write_text(json.dumps(conf))
 
     def import_images(self, folders: Mapping[str, Path] | None = None) -> None:
         """The usual images, or some of these folders' (images.py)."""

@@ -99,10 +99,17 @@ class Cri:
         annotations: Mapping[str, str] | None = None,
         own_network: bool = False,
         uid: str = "",
+        first_user: int = 0,
     ) -> str:
-        """A pod on the host's network, since there is no CNI here; `own_network` needs one."""
+        """A pod on the host's network, since there is no CNI here; `own_network` needs one. `first_user`: the
+        node's user that is root in it (`hostUsers: false`); 0: no user namespace of its own."""
         network = self._messages.POD if own_network else self._messages.NODE
         host = self._messages.NamespaceOption(network=network, pid=self._messages.CONTAINER)
+        if first_user:
+            users = [self._messages.IDMapping(host_id=first_user, container_id=0, length=65536)]
+            host.userns_options.CopyFrom(
+                self._messages.UserNamespace(mode=self._messages.POD, uids=users, gids=users)
+            )
         config = self._messages.PodSandboxConfig(
             metadata=self._messages.PodSandboxMetadata(
                 name=name, uid=uid or f"uid-of-{name}", namespace=namespace

@@ -235,7 +235,7 @@ class KoordraNode:
                 cdi[request] = (*cdi.get(request, ()), *device.cdi_device_ids)
         return Prepared(name, uid, cdi)
 
-    def make_pod(self, name: str, *, namespace: str, priority: int) -> str:
+    def make_pod(self, name: str, *, namespace: str, priority: int = 0, own_users: bool = False) -> str:
         """In the API; its uid, under which the kubelet would have the runtime make it."""
         with contextlib.suppress(ApiError):
             made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -248,6 +248,7 @@ class KoordraNode:
                 "nodeName": NODE,
                 "priority": priority,
                 "priorityClassName": "system-node-critical" if priority else "",
+                "hostUsers": not own_users,
                 "containers": [{"name": "c", "image": "c"}],
             },
         }

@@ -38,14 +38,6 @@ from tests.e2e.watched_node import BUNDLES
 
 pytestmark = pytest.mark.e2e
 
-CNI = """#!/bin/sh
-cat > /dev/null
-[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' && exit 0
-[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[{"name":"'$CNI_IFNAME'","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.1.2.3/32","interface":0}]}'
-exit 0
-"""
-"""A CNI plugin that does nothing but say that a pod has an address."""
-
 
 @pytest.fixture
 def pods(containerd: Containerd, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
@@ -157,12 +149,7 @@ def test_what_a_container_can_read_of_its_claim(
 @pytest.fixture(scope="module")
 def networked(containerd: Containerd, node: KoordraNode) -> Iterator[KoordraNode]:
     """The node's side with --pod-network, and a CNI that lets pods have a network of their own."""
-    folder = containerd.folder / "cni"
-    for name in ("loopback", "address"):
-        (folder / name).write_text(CNI)
-        (folder / name).chmod(0o755)
-    conf = {"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "address"}]}
-    (folder / "10-test.conflist").write_text(json.dumps(conf))
+    containerd.allow_own_networks()
     restart(node, ("--pod-network", "--root", str(node.root)))
     yield node
     restart(node, ())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -25,10 +24,10 @@ PROFILE = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
 
 
 @pytest.fixture
-def loaded(containerd: Containerd, tmp_path: Path) -> str:
+def loaded(containerd: Containerd) -> str:
     """The CDI name of a loaded driver's /proc/driver."""
-    folder = tmp_path / "driver"
-    (folder / "nvidia").mkdir(parents=True)
+    folder = containerd.folder / "driver"
+    (folder / "nvidia").mkdir(parents=True, exist_ok=True)
     (folder / "nvidia" / "params").write_text(PARAMETERS.format(1))
     hook = {
         "hookName": "createContainer",

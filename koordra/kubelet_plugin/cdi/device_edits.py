@@ -145,8 +145,10 @@ def with_edits(
             groups = sorted({node.group for node in edits.device_nodes if node.group is not None})
             edits += ContainerEdits(additional_gids=tuple(groups))
         found.append(edits)
+    closed = (node.path for edits in found for node in edits.device_nodes if own_users and node.closed)
+    absent = inventory.absent_nodes | frozenset(closed)
     arranged = [
-        through_own_nodes(edits, absent=inventory.absent_nodes, folder=files.claim_folder(record.ref.uid))
+        through_own_nodes(edits, absent=absent, folder=files.claim_folder(record.ref.uid))
         for edits in override_driver_mounts(found, isolation=isolation)
     ]
     devices = [replace(device, edits=edits) for device, edits in zip(record.devices, arranged, strict=True)]

@@ -87,6 +87,7 @@ class ClaimSource:
         ]
         pods = [self._pod(namespace, entry) for entry in reserved]
         specs = [objects.spec_of(pod) for pod in pods]
+        reads = self.reads_networks and holds_nics(claim)
         networks = {
             network for pod in pods for network in multus_networks(objects.annotations_of(pod), namespace)
         }
@@ -95,7 +96,7 @@ class ClaimSource:
             host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
             own_users=any(spec.get("hostUsers") is False for spec in specs),
             multus=bool(networks),
-            resources=frozenset(filter(None, map(self._resource, networks if self.reads_networks else ()))),
+            resources=frozenset(filter(None, map(self._resource, networks if reads else ()))),
         )
         try:
             return self._with_named(found, wanted, namespace)

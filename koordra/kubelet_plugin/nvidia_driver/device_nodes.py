@@ -6,8 +6,9 @@ the container's own file system; on a host it is the host's, where nvidia-modpro
 **For containers.** A runtime makes a container's node by its numbers, so nothing has to be on the host. But a
 container with a user namespace of its own (`hostUsers: false`) may not make nodes, and there runc and crun
 bind the host's node of the *container's* path (runc libcontainer/rootfs_linux.go, bindMountDeviceNode; CDI's
-hostPath does not reach them: it only fills in numbers). So a node that the host lacks is made in the claim's
-folder, and the container gets it twice, which works with and without a user namespace:
+hostPath does not reach them: it only fills in numbers), with the host's mode: a group of the host is none of
+the container's. So a node that the host lacks, and for such a pod one that not everybody may open, is made in
+the claim's folder, and the container gets it twice, which works with and without a user namespace:
 
     deviceNodes  path <state>/claims/<uid>/nvidia0.node    opens the number to the container
     mounts       that file at /dev/nvidia0                 where programs look for it
@@ -57,7 +58,7 @@ def is_node(path: Path, node: DeviceNode) -> bool:
 
 
 def through_own_nodes(edits: ContainerEdits, *, absent: Collection[str], folder: Path) -> ContainerEdits:
-    """The edits with the nodes that the host lacks taken from the claim's folder."""
+    """The edits with the nodes of the paths that are as good as absent taken from the claim's folder."""
     own = {
         node: folder / f"{Path(node.path).name}{SUFFIX}" for node in edits.device_nodes if node.path in absent
     }

@@ -239,7 +239,8 @@ class DeviceState:
     def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:
             claim = self._claims.get(ref.namespace, ref.name)
-            return claim, self._consumers(claim) if self._consumers and holds_nics(claim) else None
+            pods_matter = holds_nics(claim) or self._inventory().has_closed_nodes
+            return claim, self._consumers(claim) if self._consumers and pods_matter else None
         except NotFound as error:
             raise PrepareError(f"{ref}: it does not exist in the API") from error
         except ApiError as error:

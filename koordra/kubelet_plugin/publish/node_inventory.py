@@ -67,6 +67,12 @@ class NodeInventory:
         return self.machine.boot_id or "unknown"
 
     @property
+    def has_closed_nodes(self) -> bool:
+        """Whether there are cards' nodes that not everybody on the host may open; those for drawing are."""
+        drawing = (node for gpu in self.machine.gpus for node in gpu.graphics_nodes)
+        return any(node.closed for node in (*given_nodes(self.machine), *drawing))
+
+    @property
     def without_libcuda(self) -> str | None:
         """Why CUDA could not start in a container although the driver is loaded: what was looked for, where,
         and the remedy; None where it could."""

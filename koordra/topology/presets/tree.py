@@ -192,6 +192,7 @@ class MachineWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(node.major, node.minor))
+            path.chmod(0o666)  # the umask does not count
         except PermissionError:
             path.write_text(f"c {node.major}:{node.minor}\n", encoding="ascii")
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from koordra.api.objects import Object
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
@@ -34,6 +37,7 @@ class PluginNode:
         self.paths = NodePaths(root=Path("/"), state=folder / "state", cdi=folder / "cdi")
         self.inventory = inventory
         self.claims = FakeClaims()
+        self.consumers: Callable[[Object], Consumers] | None = None
         self.backends = backends()
         self._nonces = itertools.count(1)
 
@@ -48,6 +52,7 @@ class PluginNode:
             node=NODE,
             paths=self.paths,
             claims=self.claims,
+            consumers=self.consumers,
             inventory=lambda: self.inventory,
             backends=self.backends,
             disk=disk or StepDisk(),

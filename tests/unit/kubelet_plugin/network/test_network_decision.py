@@ -283,7 +283,7 @@ def test_infiniband_needs_no_interface(infiniband: PluginNode) -> None:
     assert planned(infiniband, claim(1, vf(VF_0)), policy=NetworkPolicy(refuses=True)) == [None]
 
 
-def test_pods_are_asked_for_only_where_a_nic_is_at_stake(node: PluginNode) -> None:
+def test_pods_are_asked_for_where_a_nic_is_at_stake(node: PluginNode) -> None:
     asked: list[Any] = []
 
     def consumers(obj: Any) -> Consumers:

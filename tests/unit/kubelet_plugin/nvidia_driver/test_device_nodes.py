@@ -13,6 +13,7 @@ import pytest
 from koordra.kubelet_plugin.discovery.gpus import library_nodes
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.nvidia_driver.device_nodes import make_missing
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.topology.location import DeviceNode
@@ -150,3 +151,33 @@ def test_a_claim_gets_real_nodes_of_its_own_where_the_host_has_none(node: Plugin
     assert made.is_char_device()
     node.plugin().unprepare(ref_of(wanted))
     assert not made.exists()
+
+
+@pytest.mark.usefixtures("may_make_nodes")
+@pytest.mark.parametrize("own_users", [False, True])
+def test_a_node_that_is_a_groups_is_no_use_to_a_pod_with_users_of_its_own(
+    node: PluginNode, own_users: bool
+) -> None:
+    """NVreg_DeviceFileMode=0660: the group of the host's is none of the container's. Its pods are asked for,
+    as without closed nodes they are not."""
+    asked: list[object] = []
+
+    def consumers(claim: object) -> Consumers:
+        asked.append(claim)
+        return Consumers(own_users=own_users)
+
+    node.consumers = consumers
+    node.plugin().unprepare(prepare(node, claim(1, gpu("gpu", GPU_0))).ref)
+    assert not asked
+    machine = node.inventory.machine
+    card = machine.gpus[0]
+    assert card.node is not None
+    closed = replace(card, node=replace(card.node, mode=0o660, gid=44))
+    node.inventory = replace(node.inventory, machine=replace(machine, gpus=(closed, *machine.gpus[1:])))
+    prepare(node, claim(2, gpu("gpu", GPU_0)))
+    assert len(asked) == 1
+    made = node.paths.claim_folder(uid(2)) / "nvidia0.node"
+    assert made.exists() == own_users
+    (device,) = node.spec(uid(2))["devices"]
+    nodes = {each["path"] for each in device["containerEdits"]["deviceNodes"]}
+    assert (str(made) in nodes, "/dev/nvidia0" in nodes) == (own_users, not own_users)
