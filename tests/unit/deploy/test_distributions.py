@@ -88,9 +88,17 @@ def test_kubelet_and_state_are_at_one_path_inside_and_outside(
         assert f"--bundles={bundles}/k8s.io" in arguments
 
 
+@pytest.mark.parametrize("name", PLACES)
+def test_the_pod_that_driver_manager_waits_for_reads_the_plugins_report(tmp_path: Path, name: str) -> None:
+    documents = built(tmp_path, "gpu-operator", f"distribution/{name}")
+    kubelet, _ = PLACES[name]
+    (path,) = mounted(pod_of(documents, "koordra-driver-client")).items()
+    assert path == ("/var/lib/kubelet/plugins/koordra.io", f"{kubelet}/plugins/koordra.io")
+
+
 def test_openshift_lets_each_account_do_what_its_pod_asks_for(tmp_path: Path) -> None:
-    documents = built(tmp_path, "distribution/openshift")
-    for name in ("koordra-kubelet-plugin", "koordra-nri"):
+    documents = built(tmp_path, "gpu-operator", "distribution/openshift")
+    for name in ("koordra-kubelet-plugin", "koordra-nri", "koordra-driver-client"):
         constraints = documents["SecurityContextConstraints", name]
         pod = pod_of(documents, name)
         account = f"system:serviceaccount:koordra-system:{pod['serviceAccountName']}"
@@ -98,5 +106,7 @@ def test_openshift_lets_each_account_do_what_its_pod_asks_for(tmp_path: Path) ->
         assert pod.get("hostPID", False) <= constraints["allowHostPID"]
         security = pod["containers"][0]["securityContext"]
         assert security.get("privileged", False) == constraints["allowPrivilegedContainer"]
+        volumes = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+        assert volumes <= set(constraints["volumes"])
         template = documents["DaemonSet", name]["spec"]["template"]
         assert template["metadata"]["annotations"]["openshift.io/required-scc"] == name

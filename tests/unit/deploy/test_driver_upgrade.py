@@ -46,7 +46,7 @@ def test_the_gpu_operators_component_brings_the_rights_and_nothing_of_base() -> 
 
 
 def test_driver_manager_finds_the_pod_that_it_waits_for() -> None:
-    (daemon_set,) = documents("gpu-operator/daemonset.yaml")
+    _, daemon_set = documents("gpu-operator/daemonset.yaml")
     pod = daemon_set["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {CLIENT: "true"}
     assert CLIENT.startswith(DEPLOY_PREFIX)
@@ -57,11 +57,11 @@ def test_driver_manager_finds_the_pod_that_it_waits_for() -> None:
 
 
 def test_that_pod_may_nothing_and_the_plugin_stays_where_it_is() -> None:
-    (daemon_set,) = documents("gpu-operator/daemonset.yaml")
+    _, daemon_set = documents("gpu-operator/daemonset.yaml")
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False
-    assert "serviceAccountName" not in pod
+    assert pod["serviceAccountName"] not in str(documents("driver-upgrade/rbac.yaml"))
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert all(mount.get("readOnly") for mount in container["volumeMounts"])
     (plugin,) = documents("kubelet-plugin/daemonset.yaml")

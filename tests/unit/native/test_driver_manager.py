@@ -30,7 +30,7 @@ __all__ = ["node"]
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
-(SHIPPED,) = yaml.safe_load_all((ROOT / "deploy/kustomize/gpu-operator/daemonset.yaml").read_text())
+_, SHIPPED = yaml.safe_load_all((ROOT / "deploy/kustomize/gpu-operator/daemonset.yaml").read_text())
 
 
 class DaemonSetPod:
