@@ -277,6 +277,26 @@ def test_libraries_that_come_later_than_the_driver_are_found(tmp_path: Path) -> 
     assert str(library) in {file.mount.host_path for file in source.current().driver_files.files}
 
 
+def test_a_driver_that_comes_after_the_plugin(root: Path, start: Callable[[Path], LiveNode]) -> None:
+    """Until then the node offers what else it has, and refuses claims of its GPUs in words."""
+    places = [
+        (root / name, root / f"later-{number}") for number, name in enumerate(("proc/driver", "nvml.json"))
+    ]
+    for place, later in places:
+        place.rename(later)
+    node = start(root)
+    assert wait_for(lambda: NIC_0 in node.api.devices())
+    assert GPU_0 not in node.api.devices()
+    why = node.plugin.prepare().error
+    assert GPU_0 in why
+    assert "check that the NVIDIA driver is loaded for this card" in why
+
+    for place, later in places:
+        later.rename(place)
+    assert wait_for(lambda: GPU_0 in node.api.devices())
+    assert node.plugin.prepare().error == ""
+
+
 def test_an_idle_node_asks_the_api_server_for_nothing(node: LiveNode) -> None:
     """After the first publication comes a look, since the watch tells of it; then there is quiet."""
 

@@ -6,13 +6,15 @@ NVML holds /dev/nvidiactl.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +59,16 @@ class Node:
     def holds(self) -> bool:
         return self.fake.holders() == [self.plugin.pid]
 
+    def mapped(self) -> set[int]:
+        """The files, by inode, of which the plugin has libnvidia-ml mapped."""
+        try:
+            lines = Path(f"/proc/{self.plugin.pid}/maps").read_text().splitlines()
+        except OSError:  # it has ended
+            return set()
+        return {int(line.split()[4]) for line in lines if "libnvidia-ml" in line}
+
     def has_let_go(self) -> bool:
-        return self.fake.holders() == []
+        return self.fake.holders() == [] and not self.mapped()
 
     def command(self, *arguments: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -75,8 +85,11 @@ class Node:
         return found
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+@contextmanager
+def running_node(
+    tmp_path: Path, place: Path, *, option: str = "--driver-root", command: Sequence[str] = ()
+) -> Iterator[Node]:
+    """`place`: where the plugin finds the driver, `option`: how it is told so; `command`: what starts it."""
     fake = FakeNvml(tmp_path, build())
     fake.describe(MACHINE)
     fake.order()
@@ -90,16 +103,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
         started: list[subprocess.Popen[bytes]] = []
 
         def start() -> subprocess.Popen[bytes]:
-            places = {
-                "--kubelet-root": "k",
-                "--cdi-dir": "cdi",
-                "--kubeconfig": "kubeconfig",
-                "--driver-root": "driver",
-            }
-            options = [text for key, place in places.items() for text in (key, str(folder / place))]
+            places = {"--kubelet-root": "k", "--cdi-dir": "cdi", "--kubeconfig": "kubeconfig"}
+            options = [text for key, each in places.items() for text in (key, str(folder / each))]
+            plugin = [sys.executable, "-m", "koordra", "kubelet-plugin", "--node-name", NODE]
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "koordra", "kubelet-plugin", "--node-name", NODE, *options],
+                    [*command, *plugin, *options, option, str(place)],
                     env={**fake.environment, PARENT_VARIABLE: str(os.getpid())},
                     stderr=subprocess.DEVNULL,
                 )
@@ -107,11 +116,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
             return started[-1]
 
         (folder / "k/plugins_registry").mkdir(parents=True)
-        (folder / "driver/usr/lib64").mkdir(parents=True)
-        shutil.copy(fake.library / "libnvidia-ml.so.1", folder / "driver/usr/lib64")
         try:
             node = Node(folder, fake, client, start, start())
-            assert wait_for(node.holds, PATIENCE)
             assert wait_for((node.state / "driver-release.json").exists, PATIENCE)
             yield node
         finally:
@@ -119,6 +125,20 @@ def node(tmp_path: Path) -> Iterator[Node]:
                 process.kill()
                 process.wait()
             server.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    install(tmp_path / "driver")
+    with running_node(tmp_path, tmp_path / "driver") as node:
+        assert wait_for(node.holds, PATIENCE)
+        yield node
+
+
+def install(root: Path) -> Path:
+    """A driver's root; its library."""
+    (root / "usr/lib64").mkdir(parents=True)
+    return Path(shutil.copy(build() / "libnvidia-ml.so.1", root / "usr/lib64"))
 
 
 def test_the_operators_label_closes_nvml_and_its_end_opens_it(node: Node) -> None:
@@ -176,3 +196,57 @@ def test_without_a_plugin_the_command_says_so(node: Node) -> None:
 
     assert code == 1
     assert "has not answered" in told
+
+
+class Host:
+    """A host's `/` in a mount namespace of its own, whose mounts show in those below it, as a runtime makes
+    them for a pod whose volume has HostToContainer."""
+
+    def __init__(self, root: Path) -> None:
+        script = 'mount --bind "$1" "$1" && mount --make-shared "$1" && echo made && exec sleep infinity'
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(root)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"made\n":
+            pytest.skip("mounts cannot be made here")
+        self._driver = root / "run/nvidia/driver"
+        self._driver.mkdir(parents=True)
+        self._inside = ["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt"]
+        self.pod = [*self._inside, "unshare", "--mount", "--propagation", "slave"]
+
+    def mount(self, root: Path) -> None:
+        subprocess.run([*self._inside, "mount", "--bind", root, self._driver], check=True)
+
+    def unmount(self) -> None:
+        subprocess.run([*self._inside, "umount", "--lazy", self._driver], check=True)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts need root and unshare")
+def test_a_driver_container_comes_late_is_mounted_anew_and_goes(tmp_path: Path) -> None:
+    """The one that restarts is of the same configuration: nothing is unloaded, and its root is another."""
+    first, second = (install(tmp_path / name) for name in ("first", "second"))
+    (tmp_path / "host").mkdir()
+    with (
+        contextlib.closing(Host(tmp_path / "host")) as host,
+        running_node(tmp_path, tmp_path / "host", option="--host-root", command=host.pod) as node,
+    ):
+        assert node.has_let_go()
+        host.mount(tmp_path / "first")
+        assert wait_for(node.holds, PATIENCE)
+        assert node.mapped() == {first.stat().st_ino}
+
+        node.label(CLIENT, "paused-for-driver-upgrade")
+        assert wait_for(node.has_let_go, PATIENCE)
+        host.unmount()
+        host.mount(tmp_path / "second")
+        node.label(CLIENT, "true")
+        assert wait_for(node.holds, PATIENCE)
+        assert node.mapped() == {second.stat().st_ino}
+
+        host.unmount()
+        assert wait_for(node.has_let_go, PATIENCE)
+        assert node.plugin.poll() is None
