@@ -207,8 +207,9 @@ class Host:
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(root)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"made\n":
-            pytest.skip("mounts cannot be made here")
+        with self._process.stdout as told:
+            if told.readline() != b"made\n":
+                pytest.skip("mounts cannot be made here")
         self._driver = root / "run/nvidia/driver"
         self._driver.mkdir(parents=True)
         self._inside = ["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from koordra.kubelet_plugin.discovery.events import Event, HardwareChanged, XidReported
 from koordra.kubelet_plugin.discovery.nvml_query import bus_id_of
-from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLetGo, NvmlLibrary, NvmlUnavailable
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -45,6 +45,8 @@ class XidEvents:
         self._closed = threading.Event()
         self._resumed = threading.Event()
         self._resumed.set()
+        self._read = threading.Event()
+        """Set by every reading: it shows a driver that came."""
         self._session = threading.Lock()
         """Held while NVML is open."""
         self._thread: threading.Thread | None = None
@@ -61,8 +63,8 @@ class XidEvents:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def close(self) -> None:
-        self._closed.set()
-        self._resumed.set()
+        for each in (self._closed, self._resumed, self._read):
+            each.set()
         if self._thread is not None:
             self._thread.join(_RELEASE_WITHIN)
             if self._thread.is_alive():
@@ -83,6 +85,7 @@ class XidEvents:
             yield
         finally:
             self._resumed.set()
+            self._read.set()
             if closed:
                 self._session.release()
 
@@ -93,19 +96,23 @@ class XidEvents:
                 if self._library.wait_until_taken_up(within=self._wait_ms / 1000):
                     self._emit(HardwareChanged("NVML may be used again"))
                 continue
+            self._read.clear()
             with self._session:
-                healthy = self._closed.is_set() or self._listen()
-            if not healthy:
-                self._closed.wait(self._try_again)
+                until = None if self._closed.is_set() else self._listen()
+            if until is not None:
+                until.wait(self._try_again)
 
-    def _listen(self) -> bool:
-        """Wait for events until a pause or `close`; False if the library failed before."""
+    def _listen(self) -> threading.Event | None:
+        """Wait for events until a pause or `close`; if the library failed before, what ends the rest that
+        follows."""
         try:
             with self._library.session() as nvml:
-                return self._wait(nvml)
+                return None if self._wait(nvml) else self._closed
+        except NvmlLetGo:
+            return None
         except NvmlUnavailable as error:
             log.debug("xid_events_unavailable", error=str(error))
-            return False
+            return self._read
 
     def _wait(self, nvml: Any) -> bool:
         try:
