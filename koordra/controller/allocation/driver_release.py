@@ -19,7 +19,6 @@ told, and decides.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -126,6 +125,8 @@ class DriverRelease:
                 context.events.report(claim_events.evicted_for_driver(pod))
             elif written.outcome is WriteOutcome.REFUSED:
                 context.events.report(claim_events.driver_upgrade_waits((pod,), why=written.message))
+                if pod is victim[0]:
+                    return  # the gang stays whole
             elif written.outcome is not WriteOutcome.GONE:
                 context.settled(written)
 
@@ -174,22 +175,26 @@ def is_made_anew(pod: Fields) -> bool:
 
 def refusing_budget(pods: Sequence[Object], budgets: Iterable[Mapping[str, Any]]) -> str:
     """Which budget does not let all of these pods of one namespace go at once; empty where none is in the
-    way. Budgets do not count pods that do not run (Kubernetes, eviction.go: canIgnorePDB)."""
-    counted = [pod for pod in pods if objects.status_of(pod).get("phase") == "Running"]
-    needed: Counter[str] = Counter()
-    allowed: dict[str, int] = {}
-    for budget in budgets:
-        selector = objects.spec_of(budget).get("selector")
-        name = objects.name(budget)
-        allowed[name] = int(objects.status_of(budget).get("disruptionsAllowed") or 0)
-        needed[name] = sum(
-            selector is not None and label_selector_matches(selector, objects.labels_of(pod))
-            for pod in counted
+    way. Budgets do not count pods that do not run, nor, if they say so, those that are not ready (Kubernetes,
+    eviction.go: canIgnorePDB, unhealthyPodEvictionPolicy)."""
+    running = [pod for pod in pods if objects.status_of(pod).get("phase") == "Running"]
+    for budget in sorted(budgets, key=objects.name):
+        spec, allowed = objects.spec_of(budget), objects.status_of(budget).get("disruptionsAllowed") or 0
+        selector, counts_all = spec.get("selector"), spec.get("unhealthyPodEvictionPolicy") != "AlwaysAllow"
+        needed = sum(
+            selector is not None
+            and label_selector_matches(selector, objects.labels_of(pod))
+            and (counts_all or _is_ready(pod))
+            for pod in running
         )
-    for name in sorted(needed):
-        if needed[name] > allowed[name]:
+        if needed > allowed:
             return (
-                f"{len(pods)} members of a gang end together, and PodDisruptionBudget {name} covers {needed[name]} of "
-                f"them and lets {allowed[name]} go now"
+                f"{len(pods)} members of a gang end together, and PodDisruptionBudget {objects.name(budget)} covers {needed} of "
+                f"them and lets {allowed} go now"
             )
     return ""
+
+
+def _is_ready(pod: Fields) -> bool:
+    conditions = objects.status_of(pod).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

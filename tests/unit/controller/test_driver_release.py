@@ -138,6 +138,44 @@ def test_a_gang_that_its_budget_would_tear_stays_whole_and_goes_when_it_may() ->
     assert sorted(evicted(cluster)) == ["w0", "w1"]
 
 
+def test_a_gang_of_which_the_first_may_not_go_stays_whole(cluster: JointCluster) -> None:
+    """A budget may have become less since it was read, and a webhook has none."""
+    gang(cluster, "w0", "w1")
+
+    def refuses(write: Write) -> None:
+        if write.subresource == "eviction":
+            raise ApiUnreachable("Cannot evict pod as it would violate the pod's disruption budget", code=429)
+
+    cluster.api.before = refuses
+    taint(cluster, cluster.node_of("w0") or "")
+    cluster.settle()
+
+    assert len(evicted(cluster)) == 1
+
+
+def test_a_controller_that_ends_between_two_evictions_evicts_the_rest_when_it_starts() -> None:
+    cluster = JointCluster(nodes=2, gpus=1)
+    gang(cluster, "w0", "w1")
+    taint(cluster, "n0")
+
+    def ends(write: Write) -> None:
+        if write.subresource == "eviction" and evicted(cluster)[1:]:
+            raise SystemExit
+
+    cluster.api.before = ends
+    with pytest.raises(SystemExit):
+        cluster.settle()
+    cluster.api.before = lambda write: None
+    first = evicted(cluster)[0]
+    cluster.api.edit(
+        PODS, first, lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z")
+    )
+    cluster.start_again()
+    cluster.settle()
+
+    assert set(evicted(cluster)) == {"w0", "w1"}
+
+
 def test_a_pod_that_its_budget_keeps_is_asked_again(cluster: JointCluster) -> None:
     pod(cluster, "a")
     runs(cluster, "a")
@@ -259,3 +297,17 @@ def test_a_budget_counts_those_that_run(selector: Mapping[str, Any] | None, allo
 
     assert (refusing_budget(pods, [found]) == "") is fits
     assert objects.name(pods[0]) == "w0"
+
+
+@pytest.mark.parametrize(
+    ("policy", "fits"), [(None, False), ("IfHealthyBudget", False), ("AlwaysAllow", True)]
+)
+def test_members_that_crash_again_and_again_go_where_the_budget_says_so(
+    policy: str | None, fits: bool
+) -> None:
+    budget = {"selector": {"matchLabels": {"job": "train"}}, "unhealthyPodEvictionPolicy": policy}
+    crashing, ready = named("w0"), named("w1")
+    ready["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    found = {"metadata": {"name": "b"}, "spec": budget, "status": {"disruptionsAllowed": 1}}
+
+    assert (refusing_budget([crashing, ready], [found]) == "") is fits
