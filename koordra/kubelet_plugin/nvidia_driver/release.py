@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -174,6 +175,8 @@ class DriverRelease(Wakeable):
         self._changed = changed
         self._disk = disk
         self._clock = clock
+        self._seen = deque[ReleaseWanted]()
+        """What the Node asked since the last step, in order: a cordon may last milliseconds."""
         self._by_node: ReleaseWanted | None = None
         """None until the Node was seen."""
         self._memory = PauseMemory()
@@ -187,7 +190,7 @@ class DriverRelease(Wakeable):
         self._closed = self._lets_go and nvml.let_go(within=0.0)
 
     def see_node(self, node: Fields) -> None:
-        self._by_node = wanted_by_node(node)
+        self._seen.append(wanted_by_node(node))
         self.wake()
 
     def step(self) -> Pause:
@@ -225,12 +228,14 @@ class DriverRelease(Wakeable):
 
     def _wanted(self, request: str) -> ReleaseWanted | None:
         """None while it is not known: until the Node was seen, what the last plugin did holds."""
+        loaded, now = loaded_driver(self._root), self._clock()
+        while self._seen:
+            self._by_node = self._seen.popleft()
+            _, self._memory = after_pause(self._by_node, self._memory, loaded=loaded, now=now)
         by_label = self.report.phase is not Phase.IN_USE and not self.report.request
         if self._by_node is None and not request and by_label:
             return None
-        by_node, self._memory = after_pause(
-            self._by_node or NOBODY, self._memory, loaded=loaded_driver(self._root), now=self._clock()
-        )
+        by_node, self._memory = after_pause(self._by_node or NOBODY, self._memory, loaded=loaded, now=now)
         return by_node | (wanted_by_command() if request else NOBODY)
 
     def _request(self) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.release import (
     MODE,
+    REPORT_FILE,
     REQUEST_FILE,
     Phase,
     ReleaseReport,
@@ -78,7 +79,11 @@ class ReleaseFolder:
 
     def wait_at_end(self, stop: threading.Event) -> None:
         """Wait for `stop`, then until nothing of koordra's is in the way of an upgrade. Without one it
-        returns soon: the pod ends for another reason."""
+        returns soon: the pod ends for another reason. Raises NodeError at once where it could not see the
+        report: a driver would be unloaded under the plugin."""
+        path = self.state / REPORT_FILE
+        with reported(NodeError, path, "read", remedy="let this pod read the plugin's state directory"):
+            self.disk.read(path)
         stop.wait()
         untold_until = self.clock() + UNTOLD_FOR
         while True:

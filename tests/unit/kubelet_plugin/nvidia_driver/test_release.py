@@ -180,6 +180,15 @@ def test_a_paused_node_that_is_cordoned_is_emptied_and_stays_so_between_attempts
     assert node.step(after=600.0) == ReleaseReport()
 
 
+def test_a_cordon_that_is_over_before_the_next_step_counts(node: Node) -> None:
+    """driver-manager finds no pod that it knows, cannot unload the driver, and takes it back at once."""
+    node.label(paused=True)
+    node.label(paused=True, unschedulable=True)
+    node.label()
+
+    assert node.step().phase is Phase.EVICTING
+
+
 def test_who_else_holds_the_driver_is_waited_for_a_while_and_then_named(node: Node) -> None:
     node.users = DriverUsers((OTHER,))
     node.ask()

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from koordra.cli.node.release_driver import release_driver
+from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.release import (
     REPORT_FILE,
     REQUEST_FILE,
@@ -153,3 +154,9 @@ def test_without_a_plugin_it_ends(state: Path) -> None:
     waiting = Waiting(state, ReleaseReport())
     (state / REPORT_FILE).unlink()
     assert waiting.seconds() == 0
+
+
+def test_a_report_that_it_may_not_read_is_said_when_it_starts(state: Path) -> None:
+    (state / REPORT_FILE).mkdir()
+    with pytest.raises(NodeError, match="let this pod read"):
+        ReleaseFolder(state, Disk()).wait_at_end(threading.Event())
