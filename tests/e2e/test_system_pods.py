@@ -132,14 +132,23 @@ def test_of_critical_priority_it_starts_elsewhere_and_is_reported(
 
 
 def test_a_label_on_the_namespace_is_followed(containerd: Containerd, node: WatchedNode, run: Run) -> None:
-    (container,) = DCGM_EXPORTER.containers
-    void = environment(containerd, run(DCGM_EXPORTER, container))["NVIDIA_VISIBLE_DEVICES"]
-    assert void == "void"
+    """Of dcgm-exporter's plain manifest, which names no priority."""
+    plain = replace(DCGM_EXPORTER, priority=0)
+    (container,) = plain.containers
+    assert environment(containerd, run(plain, container))["NVIDIA_VISIBLE_DEVICES"] == "void"
     node.api.patch(kinds.NAMESPACES, "monitoring", {"metadata": {"labels": {"koordra.io/exempt": "true"}}})
     node.hook.wait_for("exempt_namespaces")
-    started = run(DCGM_EXPORTER, container)
+    assert environment(containerd, run(plain, container))["NVIDIA_VISIBLE_DEVICES"] == "all"
+
+
+def test_dcgm_exporter_keeps_what_its_image_asks_of_nvidias_runtime(
+    containerd: Containerd, node: WatchedNode, run: Run
+) -> None:
+    """In any namespace. Nothing is taken away; a device comes from that runtime alone, which is not here."""
+    elsewhere = replace(DCGM_EXPORTER, namespace="metrics")
+    (container,) = elsewhere.containers
+    started = run(elsewhere, container)
     assert environment(containerd, started)["NVIDIA_VISIBLE_DEVICES"] == "all"
-    # Nothing is taken away; a device comes from NVIDIA's runtime alone, which is not here.
     assert REFUSED in opens(containerd, started, node_of(node.machine.gpus[0]))
 
 

@@ -176,7 +176,8 @@ DCGM_EXPORTER = ShippedPod(
         )
     ],
 )
-"""By its own chart: not privileged, and it gets the cards of NVIDIA's runtime by what its image bakes."""
+"""By its own chart (its plain manifest names no priority): not privileged, and it gets the cards of NVIDIA's
+runtime by what its image bakes."""
 
 NODE_PROBLEM_DETECTOR = ShippedPod(
     "node-problem-detector",

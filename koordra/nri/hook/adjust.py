@@ -20,7 +20,7 @@ A pod that Koordinator's scheduler placed has no claim; the devices in its annot
 and added to the container here, since no CDI edit did (koordinator/). A container with markers never holds
 anything by annotation.
 
-In namespaces that are exempt (system_pods), 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
+For containers that are exempt (system_pods), 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
 
 **Failing closed.** If a claim's record cannot be read, containers with that claim's markers are refused. If
 the list of guarded nodes is missing or unreadable, containers that hold devices are refused, and so are nodes

@@ -166,7 +166,7 @@ class HookPlugin(Plugin):
         """Whether a pod is critical to the node is asked only where it decides. Raises Refusal."""
         rules = partial(decide, container, facts, annotated=self._annotated(container, facts.guarded))
         try:
-            return rules(exempt=bool(self.settings.system.exempt(container.namespace)))
+            return rules(exempt=bool(self.settings.system.exempt(container)))
         except Refusal as refusal:
             asked = refusal.rule in SPARED and facts.shape.privileged is not PrivilegedPolicy.REFUSE
             if not (asked and is_privileged(container) and self.settings.system.starts(container)):
@@ -215,9 +215,9 @@ class HookPlugin(Plugin):
     def validate_container_adjustment(
         self, request: nri_pb2.ValidateContainerAdjustmentRequest, _call: Call
     ) -> nri_pb2.ValidateContainerAdjustmentResponse:
-        if self.settings.system.exempt(request.pod.namespace):
-            return nri_pb2.ValidateContainerAdjustmentResponse()
         container = container_of(request.pod, request.container)
+        if self.settings.system.exempt(container):
+            return nri_pb2.ValidateContainerAdjustmentResponse()
         try:
             facts = self._facts(container)
             validate(

@@ -4,18 +4,21 @@
                  koordra.io/exempt=true: nothing is taken away from their containers
     critical     static pods, and pods of system-critical priority: their privileged containers are not
                  refused for what they mount or can open (privileged.SPARED)
+    monitors     containers of critical pods that are not privileged and have the host's folder POD_RESOURCES,
+                 where the kubelet tells which pod has which device (dcgm-exporter): exempt
 
 None of it is a tenant's to say. Namespaces are labelled by whoever administers them. A static pod is known by
 the annotation that the kubelet writes over whatever the pod says. A priority of 2 billion comes only from the
 classes system-node-critical and system-cluster-critical; any pod may name these, unless a ResourceQuota with
 `scopeSelector` PriorityClass restricts them (with `limitedResources` in the API server's admission
-configuration). So priority counts for least: such a pod has to be admitted as privileged first, and is
-reported.
+configuration). So priority never counts alone: such a pod has to be admitted as privileged, or with a
+hostPath volume, first (Pod Security `baseline` forbids both), and is reported.
 
 The runtime does not tell a pod's priority, so the API server is asked, once per pod, and only about a
-privileged container that would be refused. Where it does not answer, a pod on the host's network is given the
-benefit of the doubt: it may be the network without which the server cannot be reached, and nobody creates
-pods while the server is away. Labelled namespaces are watched, and remembered on disk over a reboot:
+privileged container that would be refused and about a monitor. Where it does not answer, a privileged
+container on the host's network is given the benefit of the doubt: it may be the network without which the
+server cannot be reached, and nobody creates pods while the server is away. Labelled namespaces are watched,
+and remembered on disk over a reboot:
 
     <state>/exempt-namespaces.json      a list of names, mode 0600
 """
@@ -36,12 +39,15 @@ from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 from koordra.nri.hook.oci import Container
+from koordra.nri.hook.ungranted_access import host_path, is_privileged
 from koordra.watch import WatchCache
 
 EXEMPT_LABEL: Final = names.DOMAIN + "exempt"
 REMEMBERED: Final = "exempt-namespaces.json"
 SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least priority of the two system classes; no other class may have one above a billion."""
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+"""With the kubelet's socket that lists the devices of all pods (podresources.PodResourcesLister)."""
 
 _SOURCE: Final = "kubernetes.io/config.source"
 _STATIC: Final = ("file", "http")
@@ -85,6 +91,10 @@ class LabelledNamespaces:
             log.warning("exempt_namespaces_not_remembered", error=str(error))
 
 
+def _priority_unknown(container: Container, error: ApiError) -> None:
+    log.warning("priority_unknown", pod=f"{container.namespace}/{container.pod}", error=str(error))
+
+
 def _short(metadata: Fields) -> Object:
     return {"name": metadata.get("name"), "resourceVersion": metadata.get("resourceVersion")}
 
@@ -107,13 +117,22 @@ class SystemPods:
     client: KubeClient | None = None
     _known: dict[str, str] = field(default_factory=dict)
 
-    def exempt(self, namespace: str) -> str:
-        """Why the namespace's containers are left alone; empty where they are not."""
+    def exempt(self, container: Container) -> str:
+        """Why the container is left alone; empty where it is not."""
+        namespace = container.namespace
         if namespace in self.listed:
             return f"namespace {namespace} is exempt (--exempt-namespace)"
         if namespace in self.labelled():
             return f"namespace {namespace} is exempt (label {EXEMPT_LABEL})"
-        return ""
+        monitors = any(mount.bind and host_path(mount.source) == POD_RESOURCES for mount in container.mounts)
+        if not monitors or is_privileged(container):
+            return ""
+        try:
+            why = self.critical(container)
+        except ApiError as error:
+            _priority_unknown(container, error)
+            return ""
+        return f"it monitors the devices of pods, and {why}" if why else ""
 
     def note(self, pod_uid: str, annotations: Mapping[str, str]) -> None:
         """Remember a pod that the kubelet took from its own files: running containers do not show it."""
@@ -133,7 +152,7 @@ class SystemPods:
         try:
             return self.critical(container)
         except ApiError as error:
-            log.warning("priority_unknown", pod=f"{container.namespace}/{container.pod}", error=str(error))
+            _priority_unknown(container, error)
             return f"the API server does not tell its priority ({error})" if container.host_network else ""
 
     def _by_priority(self, client: KubeClient, container: Container) -> str:

@@ -67,7 +67,7 @@ log = get_logger(__name__)
 
 @dataclass(eq=False)
 class Verification:
-    """The loop. Of containers in exempt namespaces (`system`) only what they can open is noted. `since` is
+    """The loop. Of exempt containers (`system`) only what they can open is noted. `since` is
     the Unix time from which on the node has had a hook; `rules_apply` whether its runtime can deny devices,
     None while that is not known."""
 
@@ -125,7 +125,7 @@ class Verification:
         findings: dict[tuple[str, str], Finding] = {}
         count = 0
         for running in self.bundles.containers():
-            exempt = self.system.exempt(running.container.namespace)
+            exempt = self.system.exempt(running.container)
             if exempt:
                 noted = Expected(self.ledger.get(running.container.id), guarded=guarded, belongs=exempt)
                 drift = unconfined(running, noted)

@@ -13,14 +13,14 @@ import pytest
 from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
 from koordra.cli.processes.nri import SYSTEM_NAMESPACES
-from koordra.errors import RemoteError
+from koordra.errors import ApiUnreachable, RemoteError
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.hook.privileged import PrivilegedPolicy
-from koordra.nri.hook.system_pods import SystemPods
+from koordra.nri.hook.system_pods import POD_RESOURCES, SystemPods
 from koordra.nri.transport.ttrpc import Call
 from tests.fakes.kube_api import FakeKubeApi
 from tests.fakes.metric_samples import sample
@@ -137,12 +137,64 @@ def test_of_critical_priority_it_starts_in_any_namespace(
         answer(hook(tmp_path / "refusing", replace(elsewhere, priority=0)), elsewhere, container)
 
 
-def test_in_a_labelled_namespace_it_keeps_the_cards_of_nvidias_runtime(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", [OLD, NEW], ids=["cannot-deny", "denies"])
+def test_dcgm_exporter_keeps_the_cards_of_nvidias_runtime(
+    tmp_path: Path, runtime: tuple[str, str, str]
+) -> None:
     (container,) = DCGM_EXPORTER.containers
-    labelled = answer(hook(tmp_path, labelled=frozenset({"monitoring"})), DCGM_EXPORTER, container)
-    assert list(labelled.env) == []
-    other = answer(hook(tmp_path / "other", DCGM_EXPORTER), DCGM_EXPORTER, container)
-    assert [(entry.key, entry.value) for entry in other.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
+    plugin = hook(tmp_path, DCGM_EXPORTER, runtime=runtime)
+    assert answer(plugin, DCGM_EXPORTER, container) == nri_pb2.ContainerAdjustment()
+
+
+_EMPTY_DIR = "/var/lib/kubelet/pods/uid/volumes/kubernetes.io~empty-dir/pod-resources"
+PASSING_FOR_A_MONITOR = {
+    "of no priority": replace(DCGM_EXPORTER, priority=0),
+    "with a folder of the same name": replace(
+        DCGM_EXPORTER,
+        containers=[replace(DCGM_EXPORTER.containers[0], volumes=[(_EMPTY_DIR, POD_RESOURCES)])],
+    ),
+    "with the kubelet's whole folder": replace(
+        DCGM_EXPORTER,
+        containers=[replace(DCGM_EXPORTER.containers[0], volumes=[("/var/lib/kubelet",) * 2])],
+    ),
+}
+
+
+@pytest.mark.parametrize("pod", PASSING_FOR_A_MONITOR.values(), ids=list(PASSING_FOR_A_MONITOR))
+def test_who_passes_for_a_monitor_gets_no_card(tmp_path: Path, pod: ShippedPod) -> None:
+    changed = answer(hook(tmp_path, pod), pod, pod.containers[0])
+    assert [f"{entry.key}={entry.value}" for entry in changed.env] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_a_privileged_monitor_is_denied_the_cards_like_others(tmp_path: Path) -> None:
+    pod = replace(DCGM_EXPORTER, containers=[replace(DCGM_EXPORTER.containers[0], privileged=True)])
+    changed = answer(hook(tmp_path, pod, runtime=NEW), pod, pod.containers[0])
+    assert len(changed.linux.resources.devices) == len(GUARDED.nodes)
+
+
+def test_a_monitor_waits_for_the_api_and_is_asked_again(tmp_path: Path) -> None:
+    """It is never refused; without cards it ends, and the kubelet starts it again."""
+    (container,) = DCGM_EXPORTER.containers
+    plugin = hook(tmp_path, DCGM_EXPORTER)
+    real = plugin.settings.system.client
+    plugin.settings.system.client = Away()  # type: ignore[assignment]
+    assert [entry.value for entry in answer(plugin, DCGM_EXPORTER, container).env] == ["void"]
+    plugin.settings.system.client = real
+    assert list(answer(plugin, DCGM_EXPORTER, container).env) == []
+
+
+class Away:
+    """The API server does not answer."""
+
+    def get(self, *_: object, **__: object) -> object:
+        raise ApiUnreachable("no route to host")
+
+
+def test_in_a_labelled_namespace_it_keeps_the_cards_of_nvidias_runtime(tmp_path: Path) -> None:
+    """As its plain manifest is, without a priority."""
+    (container,) = DCGM_EXPORTER.containers
+    plain = replace(DCGM_EXPORTER, priority=0)
+    assert list(answer(hook(tmp_path, plain, labelled=frozenset({"monitoring"})), plain, container).env) == []
 
 
 def test_an_image_and_a_pod_that_both_ask_for_all_cards_are_not_refused(tmp_path: Path) -> None:

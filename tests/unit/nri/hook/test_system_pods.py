@@ -82,9 +82,9 @@ def system(api: Api) -> SystemPods:
 
 def test_listed_and_labelled_namespaces_are_exempt() -> None:
     pods = SystemPods(frozenset({"kube-system"}), labelled=lambda: frozenset({"storage"}))
-    assert "--exempt-namespace" in pods.exempt("kube-system")
-    assert "koordra.io/exempt" in pods.exempt("storage")
-    assert pods.exempt("team") == ""
+    assert "--exempt-namespace" in pods.exempt(created(namespace="kube-system"))
+    assert "koordra.io/exempt" in pods.exempt(created(namespace="storage"))
+    assert pods.exempt(created(namespace="team")) == ""
 
 
 def test_labels_are_followed_and_remembered(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_of
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
-from koordra.nri.hook.system_pods import SystemPods
+from koordra.nri.hook.system_pods import POD_RESOURCES, SystemPods
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
 from koordra.nri.verify.verification import Verification
@@ -497,6 +497,18 @@ def test_whose_privileged_pod_it_is_decides_between_a_notice_and_a_breach(
     verification.system = Asked(why)
     everything = {"allow": True, "access": "rwm"}
     node.run("c1", spec(env=["NVIDIA_VISIBLE_DEVICES=void"], devices=[everything]))
+    assert {finding.drift.kind for finding in verification.sync()} == {kind}
+
+
+@pytest.mark.parametrize(("why", "kind"), [("it is a static pod", "NotConfined"), ("", "ForeignDevice")])
+def test_what_nvidias_runtime_gave_a_monitor_is_a_notice(tmp_path: Path, why: str, kind: str) -> None:
+    node, told = FakeNode(tmp_path / "node"), Told()
+    verification = verification_of(tmp_path, node, Ledger(tmp_path), told)
+    verification.system = Asked(why)
+    card = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}
+    monitor = spec(env=["NVIDIA_VISIBLE_DEVICES=void"], devices=[card])
+    monitor["mounts"] = [{"source": POD_RESOURCES, "destination": POD_RESOURCES, "options": ["rbind", "ro"]}]
+    node.run("c1", monitor)
     assert {finding.drift.kind for finding in verification.sync()} == {kind}
 
 
