@@ -38,7 +38,7 @@ from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.plugin import PLUGIN_NAME, HookPlugin, SandboxNetworks, Settings
 from koordra.nri.hook.privileged import PrivilegedPolicy
-from koordra.nri.hook.system_pods import LabelledNamespaces, SystemPods
+from koordra.nri.hook.system_pods import POD_RESOURCES, LabelledNamespaces, SystemPods
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.stub import Stub
 from koordra.nri.transport.instrumentation import MetricsObserver
@@ -137,7 +137,14 @@ def system_pods(options: Options, stop: threading.Event) -> SystemPods:
         return SystemPods(listed=options.exempt)
     labelled = LabelledNamespaces(options.client, options.state_dir)
     labelled.start(stop)
-    return SystemPods(listed=options.exempt, labelled=labelled, client=options.quick_client)
+    # The state is below the kubelet's folder, wherever that is.
+    own = str(options.state_dir.absolute().parent.parent / Path(POD_RESOURCES).name)
+    return SystemPods(
+        listed=options.exempt,
+        labelled=labelled,
+        client=options.quick_client,
+        pod_resources=frozenset({POD_RESOURCES, own}),
+    )
 
 
 def _verify(

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from koordra.api import kinds
+from koordra.nri.hook.system_pods import POD_RESOURCES
 from tests.e2e.conftest import runtime_of
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount, compile_proto
@@ -146,7 +147,9 @@ def test_dcgm_exporter_keeps_what_its_image_asks_of_nvidias_runtime(
 ) -> None:
     """In any namespace. Nothing is taken away; a device comes from that runtime alone, which is not here."""
     elsewhere = replace(DCGM_EXPORTER, namespace="metrics")
-    (container,) = elsewhere.containers
+    folder = node.kubelet_root / "pod-resources"
+    folder.mkdir(exist_ok=True)
+    container = replace(elsewhere.containers[0], volumes=[(str(folder), POD_RESOURCES)])
     started = run(elsewhere, container)
     assert environment(containerd, started)["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert REFUSED in opens(containerd, started, node_of(node.machine.gpus[0]))

@@ -245,7 +245,7 @@ _HOOK: Final = record(
         "env": listed(PAIR),
     },
 )
-_EDITS: Final = record(
+CONTAINER_EDITS: Final = record(
     ContainerEdits,
     {
         "env": listed(PAIR),
@@ -266,7 +266,7 @@ _DEVICE: Final = record(
         "adminAccess": BOOLEAN,
         "consumed": mapping(STRING),
         "isolation": optional(STRING),
-        "edits": _EDITS,
+        "edits": CONTAINER_EDITS,
         "network": optional(NETWORK_PLAN),
         "fabric": later(listed(PAIR), ()),
     },

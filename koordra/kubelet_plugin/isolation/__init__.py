@@ -13,25 +13,29 @@ never started.
 Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry
 point's, and the object is called without arguments to make the backend. A backend that cannot be made, or has
 another name, is logged and unknown to the node: what Prepare started under one name could not be stopped
-under the other. What it raises becomes a PrepareError of the claim that is prepared, and nothing else of the
-node is touched by it. Of what lies in koordra's state directory a backend mounts only `<its folder>/claims/
-<claim uid>/...`, read-only: the hook refuses a container that has anything else of it.
+under the other. What it raises, and that it does not answer, becomes a PrepareError of the claim that is
+prepared, and nothing else of the node is touched by it. Of what lies in koordra's state directory a backend
+mounts only `<its folder>/claims/<claim uid>/...`, read-only: the hook refuses a container that has anything
+else of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
+from koordra.kubelet_plugin.claims.claim_record import CONTAINER_EDITS, ContainerEdits
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import environment_name
+from koordra.process import spawn
 
+T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -103,52 +107,92 @@ def backends(*built_in: Backend) -> dict[str, Backend]:
 
 def _loaded(entry: EntryPoint) -> Backend | None:
     """None for a package that cannot be used: its shares are refused, and the others of the node are kept."""
-    try:
+
+    def load() -> Backend:
         backend: Backend = entry.load()()
         if backend.name != entry.name:
             raise ValueError(f"the backend calls itself {backend.name!r}; the two names must be the same")
+        return backend
+
+    try:
+        return ForeignBackend(entry.name, entry.value, answered(load, name=entry.name))
     except Exception as error:  # noqa: BLE001 (code of others must not stop the plugin)
         log.error(
             "isolation_backend_unusable", entry_point=f"{entry.name} = {entry.value}", error=repr(error)
         )
         return None
-    return ForeignBackend(backend, entry.value)
 
 
-@dataclass(frozen=True, slots=True)
+ANSWERS_WITHIN = 10.0
+"""Seconds that code of another package has for a call. The kubelet waits 45 s for an answer, and while one
+claim is prepared no other of the node is."""
+
+
+def answered(call: Callable[[], T], *, name: str) -> T:
+    """What the call returns or raises, RuntimeError where it does not return: it is made in a thread of its
+    own, which is left alone then."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001 (raised again below)
+            future.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 (SystemExit ends nobody else's thread)
+            future.set_exception(RuntimeError(f"it raised {error!r}"))
+
+    spawn(run, name=f"isolation-{name}")
+    try:
+        return future.result(ANSWERS_WITHIN)
+    except TimeoutError:
+        if future.done():  # its own
+            raise
+        raise RuntimeError(f"no answer within {ANSWERS_WITHIN:g} s") from None
+
+
+@dataclass(slots=True, eq=False)
 class ForeignBackend:
-    """A backend of another package: whatever it raises, or answers, is a PrepareError at most."""
+    """A backend of another package: whatever it raises, or answers, or does not answer, is a PrepareError at
+    most. `_busy` is the call that hangs; until it returns no other is made."""
 
-    backend: Backend
+    name: str
     package: str
-
-    @property
-    def name(self) -> str:
-        return self.backend.name
+    backend: Backend
+    _busy: str = ""
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        with self._named("edits", share.claim_uid):
+        def call() -> ContainerEdits:
             found = self.backend.edits(share, config)
             if not isinstance(found, ContainerEdits):
                 raise TypeError(f"it answered {found!r} and not ContainerEdits")
-        return found
+            return CONTAINER_EDITS.read(json.loads(json.dumps(CONTAINER_EDITS.write(found))), "edits")
+
+        return self._answer("edits", share.claim_uid, call)
 
     def start(self, share: Share, config: GpuConfig) -> None:
-        with self._named("start", share.claim_uid):
-            self.backend.start(share, config)
+        self._answer("start", share.claim_uid, lambda: self.backend.start(share, config))
 
     def stop(self, *, claim_uid: str, device: str) -> None:
-        with self._named("stop", claim_uid):
-            self.backend.stop(claim_uid=claim_uid, device=device)
+        self._answer("stop", claim_uid, lambda: self.backend.stop(claim_uid=claim_uid, device=device))
 
-    @contextmanager
-    def _named(self, call: str, claim_uid: str) -> Iterator[None]:
+    def _answer(self, name: str, claim_uid: str, call: Callable[[], T]) -> T:
+        what = f"{name} of claim {claim_uid}"
+
+        def once() -> T:
+            try:
+                return call()
+            finally:
+                self._busy = ""
+
         try:
-            yield
+            if self._busy:
+                raise RuntimeError(f"{self._busy} has not returned yet")
+            self._busy = what
+            return answered(once, name=self.name)
         except PrepareError:
             raise
         except Exception as error:
             raise PrepareError(
-                f"isolation {self.name}: {call} of claim {claim_uid} failed in {self.package}: {error!r}; "
+                f"isolation {self.name}: {what} failed in {self.package}: {error!r}; "
                 "this is a defect of that package, or of what it found on this node"
             ) from error

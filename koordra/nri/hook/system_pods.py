@@ -4,8 +4,8 @@
                  koordra.io/exempt=true: nothing is taken away from their containers
     critical     static pods, and pods of system-critical priority: their privileged containers are not
                  refused for what they mount or can open (privileged.SPARED)
-    monitors     containers of critical pods that are not privileged and have the host's folder POD_RESOURCES,
-                 where the kubelet tells which pod has which device (dcgm-exporter): exempt
+    monitors     containers of critical pods that are not privileged and have the host's folder in which the
+                 kubelet tells which pod has which device (POD_RESOURCES; dcgm-exporter): exempt
 
 None of it is a tenant's to say. Namespaces are labelled by whoever administers them. A static pod is known by
 the annotation that the kubelet writes over whatever the pod says. A priority of 2 billion comes only from the
@@ -47,7 +47,7 @@ REMEMBERED: Final = "exempt-namespaces.json"
 SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least priority of the two system classes; no other class may have one above a billion."""
 POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
-"""With the kubelet's socket that lists the devices of all pods (podresources.PodResourcesLister)."""
+"""With the kubelet's socket that lists the devices of all pods (PodResourcesLister), where it usually is."""
 
 _SOURCE: Final = "kubernetes.io/config.source"
 _STATIC: Final = ("file", "http")
@@ -110,11 +110,12 @@ def _read(path: Path) -> frozenset[str]:
 @dataclass(eq=False)
 class SystemPods:
     """`listed`: the operator's namespaces; `labelled` returns those with the label. `client` None: priorities
-    are not known."""
+    are not known. `pod_resources`: where POD_RESOURCES may be on this node."""
 
     listed: frozenset[str] = frozenset()
     labelled: Callable[[], frozenset[str]] = frozenset
     client: KubeClient | None = None
+    pod_resources: frozenset[str] = frozenset({POD_RESOURCES})
     _known: dict[str, str] = field(default_factory=dict)
 
     def exempt(self, container: Container) -> str:
@@ -124,7 +125,9 @@ class SystemPods:
             return f"namespace {namespace} is exempt (--exempt-namespace)"
         if namespace in self.labelled():
             return f"namespace {namespace} is exempt (label {EXEMPT_LABEL})"
-        monitors = any(mount.bind and host_path(mount.source) == POD_RESOURCES for mount in container.mounts)
+        monitors = any(
+            mount.bind and host_path(mount.source) in self.pod_resources for mount in container.mounts
+        )
         if not monitors or is_privileged(container):
             return ""
         try:

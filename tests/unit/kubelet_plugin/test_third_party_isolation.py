@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +13,13 @@ import pytest
 from koordra.api.opaque.isolation import IsolationPolicy, node_policy
 from koordra.api.opaque.parameters import GpuConfig, decode, isolations
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
+from koordra.kubelet_plugin import isolation
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.placement import plan
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, parameters, uid
+from tests.patience import PATIENCE
 from tests.unit.allocator import machines
 from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare, ref_of
 
@@ -124,7 +128,22 @@ def test_one_that_raises_is_an_error_of_its_claims_alone(installed: Path, discov
     plugin.unprepare(ref_of(node.claims.get("team-a", "claim-2")))
 
 
-@pytest.mark.parametrize("answer", ["None", "'edits'", "1 / 0"])
+NONSENSE = [
+    "None",
+    "'edits'",
+    "1 / 0",
+    "ContainerEdits(env=None)",
+    "ContainerEdits(env=(('FAIRY_DUST', 7),))",
+    "ContainerEdits(env='FAIRY_DUST')",
+    "ContainerEdits(mounts=('/dust',))",
+    "ContainerEdits(device_nodes=(object(),))",
+    "ContainerEdits(additional_gids=('dust',))",
+    "exit(3)",
+    "__import__('os').read(-1, 1)",
+]
+
+
+@pytest.mark.parametrize("answer", NONSENSE)
 def test_one_that_answers_nonsense_is_refused_in_words(
     installed: Path, discovery: Discovery, answer: str
 ) -> None:
@@ -133,3 +152,51 @@ def test_one_that_answers_nonsense_is_refused_in_words(
     with pytest.raises(PrepareError, match=r"edits of claim .* failed in fairy_dust:FairyDust"):
         node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
     assert not node.holders()
+
+
+def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
+    installed: Path, discovery: Discovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "ANSWERS_WITHIN", 0.05)
+    hanging = f"import threading\nwoken = threading.Event()\n{BACKEND}".replace(
+        "        pass", "        woken.wait()"
+    )
+    node = node_with(installed, hanging, discovery)
+    plugin = node.plugin()
+    dusted, other = (ref_of(node.claims.get("team-a", f"claim-{number}")) for number in (1, 2))
+    with pytest.raises(
+        PrepareError, match=r"start of claim .* failed in fairy_dust:FairyDust: .*no answer within"
+    ):
+        plugin.prepare(dusted)
+    for call in (plugin.prepare, plugin.unprepare):
+        with pytest.raises(PrepareError, match=r"start of claim .* has not returned yet"):
+            call(dusted)
+    assert plugin.prepare(other)
+    sys.modules["fairy_dust"].woken.set()
+    deadline = time.monotonic() + PATIENCE
+    while any(thread.name == "isolation-fairy-dust" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert plugin.prepare(dusted).devices
+    plugin.unprepare(dusted)
+    assert node.holders() == {other.uid}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "1 / 0",
+        "exit(3)",
+        "import threading\nthreading.Event().wait()",
+        BACKEND.replace('name = "fairy-dust"', "name = None"),
+        BACKEND.replace('name = "fairy-dust"', "def __init__(self):\n        exit(3)"),
+        BACKEND.replace('name = "fairy-dust"', "name = property(lambda self: 1 / 0)"),
+    ],
+    ids=["raises", "exits", "hangs", "nameless", "exits-when-made", "raises-its-name"],
+)
+def test_one_that_cannot_be_loaded_is_not_known(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr(isolation, "ANSWERS_WITHIN", 0.5)
+    (installed / "fairy_dust/__init__.py").write_text(source)
+    assert "fairy-dust" not in backends()
