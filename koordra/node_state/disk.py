@@ -51,6 +51,20 @@ class Disk:
         temporary = path.with_name(path.name + TEMPORARY)
         self.make_directory(path.parent)
         try:
+            self._write_and_rename(temporary, path, data, mode, durable=durable)
+        except IsADirectoryError:
+            # Who mounts a file that is not there makes an empty folder of its name.
+            for folder in (temporary, path):
+                with suppress(OSError):
+                    self.remove_directory(folder)
+            self._write_and_rename(temporary, path, data, mode, durable=durable)
+        if durable:
+            self.sync_directory(path.parent)
+
+    def _write_and_rename(
+        self, temporary: Path, path: Path, data: bytes, mode: int, *, durable: bool
+    ) -> None:
+        try:
             self.write(temporary, data, mode, durable=durable)
             self.rename(temporary, path)
         except OSError:
@@ -58,8 +72,6 @@ class Disk:
             with suppress(OSError):
                 self.unlink(temporary)
             raise
-        if durable:
-            self.sync_directory(path.parent)
 
     def make_node(self, path: Path, node: DeviceNode) -> None:
         """Make `path` this character device, open to everybody who may open the device at all."""

@@ -14,8 +14,8 @@ not know. All are made from the claim's record and can be rewritten at any time.
 own names are ever removed; the CDI directory is shared with other drivers.
 
 What others do to them is put right: files that are missing, and files that say something else. Of each file
-the identity is remembered that it had when its content was last known (Disk.identity), so that a claim whose
-files are as they were costs a few calls of lstat, and only others are read.
+the identity is remembered that it had before it was last read and found right (Disk.identity), so that a
+claim whose files are as they were costs a few calls of lstat, and only others are read.
 """
 
 from __future__ import annotations
@@ -96,15 +96,13 @@ class ClaimFiles:
     def write(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> None:
         """Raises CDIError or CheckpointError, after which any of the files may be there."""
         self._known.pop(record.ref.uid, None)
-        files = self._files(record, file_contents)
         for path, node in self._nodes(record).items():
             if not is_node(path, node):
                 with reported(CheckpointError, path, "made"):
                     self._disk.make_node(path, node)
-        for file in files:
+        for file in self._files(record, file_contents):
             with reported(file.kind, file.path, "written"):
                 self._disk.replace(file.path, file.data, mode=file.mode, durable=file.durable)
-        self._remember(record, files)
 
     def _files(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> list[_File]:
         """In the order of writing."""
@@ -128,18 +126,21 @@ class ClaimFiles:
         return own_nodes(edits, self._paths.claim_folder(record.ref.uid))
 
     def unchanged(self, record: ClaimRecord) -> bool:
-        """Whether nobody touched the files since they were written or read as they should be."""
+        """Whether nobody touched the files since they were read as they should be."""
         known = self._known.get(record.ref.uid)
-        return known is not None and self._identities(known) == known
+        return known is not None and self._identities(known) == known and not self._lost_nodes(record)
 
     def altered(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> list[Path]:
         """The files that are missing or are not as they should be, by reading them."""
         files = self._files(record, file_contents)
-        found = [file.path for file in files if not self._as_written(file)]
-        found += [path for path, node in self._nodes(record).items() if not is_node(path, node)]
+        identities = self._identities(file.path for file in files)
+        found = [file.path for file in files if not self._as_written(file)] + self._lost_nodes(record)
         if not found:
-            self._remember(record, files)
+            self._known[record.ref.uid] = identities
         return found
+
+    def _lost_nodes(self, record: ClaimRecord) -> list[Path]:
+        return [path for path, node in self._nodes(record).items() if not is_node(path, node)]
 
     def _as_written(self, file: _File) -> bool:
         with reported(file.kind, file.path, "read"):
@@ -147,9 +148,6 @@ class ClaimFiles:
             if identity is None or stat.S_IMODE(identity[4]) != file.mode:
                 return False
             return self._disk.read(file.path) == file.data
-
-    def _remember(self, record: ClaimRecord, files: list[_File]) -> None:
-        self._known[record.ref.uid] = self._identities(file.path for file in files)
 
     def _identities(self, paths: Iterable[Path]) -> dict[Path, tuple[int, ...] | None]:
         found = {}

@@ -31,7 +31,7 @@ isolation backend for every device of the node, and removes its files; then it t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from koordra.api.objects import Object
@@ -46,7 +46,7 @@ from koordra.kubelet_plugin.claims.checkpoint import (
 )
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.claims.configuration import Claims
-from koordra.kubelet_plugin.isolation import Backend
+from koordra.kubelet_plugin.isolation import Backend, ForeignBackend
 from koordra.kubelet_plugin.network.consumers import Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
@@ -160,7 +160,7 @@ class DeviceState:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
-                self._stop_unknown_isolation(ref)
+                self._stop_everywhere(ref, list(self._inventory().published))
                 self._files.remove(ref.uid)
                 with suppress(CheckpointError):
                     self._load()
@@ -289,17 +289,22 @@ class DeviceState:
 
     def _stop_isolation(self, record: ClaimRecord) -> None:
         for device in record.devices:
-            for name, backend in self._backends.items():
-                # The backend of a recovered share is unknown; stopping a share that was never started is
-                # allowed.
-                if record.state is State.RECOVERED or name == device.isolation:
-                    backend.stop(claim_uid=record.ref.uid, device=device.device)
+            if record.state is State.RECOVERED:
+                self._stop_everywhere(record.ref, [device.device])
+            elif backend := self._backends.get(device.isolation or ""):
+                backend.stop(claim_uid=record.ref.uid, device=device.device)
 
-    def _stop_unknown_isolation(self, ref: ClaimRef) -> None:
-        """Stop a claim without a record in every backend for every device, since its own are unknown."""
+    def _stop_everywhere(self, ref: ClaimRef, devices: Iterable[str]) -> None:
+        """Stop a claim whose backends are unknown in all of them: stopping a share that was never started is
+        allowed. One of another package that does not keep to that holds no claim back."""
         for backend in self._backends.values():
-            for device in self._inventory().published:
-                backend.stop(claim_uid=ref.uid, device=device)
+            try:
+                for device in devices:
+                    backend.stop(claim_uid=ref.uid, device=device)
+            except PrepareError as error:
+                if not isinstance(backend, ForeignBackend):
+                    raise
+                log.error("isolation_not_stopped", claim=str(ref), uid=ref.uid, error=str(error))
 
     def _release_network(self, ref: ClaimRef) -> None:
         if self._networks is not None:

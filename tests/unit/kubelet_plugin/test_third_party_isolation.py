@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from koordra.api.opaque.isolation import IsolationPolicy, node_policy
 from koordra.api.opaque.parameters import GpuConfig, decode, isolations
@@ -187,7 +188,10 @@ def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
     [
         "1 / 0",
         "exit(3)",
-        "import threading\nthreading.Event().wait()",
+        BACKEND.replace(
+            'name = "fairy-dust"',
+            "def __init__(self):\n        __import__('threading').Event().wait()",
+        ),
         BACKEND.replace('name = "fairy-dust"', "name = None"),
         BACKEND.replace('name = "fairy-dust"', "def __init__(self):\n        exit(3)"),
         BACKEND.replace('name = "fairy-dust"', "name = property(lambda self: 1 / 0)"),
@@ -200,3 +204,18 @@ def test_one_that_cannot_be_loaded_is_not_known(
     monkeypatch.setattr(isolation, "ANSWERS_WITHIN", 0.5)
     (installed / "fairy_dust/__init__.py").write_text(source)
     assert "fairy-dust" not in backends()
+
+
+def test_one_that_raises_does_not_keep_a_recovered_claim_of_others_from_ending(
+    installed: Path, discovery: Discovery
+) -> None:
+    """With the checkpoint it is lost whose share it is, so that all are told to stop it."""
+    node = node_with(installed, RAISING, discovery)
+    other = ref_of(node.claims.get("team-a", "claim-2"))
+    node.plugin().prepare(other)
+    node.paths.checkpoint.unlink()
+    with capture_logs() as lines:
+        node.plugin().unprepare(other)
+    assert not node.holders()
+    (line,) = [line for line in lines if line["event"] == "isolation_not_stopped"]
+    assert "the dust is wet" in line["error"]

@@ -146,8 +146,10 @@ def test_a_claim_gets_real_nodes_of_its_own_where_the_host_has_none(node: Plugin
     )
     assert mount["hostPath"] == str(made)
     assert "nodev" not in mount["options"]
-    made.unlink()
-    node.plugin()
+    plugin = node.plugin()
+    plugin.restore_files()
+    made.unlink()  # and nothing else
+    plugin.restore_files()
     assert made.is_char_device()
     node.plugin().unprepare(ref_of(wanted))
     assert not made.exists()

@@ -94,7 +94,38 @@ def link(path: Path) -> None:
     path.symlink_to(path.with_suffix(".moved"))
 
 
-ALTERATIONS = [overwrite, empty, same_size_and_time, open_to_all, link]
+def hide(path: Path) -> None:
+    path.chmod(0)
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def obstruct_too(path: Path) -> None:
+    """The name under which the file is written before it is renamed."""
+    path.unlink()
+    path.with_name(f"{path.name}.tmp").mkdir()
+
+
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+ALTERATIONS = [
+    overwrite,
+    empty,
+    same_size_and_time,
+    open_to_all,
+    hide,
+    link,
+    link_to_nothing,
+    Path.unlink,
+    replace_by_folder,
+    obstruct_too,
+]
 
 
 @pytest.mark.parametrize("alter", ALTERATIONS, ids=lambda alter: alter.__name__)
@@ -114,6 +145,25 @@ def test_a_file_that_somebody_changed_is_put_right(
     assert (path.read_bytes(), path.lstat().st_mode) == (before, mode)
     restored = [line for line in lines if line["event"] == "claim_files_restored"]
     assert [(line["uid"], line["files"]) for line in restored] == [(uid(1), [path.name])]
+
+
+def test_a_file_that_is_changed_right_after_it_was_written_is_put_right(prepared: PluginNode) -> None:
+    """What stands there afterwards is not taken for what was written."""
+
+    class Meddled(StepDisk):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            if target == prepared.paths.cdi_file(uid(1)) and not meddled:
+                meddled.append(target)
+                overwrite(target)
+
+    meddled: list[Path] = []
+    before = prepared.paths.cdi_file(uid(1)).read_bytes()
+    plugin = prepared.unrepaired(Meddled())
+    plugin.repair()
+    assert prepared.paths.cdi_file(uid(1)).read_bytes() != before
+    plugin.restore_files()
+    assert prepared.paths.cdi_file(uid(1)).read_bytes() == before
 
 
 def test_files_that_nobody_touched_are_not_read(prepared: PluginNode) -> None:

@@ -3,6 +3,7 @@ jump, bad input."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,33 @@ def running(machine_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run
 def taints(plugin: RunningPlugin, device: str = GPU_0) -> dict[str, str]:
     found = plugin.api.devices().get(device, {}).get("taints", ())
     return {taint["key"]: taint.get("value", "") for taint in found}
+
+
+def test_stored_files_heal_while_the_plugin_runs(
+    running: RunningPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within FILE_CHECK_INTERVAL, whatever was done to the file, and to its folder."""
+    assert driver.FILE_CHECK_INTERVAL <= 5.0
+    monkeypatch.setattr(driver, "FILE_CHECK_INTERVAL", 0.0)
+    assert running.prepare().error == ""
+    file = running.paths.cdi_file(uid(1))
+    before = file.read_bytes()
+
+    def truncate() -> None:
+        file.write_bytes(before[:100])
+
+    def make_a_folder_of_it() -> None:
+        file.unlink()
+        file.mkdir()
+
+    def make_the_folder_anew() -> None:
+        shutil.rmtree(file.parent)
+        file.parent.mkdir()
+
+    for harm in (truncate, file.unlink, make_a_folder_of_it, make_the_folder_anew):
+        harm()
+        assert wait_for(lambda: file.is_file() and file.read_bytes() == before), harm
+    assert running.thread.is_alive()
 
 
 def test_a_cordon_on_the_node_becomes_a_taint_and_goes_again(running: RunningPlugin) -> None:
