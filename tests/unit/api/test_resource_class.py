@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from koordra.api import resource_class
 from koordra.api.claims import DeviceClass
 from koordra.api.opaque import parameters
 from koordra.api.resource_class import CLASS_LABEL, ClassRefused, device_class
+from koordra_devcluster.apiserver.fields import structural
+from koordra_devcluster.apiserver.status import FieldErrors
 from tests.unit.api.parameter_schema import schema
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -174,6 +177,7 @@ def test_the_crd_describes_the_policies_as_the_parameters_do() -> None:
     assert set(policies) == set(resource_class.POLICIES)
     for name, kind in resource_class.POLICIES.items():
         told = policies[name]["properties"]
+        assert schemas[kind].keys() - told.keys() == {"apiVersion", "kind"} | UNTOLD.get(name, set())
         wanted = {field: rule for field, rule in schemas[kind].items() if field not in ("apiVersion", "kind")}
         # A field that the CRD does not describe yet is kept, and judged by the controller.
         assert policies[name]["x-kubernetes-preserve-unknown-fields"] is True
@@ -183,4 +187,32 @@ def test_the_crd_describes_the_policies_as_the_parameters_do() -> None:
                 assert "enum" not in rule
                 assert rule.get("items", rule).keys() >= {"type", "maxLength"}
                 continue
+            if field == "driverCapabilities":
+                assert rule["items"].pop("type") == "string"
             assert {key: rule.get(key) for key in wanted[field]} == wanted[field], f"policy.{name}.{field}"
+
+
+UNTOLD: dict[str, set[str]] = {"rdma": {"network", "fabric"}}
+"""Objects of the operator's that the controller alone judges."""
+
+
+@pytest.mark.parametrize("words", [["cuda"], ["compute", "compat32"], ["mofed"]])
+def test_a_capability_that_is_none_is_refused_with_those_that_are(words: list[str]) -> None:
+    """By the API server, and, where an older CRD is installed, by the controller."""
+    crd = yaml.safe_load((ROOT / "deploy/kustomize/crds/resourceclasses.yaml").read_text())
+    obj = make(deviceType="gpu", policy={"gpu": {"driverCapabilities": words}})
+    errors = FieldErrors()
+    structural.validate(errors, crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], obj)
+    (error,) = errors.found
+    where = f"policy.gpu.driverCapabilities[{len(words) - 1}]"
+    assert str(error).startswith(
+        f'{where}: Unsupported value: "{words[-1]}": supported values: "all", "compute", '
+    )
+    with pytest.raises(ClassRefused, match=re.escape(where)):
+        meant(obj)
+
+
+def test_a_class_gives_capabilities_and_imex_too() -> None:
+    made = meant(make(deviceType="gpu", policy={"gpu": {"driverCapabilities": ["compute", "imex"]}}))
+    (config,) = made["spec"]["config"]
+    assert config["opaque"]["parameters"]["driverCapabilities"] == ["compute", "imex"]
