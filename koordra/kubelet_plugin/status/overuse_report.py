@@ -56,7 +56,7 @@ class OveruseReporter(Wakeable):
     def step(self) -> Pause:
         over = self._overused()
         self._told &= over.keys()
-        for record in self._records() if over.keys() - self._told else ():
+        for record in self._known() if over.keys() - self._told else ():
             found = over.get(record.ref.uid)
             if found is None or record.ref.uid in self._told:
                 continue
@@ -66,6 +66,13 @@ class OveruseReporter(Wakeable):
             except KoordraError as error:
                 log.warning("overuse_not_reported", claim=str(record.ref), error=str(error))
         return Pause(0.0, _RETRY if over.keys() - self._told else None)
+
+    def _known(self) -> Iterable[ClaimRecord]:
+        try:
+            return self._records()
+        except KoordraError as error:
+            log.warning("overuse_not_reported", error=str(error))
+            return ()
 
     def _report(self, record: ClaimRecord, found: Overuse) -> bool:
         """False if there is more to do. Raises ApiError."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from koordra.api import kinds
-from koordra.errors import ApiError, ApiUnreachable, NotFound
+from koordra.errors import ApiError, ApiUnreachable, CheckpointError, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
@@ -120,6 +120,18 @@ def test_a_server_that_is_down_is_asked_again() -> None:
     reported.api.down = False
     assert reported.reporter.step().at_most is None
     assert reported.api.evicted == [("team", "pod-0")]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_read_again() -> None:
+    def unreadable() -> tuple[ClaimRecord, ...]:
+        raise CheckpointError("input/output error")
+
+    reported = Reported(evict=True)
+    reported.overuse(0)
+    readable, reported.reporter._records = reported.reporter._records, unreadable
+    assert reported.reporter.step().at_most is not None
+    reported.reporter._records = readable
+    assert reported.reporter.step().at_most is None
 
 
 @pytest.mark.parametrize("gone", [True, False])
