@@ -2,7 +2,7 @@
 
 After most Xids there is nothing wrong with the card: a program did something that it may not, or an error was
 contained (NO_FAULT). Any other makes the card faulty until the driver reports, some seconds after the Xid,
-that the card needs no recovery (drivers since R560), or until the card, or its driver, went away and came
+that the card needs no recovery (drivers since R550), or until the card, or its driver, went away and came
 back whole, or until another card is in its place.
 
 A plugin that starts again knows the faults of this boot from its ledger, and what was reported meanwhile

@@ -3,7 +3,7 @@
 A **fault** keeps new claims off the card (a taint, ``publish.devices``) until it is over:
 
     NeedsReset, NeedsDrainAndReset, NeedsBusReset, NeedsReboot,
-    NeedsP2PDrain, NeedsIMEXRecovery       the driver's recovery action (since R560)
+    NeedsP2PDrain, NeedsIMEXRecovery       the driver's recovery action (since R560; the two resets since R550)
     RowRemapPending, PagesPending          rows or pages with errors are taken out of use by the next reset
     RowRemapFailed                         the card has no spare row left: have it replaced
     FabricNotReady                         fabricmanager has not joined the card to its NVSwitches yet; CUDA
@@ -52,7 +52,8 @@ _REMEDIES: Final = {
 }
 
 # Fields of nvmlDeviceGetFieldValues. Older bindings and drivers lack some: each has a result of its own.
-_RECOVERY_ACTION, _PAGES_PENDING, _ROWS_PENDING, _ROWS_FAILED = 230, 31, 144, 145
+_RECOVERY_ACTION, _RESET, _DRAIN_AND_RESET = 230, 226, 227
+_PAGES_PENDING, _ROWS_PENDING, _ROWS_FAILED = 31, 144, 145
 COUNTERS: Final = {
     3: "ecc_corrected",
     4: "ecc_uncorrected",
@@ -81,8 +82,13 @@ class GpuHealth:
 
 def health(card: NvmlQuery) -> GpuHealth:
     """The card's counters; its faults are added to those of the query, each with its remedy."""
-    values = _field_values(card, [_RECOVERY_ACTION, _PAGES_PENDING, _ROWS_PENDING, _ROWS_FAILED, *COUNTERS])
+    values = _field_values(
+        card,
+        [_RECOVERY_ACTION, _RESET, _DRAIN_AND_RESET, _PAGES_PENDING, _ROWS_PENDING, _ROWS_FAILED, *COUNTERS],
+    )
     action = values.get(_RECOVERY_ACTION)
+    if action is None and _RESET in values:  # before R560 the driver says whether it asks for either reset
+        action = 1 if values[_RESET] else 4 if values.get(_DRAIN_AND_RESET) else 0
     if action:
         add_fault(card, RECOVERY.get(action, "NeedsReset"), f"the driver asks for recovery action {action}")
     for number, fault in (

@@ -154,6 +154,10 @@ def field(number: int, value: int, kind: int = 1, answer: int = 0) -> Any:
         ([field(230, 7)], ("NeedsReboot",), False),
         ([field(230, 99)], ("NeedsReset",), False),  # of a newer driver
         ([field(230, 1, answer=pynvml.NVML_ERROR_NOT_SUPPORTED)], (), None),
+        ([field(226, 0), field(227, 0, answer=pynvml.NVML_ERROR_NOT_SUPPORTED)], (), True),
+        ([field(226, 1), field(227, 0)], ("NeedsReset",), False),
+        ([field(226, 0), field(227, 1)], ("NeedsDrainAndReset",), False),
+        ([field(226, 1), field(227, 1), field(230, 0)], (), True),  # which is the driver's last word
         ([field(144, 1), field(145, 0)], ("RowRemapPending",), None),
         ([field(144, 0), field(145, 1)], ("RowRemapFailed",), None),
         ([field(31, 1, kind=3)], ("PagesPending",), None),
