@@ -3,7 +3,7 @@
 A **fault** keeps new claims off the card (a taint, ``publish.devices``) until it is over:
 
     NeedsReset, NeedsDrainAndReset, NeedsBusReset, NeedsReboot,
-    NeedsP2PDrain, NeedsIMEXRecovery       the driver's recovery action (since R560; the two resets since R550)
+    NeedsP2PDrain, NeedsIMEXRecovery       the driver's recovery action (since R560; the resets since R550)
     RowRemapPending, PagesPending          rows or pages with errors are taken out of use by the next reset
     RowRemapFailed                         the card has no spare row left: have it replaced
     FabricNotReady                         fabricmanager has not joined the card to its NVSwitches yet; CUDA

@@ -13,7 +13,9 @@ race. So the node sums, per device, over every claim it holds, also over claims 
 - no device is given out whose device number is open to another device's holder: after a part was destroyed
   and another created, or a driver was reloaded, the kernel may reuse the number, and the old container may
   still open it;
-- results with adminAccess use nothing.
+- results with adminAccess use nothing;
+- capacity may shrink under claims that hold it, when a new driver keeps more of a card's memory for itself.
+  What is prepared already is not refused for that, nor what is alone on its device.
 
 **Scope.** The devices meet each Required JointAllocation. The allocator guarantees it; the node verifies it
 against its own topology, since in native mode kube-scheduler allocates and knows nothing of scopes. Only GPUs
@@ -32,7 +34,7 @@ which the node does not see.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -40,7 +42,7 @@ from koordra.api import names
 from koordra.api.devices import Capacity, Device
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.claims.claim_record import Assignment, ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.configuration import Configuration
 from koordra.kubelet_plugin.publish.devices import whole_of
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -49,15 +51,22 @@ from koordra.topology.levels import scope_key, together
 
 
 def refuse_overcommit(
-    wanted: ClaimRecord, *, holders: Iterable[ClaimRecord], published: Mapping[str, Device]
+    wanted: ClaimRecord,
+    *,
+    holders: Iterable[ClaimRecord],
+    published: Mapping[str, Device],
+    prepared: Collection[Assignment] = (),
 ) -> None:
-    """Raises PrepareError naming device, capacity, both figures and the holders."""
+    """`prepared`: what of the claim is prepared already. Raises PrepareError naming device, capacity, both
+    figures and the holders."""
     claims = [*(holder for holder in holders if holder.ref.uid != wanted.ref.uid), wanted]
     held = [(claim, device) for claim in claims for device in claim.devices if not device.admin_access]
     for name in dict.fromkeys(device.device for device in wanted.devices if not device.admin_access):
         uses = [(claim, device) for claim, device in held if device.device == name]
         _refuse_dedicated(name, wanted=wanted, uses=uses)
-        if len(uses) == 1 and uses[0][1].share_id is None:
+        if len(uses) == 1 or all(
+            device.assignment in prepared for device in wanted.devices if device.device == name
+        ):
             continue
         for capacity_name, capacity in sorted(published[name].capacity.items()):
             _refuse_excess(name, capacity_name, capacity, wanted=wanted, uses=uses)

@@ -128,7 +128,9 @@ def decide(
         pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
     )
     _refuse_without_libcuda(record, node.inventory)
-    refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
+    refuse_overcommit(
+        record, holders=node.holders, published=node.inventory.published, prepared=prepared.keys()
+    )
     refuse_unmet_scopes(record, config, inventory=node.inventory)
     shares = [_isolated(record, index, config, node=node, prepared=prepared) for index in range(len(devices))]
     plans = (

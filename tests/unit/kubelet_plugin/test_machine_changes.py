@@ -13,8 +13,9 @@ from koordra.api.objects import Object
 from koordra.errors import ApiError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.kubelet_plugin.prepare.lost_devices import lost_devices
-from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
+from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
@@ -94,6 +95,45 @@ def test_a_claim_that_was_allocated_anew_while_prepared_waits_for_its_old_pod(no
     assert node.record(uid(1))["devices"][0]["device"] == GPU_0
     node.plugin().unprepare(ref_of(claim(1)))
     assert node.plugin().prepare(ref_of(claim(1))).devices[0].device == GPU_1
+
+
+def with_less_memory(node: PluginNode) -> NodeInventory:
+    """A new driver keeps a GiB more of each card for itself."""
+    found = Discovery(
+        replace(
+            node.inventory.machine,
+            gpus=tuple(
+                replace(card, memory_bytes=(card.memory_bytes or 0) - (1 << 30))
+                for card in node.inventory.machine.gpus
+            ),
+        )
+    )
+    return inventory_of(found, offering=node.inventory.offering)
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_a_card_that_shrinks_is_kept_by_who_has_all_of_it(node: PluginNode, reboots: bool) -> None:
+    whole = claim(1, gpu("gpu", GPU_0))
+    prepare(node, whole)
+    node.inventory = with_less_memory(node)
+    if reboots:
+        node.inventory = rebooted(node.inventory)
+    assert prepare(node, whole).devices
+    assert "InsufficientCapacity" in refusal(node, claim(2, gpu("gpu", GPU_0, "1Mi")))
+
+
+def test_a_card_that_shrinks_is_kept_by_those_who_share_it(node: PluginNode) -> None:
+    """Until the boot ends; then the last of them does not fit any more."""
+    shares = [claim(number, gpu("gpu", GPU_0, "40000Mi")) for number in (1, 2)]
+    for each in shares:
+        prepare(node, each)
+    node.inventory = with_less_memory(node)
+    for each in shares:
+        assert prepare(node, each).devices
+    assert "InsufficientCapacity" in refusal(node, claim(3, gpu("gpu", GPU_0, "1Gi")))
+    node.inventory = rebooted(with_less_memory(node))
+    prepare(node, shares[0])
+    assert "InsufficientCapacity" in refusal(node, shares[1])
 
 
 def test_what_changed_on_the_node_reaches_the_files_of_a_prepared_claim(node: PluginNode) -> None:
