@@ -24,7 +24,8 @@ from typing import Final
 from koordra.api.reader import Reader
 from koordra.errors import InvalidParameters
 
-PKEY: Final = re.compile(r"0[xX](?!0+$)[0-9a-fA-F]{1,4}")
+PKEY: Final = re.compile(r"0[xX](?!0+$|8000$)[0-9a-fA-F]{1,4}")
+"""The highest bit says that a member is a full one; without it none is 0 (InfiniBand, 10.9.1)."""
 _FIELDS: Final = ("trafficClass", "serviceLevel", "addressFamily", "addressRange", "pkey")
 
 

@@ -33,7 +33,9 @@ from koordra.api.reader import Reader
 from koordra.errors import InvalidParameters
 
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
-_GUID: Final = re.compile(r"[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}|[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){7}")
+_GUID: Final = re.compile(
+    r"(?![0:]+$)(?:[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}|[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){7})"
+)
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 MOST_ENTRIES: Final = 16
 """Of addresses, and of routes."""

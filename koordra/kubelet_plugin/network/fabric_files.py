@@ -60,7 +60,8 @@ _FAMILIES: Final = {AddressFamily.IPV4: "AF_INET", AddressFamily.IPV6: "AF_INET6
 def fabric_settings(
     device: DeviceRecord, config: RdmaConfig, *, plan: NetworkPlan | None, port: RdmaPort | None
 ) -> Pairs:
-    """The lines for one NIC. Raises PrepareError for a partition that the NIC is not in."""
+    """The lines for one NIC. Raises PrepareError for a partition that the NIC is not in, or where none of its
+    addresses is one that the libraries are told to take."""
     found: dict[str, str] = {}
     fabric = config.fabric
     family = fabric.address_family if fabric else None
@@ -83,12 +84,28 @@ def fabric_settings(
         family = AddressFamily.IPV6 if versions == {AddressFamily.IPV6.version} else None
     if family is not None:
         found["NCCL_IB_ADDR_FAMILY"] = _FAMILIES[family]
+        _refuse_others(device, plan, family=family, of=fabric.address_range if fabric else None)
     pkey = (fabric.pkey if fabric else None) or (config.network.pkey if config.network else None)
     if pkey is not None:
         found |= _partition(device, pkey, plan=plan, port=port)
     if plan is not None and plan.interface.startswith("ib"):
         found["NCCL_SOCKET_IFNAME"] = "=eth0"
     return tuple(found.items())
+
+
+def _refuse_others(
+    device: DeviceRecord, plan: NetworkPlan | None, *, family: AddressFamily, of: str | None
+) -> None:
+    """Both libraries would take the first entry of the table instead, which is link-local."""
+    there = [ipaddress.ip_interface(text).ip for text in plan.addresses] if plan else []
+    network = ipaddress.ip_network(of) if of else None
+    if there and not any(
+        each.version == family.version and (network is None or each in network) for each in there
+    ):
+        raise PrepareError(
+            f"FabricMismatch: {device.device} has {', '.join(map(str, there))} in the pod, and its class's fabric says "
+            f"{of or family}; make addressRange or addressFamily fit the pool, or the other way"
+        )
 
 
 def _partition(

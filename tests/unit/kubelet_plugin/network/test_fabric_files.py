@@ -148,6 +148,23 @@ def test_addresses_of_ipv6_are_asked_for(node: PluginNode) -> None:
     assert found == {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}
 
 
+@pytest.mark.parametrize(
+    "fabric", [{"addressFamily": "IPv6"}, {"addressRange": "10.8.0.0/16"}, {"addressRange": "fd00::/8"}]
+)
+def test_addresses_that_the_libraries_are_told_not_to_take_are_refused(
+    node: PluginNode, fabric: dict[str, str]
+) -> None:
+    network = {"addresses": ["10.10.0.5/16"]}
+    roce = changed(node, "Ethernet", netdev="ens1")
+    with pytest.raises(
+        PrepareError, match=r"FabricMismatch: .* has 10\.10\.0\.5 in the pod, and its class's fabric"
+    ):
+        told(roce, nic("nic", NIC_0), consumers=IN_POD, network=network, fabric=fabric)
+    assert told(
+        roce, nic("nic", NIC_0), consumers=IN_POD, network=network, fabric={"addressRange": "10.8.0.0/13"}
+    )
+
+
 def test_a_partition_is_a_place_for_nccl_and_a_key_for_ucx(node: PluginNode) -> None:
     keys = {NIC_0: (0xFFFF, 0x0005), NIC_1: (0xFFFF, 0x8005)}
     found = told(
@@ -201,6 +218,12 @@ def test_a_prepared_claim_keeps_its_lines(node: PluginNode) -> None:
         ({"addressRange": "10.10.0.1/16"}, "has host bits set"),
         ({"addressRange": "10.10.0.0/16", "addressFamily": "IPv6"}, "10.10.0.0/16 is not IPv6"),
         ({"pkey": 7}, "is not a partition key"),
+        ({"pkey": "0x8000"}, "is not a partition key"),
+        ({"pkey": "0x10000"}, "is not a partition key"),
+        ({"trafficClass": -1}, "is not a whole number from 0 to 255"),
+        ({"trafficClass": True}, "is not a whole number"),
+        ({"serviceLevel": "3"}, "is not a whole number"),
+        ({"addressRange": "10.10.0.0/33"}, "addressRange"),
         ({"gidIndex": 3}, "fabric.gidIndex: there is no such field"),
         (7, "int is not an object"),
     ],

@@ -406,6 +406,8 @@ def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
         ({"interface": "a/b"}, "is not an interface name"),
         ({"pkey": 32769}, "is not a partition key"),
         ({"guid": "zz"}, "is not a GUID"),
+        ({"guid": "0000:0000:0000:0000"}, "is not a GUID"),
+        ({"pkey": "0x8000"}, "is not a partition key"),
         ({"attachment": {"name": "rail"}, "mtu": 1500}, "stands beside mtu"),
         ({"pool": "rails", "addresses": ["10.0.0.1/8"]}, "network.pool: stands beside addresses"),
         ({"attachment": {}}, "network.attachment.name: it is missing"),
