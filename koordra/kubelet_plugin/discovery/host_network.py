@@ -18,6 +18,7 @@ the kernel keeps up to date.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
@@ -27,6 +28,8 @@ ROUTES_6 = "proc/1/net/ipv6_route"
 NETNS_MODE = "sys/module/ib_core/parameters/netns_mode"
 INTERFACES = "sys/class/net"
 UPPER = "upper_"
+OWN_PORT = re.compile(r"(?:p\d+)?", re.ASCII)
+"""What `phys_port_name` says of a function's own interface; representors of virtual functions are pf0vf3."""
 _UP = 0x1
 _REJECT = 0x200
 

@@ -28,6 +28,7 @@ from dataclasses import replace
 from functools import partial
 
 from koordra.kubelet_plugin.discovery.host_network import (
+    OWN_PORT,
     default_route_interfaces,
     host_needs,
     upper_interface,
@@ -294,7 +295,7 @@ def _netdev(root: MachineRoot, base: str, directory: str) -> str | None:
         candidates = [
             name
             for name, label in labels.items()
-            if re.fullmatch(r"(?:p\d+)?", label) and not root.line(f"{directory}/net/{name}/parent")
+            if OWN_PORT.fullmatch(label) and not root.line(f"{directory}/net/{name}/parent")
         ]
     if len(candidates) > 1:
         ports = {name: root.integer(f"{directory}/net/{name}/dev_port") for name in candidates}

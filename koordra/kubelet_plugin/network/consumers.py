@@ -118,7 +118,7 @@ class ClaimSource:
             },
             pools=pools,
             given=given,
-            of_host=frozenset(self.pools.of_host()) if self.pools and given else frozenset(),
+            of_host=frozenset(self.pools.of_host()) if self.pools and addressed else frozenset(),
         )
 
     def _pod(self, namespace: str, entry: Object) -> Object:

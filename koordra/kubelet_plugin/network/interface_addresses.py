@@ -24,13 +24,26 @@ def with_addresses(
     consumers: Consumers,
     holders: Sequence[ClaimRecord],
 ) -> NetworkPlan:
-    """The plan with an address from the pool that the class names. Raises PrepareError."""
+    """The plan with an address from the pool that the class names. Raises PrepareError, also for an address
+    of the claim's that this host or another claim on it has."""
+    used = {
+        address
+        for holder in holders
+        for other in holder.devices
+        if holder.ref.uid != record.ref.uid or other.device != device.device
+        for address in _addresses(other)
+    }
     for address in plan.addresses:
         pool = pooled(address, consumers.pools)
         if pool is not None:
             raise PrepareError(
                 f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is of pool {pool}, which "
                 "gives its addresses itself; take one of another network, or a class with that pool"
+            )
+        if address.partition("/")[0] in used | consumers.of_host:
+            raise PrepareError(
+                f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is this node's or "
+                "another claim's; take another"
             )
     if network.pool is None:
         if plan.kind is NetworkKind.MACVLAN and not plan.addresses:
@@ -57,13 +70,6 @@ def with_addresses(
         for holder in holders
         for other in holder.devices
         if holder.ref.uid == record.ref.uid and other.device == device.device
-        for address in _addresses(other)
-    }
-    used = {
-        address
-        for holder in holders
-        for other in holder.devices
-        if holder.ref.uid != record.ref.uid or other.device != device.device
         for address in _addresses(other)
     }
     key = f"{record.ref.uid}/{device.device}"

@@ -27,7 +27,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery.host_network import UPPER
+from koordra.kubelet_plugin.discovery.host_network import OWN_PORT, UPPER
 from koordra.node_state.claim_network import NetworkPlan
 from koordra.process import spawn
 
@@ -74,6 +74,14 @@ def inside(netns: str, task: Callable[[], _T]) -> _T:
         raise NodeError(f"network namespace {netns}: {why}; is the pod still there?") from error
 
 
+def _own_port(interface: Path) -> bool:
+    """Whether it is the function's own, and no representor of one of its virtual functions (switchdev)."""
+    label = ""
+    with contextlib.suppress(OSError):  # most drivers have none
+        label = (interface / "phys_port_name").read_text(encoding="ascii").strip()
+    return OWN_PORT.fullmatch(label) is not None
+
+
 class NetlinkLinks:
     """The host's interfaces and those of pods. `sys` is where sysfs is mounted, as the host's namespace sees
     it."""
@@ -86,9 +94,8 @@ class NetlinkLinks:
         renamed it when a pod's namespace ended."""
         if bus_id:
             with contextlib.suppress(OSError):
-                names = sorted(
-                    entry.name for entry in (self._sys / f"bus/pci/devices/{bus_id}/net").iterdir()
-                )
+                folder = self._sys / f"bus/pci/devices/{bus_id}/net"
+                names = sorted(entry.name for entry in folder.iterdir() if _own_port(entry))
                 if names:
                     return interface if interface in names else names[0]
         with _route() as route:
@@ -209,13 +216,20 @@ class NetlinkLinks:
         def task(route: Any) -> LinkState:
             index = _index(route, plan.interface)
             if plan.mtu is not None:
-                route.link("set", index=index, mtu=plan.mtu)
+                with _said(
+                    f"MTU {plan.mtu} of {plan.interface}", "is it more than that of the NIC on the host?"
+                ):
+                    route.link("set", index=index, mtu=plan.mtu)
             route.link("set", index=index, state="up")
             for address in plan.addresses:
-                _add_address(route, index, address)
+                with _said(f"address {address} of {plan.interface}"):
+                    _add_address(route, index, address)
             for destination, gateway in plan.routes:
                 via: dict[str, Any] = {"gateway": gateway} if gateway else {"scope": _LINK_LOCAL}
-                route.route("replace", dst=destination, oif=index, **via)
+                with _said(
+                    f"route to {destination} via {gateway}", "has the interface an address in its network?"
+                ):
+                    route.route("replace", dst=destination, oif=index, **via)
             return _state(route, plan.interface)
 
         return _inside(netns, task)
@@ -228,6 +242,15 @@ def _inside(netns: str, task: Callable[[Any], _T]) -> _T:
             return task(route)
 
     return inside(netns, run)
+
+
+@contextmanager
+def _said(what: str, why: str = "") -> Iterator[None]:
+    """Say what could not be done."""
+    try:
+        yield
+    except NetlinkError as error:
+        raise NodeError(f"{what}: {os.strerror(error.code)}; {why}".rstrip("; ")) from error
 
 
 @contextmanager

@@ -400,6 +400,22 @@ def test_a_file_that_was_misspelt_later_is_the_trouble_of_new_claims_with_addres
     assert source.consumers(claim(3, nic("nic", NIC_0, "1"))).problem == ""
 
 
+def test_no_claim_takes_an_address_of_the_node_or_of_another_claim(node: PluginNode) -> None:
+    def asking(number: int, address: str) -> dict[str, Any]:
+        config = [parameters("RdmaConfig", network={"addresses": [address]})]
+        return claim(number, nic("nic", NIC_0, "1"), config=config)
+
+    of = replace(consumers(), of_host=frozenset({"192.168.1.7"}))
+    with pytest.raises(
+        PrepareError, match=r"192\.168\.1\.7/24 is this node's or another claim's; take another"
+    ):
+        prepared(node, asking(1, "192.168.1.7/24"), plugin(node, of=of))
+    (plan,) = prepared(node, asking(2, "192.168.1.8/24"), plugin(node, of=of))
+    with pytest.raises(PrepareError, match=r"192\.168\.1\.8/16 is this node's or another claim's"):
+        prepared(node, asking(3, "192.168.1.8/16"), plugin(node, of=of))
+    assert prepared(node, asking(2, "192.168.1.8/24"), plugin(node, of=of)) == [plan]
+
+
 def test_a_pool_with_an_address_of_the_node_gives_none(node: PluginNode) -> None:
     for own, refuses in (("10.11.0.77", True), ("10.12.0.1", False), ("fd00::1", False)):
         of = replace(consumers(), of_host=frozenset({own, "127.0.0.1", "fe80::1"}))

@@ -3,6 +3,8 @@ stand-in."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import struct
@@ -10,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,7 @@ from koordra.node_state.claim_network import NetworkKind, NetworkPlan, Sandbox
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.layout import StateFolder
+from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import uid
 from tests.fakes.pod_links import HOST, FakeLinks, FakeRdma
 
@@ -337,6 +341,39 @@ def test_an_interface_that_is_nowhere_is_waited_for_while_its_function_has_one(
     assert pods.attached() == ()
 
 
+def test_a_function_in_switchdev_mode_is_not_taken_for_its_representors(tmp_path: Path) -> None:
+    """After a pod's end its interface has another name, and those of its virtual functions are beside it."""
+    folder = tmp_path / "bus/pci/devices/0000:5e:00.0/net"
+    for name, label in (("eth0", "pf0vf0"), ("eth1", "pf0vf1"), ("rail0", "p0"), ("zz", "pf0sf88")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "phys_port_name").write_text(f"{label}\n")
+    assert NetlinkLinks(tmp_path).host_name(interface="enp94s0np0", bus_id="0000:5e:00.0") == "rail0"
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_full_disk_leaves_no_nic_behind(tmp_path: Path, netns: str, at: int) -> None:
+    """At whichever step: the container does not start then, and once there is room the next try succeeds. A
+    pod that ends first gives the NIC back although the disk is full."""
+    second = replace(
+        MOVE, bus_id="0000:5e:00.3", host_interface="eth8", interface="rail1", ib_device="mlx5_8"
+    )
+    before = FakeLinks("eth7", "eth8").where
+    for ends in (False, True):
+        prepared(tmp_path, MOVE, second)
+        links = FakeLinks("eth7", "eth8")
+        rdma, disk = FakeRdma(links, "mlx5_7", "mlx5_8"), FailingDisk(at, error=errno.ENOSPC)
+        pods = PodNetworks(tmp_path, links=links, rdma=rdma, disk=disk, sys=tmp_path / "sys")  # type: ignore[arg-type]
+        with contextlib.suppress(CheckpointError):
+            pods.attach(sandbox(netns))
+        if not ends:
+            pods.attach(sandbox(netns))
+            assert {name for where, name in links.where if where == netns} == {"rail0", "rail1"}
+        disk.full = True
+        pods.detach(sandbox(netns))
+        assert links.where == before
+        assert set(rdma.where.values()) == {HOST}
+
+
 def test_guids_are_written_where_the_driver_takes_them(tmp_path: Path, netns: str) -> None:
     devices = tmp_path / "sys" / "bus" / "pci" / "devices"
     for bus_id in ("0000:5e:00.0", "0000:5e:00.2"):
@@ -578,6 +615,28 @@ def test_every_way_of_a_real_default_route_stays(tmp_path: Path, veth: tuple[str
     family, rest = (("-6",), route[3:]) if route.startswith("-6") else ((), route)
     ip(*here, *family, "route", "add", *rest.split())
     assert inside(netns, lambda: links.needed("one")) == "it carries the host's default route"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"mtu": 9000}, "MTU 9000 of rail0: .*; is it more than that of the NIC on the host"),
+        (
+            {"routes": (("10.0.0.0/8", "172.16.0.1"),)},
+            "route to 10.0.0.0/8 via 172.16.0.1: .*has the interface",
+        ),
+    ],
+)
+def test_what_a_real_kernel_does_not_take_is_named(
+    tmp_path: Path, veth: tuple[str, str], plan: dict[str, Any], said: str
+) -> None:
+    """A macvlan's packets are no larger than those of the NIC below it, whose MTU is 1450."""
+    name, netns = veth
+    base = replace(MACVLAN, bus_id="", host_interface=name, mtu=None, routes=())
+    prepared(tmp_path, replace(base, **plan))
+    with pytest.raises(NodeError, match=said):
+        PodNetworks(tmp_path, links=NetlinkLinks(tmp_path)).attach(sandbox(netns))
+    assert NetlinkLinks(tmp_path).state_in(netns, "rail0") is None
 
 
 def test_a_pod_that_is_gone_says_so(tmp_path: Path) -> None:
