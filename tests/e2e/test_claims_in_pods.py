@@ -8,6 +8,7 @@ against a netlink double (unit tests), since the kernels of test machines have n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import uuid
@@ -18,8 +19,11 @@ from typing import Any
 import grpc
 import pytest
 
-from koordra.api.kinds import EVENTS, PODS
+from koordra.api.kinds import EVENTS, NAMESPACES, PODS
 from koordra.api.kinds import RESOURCE_CLAIMS as KIND
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.errors import ApiError
+from koordra.kubelet_plugin.network import node_parts
 from koordra.topology.machine import Nic
 from tests.e2e.containerd import CGROUPS, Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
@@ -283,6 +287,78 @@ def test_a_nic_goes_into_the_pod_and_comes_back(
     left = [path for path in networked.state.rglob("*") if claim.uid in path.name]
     assert not left
     assert not [path for top in CGROUPS.glob("*/k8s.io") for path in top.iterdir() if path.name == pod]
+
+
+POOLS = """
+schema: koordra.io/network-pools/v1
+pools:
+  - name: rails
+    perNode: 25
+    networks:
+      - {cidr: 192.168.77.0/24, exclude: [192.168.77.0/30, 192.168.77.4/32, 192.168.77.6/31, 192.168.77.8/29,
+         192.168.77.16/28, 192.168.77.32/27, 192.168.77.64/26]}
+"""
+"""This node's part has one address, 192.168.77.5."""
+
+
+@pytest.fixture
+def pooled(networked: KoordraNode, tmp_path: Path) -> Iterator[KoordraNode]:
+    """The plugin with pools of addresses."""
+    with contextlib.suppress(ApiError):
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordra-system"}}
+        networked.api.create(NAMESPACES, namespace)
+    parts = {"name": node_parts.NAME, "namespace": "koordra-system"}
+    networked.api.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": parts})
+    (tmp_path / "pools.yaml").write_text(POOLS)
+    before = networked.plugin.options
+    networked.restart_plugin(*before, "--network-pools", str(tmp_path / "pools.yaml"))
+    yield networked
+    networked.restart_plugin(*before)
+    networked.api.delete(CONFIG_MAPS, node_parts.NAME, namespace="koordra-system")
+
+
+def test_an_address_of_a_pool_is_kept_over_kills_and_given_up_with_its_claim(
+    containerd: Containerd,
+    pooled: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    name, pod_uid = pod_object
+    of_class = rail(network={"pool": "rails"}) | {"source": "FromClass"}
+    claim = prepare(exclusive(nic), config=[of_class], pods={name: pod_uid})
+    found = pooled.api.get(CONFIG_MAPS, node_parts.NAME, namespace="koordra-system")
+    assert found["data"] == {"192.168.77.0-25": "e2e-node"}
+
+    def start(container: str, pod: str) -> str:
+        made = containerd.cri.run(pod, container, ContainerSpec(cdi=claim.all_cdi))
+        return containerd.cri.shell(made, "ip -4 -o addr show").text
+
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    try:
+        assert "192.168.77.5/24" in start("c", pod)
+        ready = pooled.plugin.count("plugin_ready")
+        pooled.plugin.kill()
+        pooled.plugin.start()
+        pooled.plugin.wait_for("plugin_ready", times=ready + 1)
+        assert pooled.call_prepare(claim.name, claim.uid).error == ""  # a kubelet that was restarted, too
+        assert "192.168.77.5/24" in start("d", pod)
+    finally:
+        containerd.cri.remove_pod(pod)
+    # The pod is made anew: its claim is, and has, the same.
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    try:
+        assert "192.168.77.5/24" in start("c", pod)
+        beside = next(each for each in pooled.machine.nics if each.netdev and each.name != nic.name)
+        other = pooled.allocate(
+            f"{claim.name}-other", [exclusive(beside)], config=[of_class], pods={name: pod_uid}
+        )
+        assert "PoolExhausted" in pooled.call_prepare(f"{claim.name}-other", other).error
+    finally:
+        containerd.cri.remove_pod(pod)
+    pooled.unprepare(claim)
+    assert pooled.call_prepare(f"{claim.name}-other", other).error == ""
+    pooled.unprepare(Prepared(f"{claim.name}-other", other, {}))
 
 
 def test_nccl_and_ucx_read_what_the_class_says_and_the_image_too(
