@@ -324,4 +324,7 @@ def _status_error(code: int, status: Fields) -> ApiError:
     # The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages
     # end in logs.
     message = _VALUE.sub(r"\1{...}", str(status.get("message") or "the API server gave no message"))
+    if code == 429:  # which disruption budget refuses an eviction, and why
+        causes = (status.get("details") or {}).get("causes") or ()
+        message = " ".join([message, *(str(cause.get("message")) for cause in causes)])
     return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

@@ -175,23 +175,27 @@ def is_made_anew(pod: Fields) -> bool:
 
 def refusing_budget(pods: Sequence[Object], budgets: Iterable[Mapping[str, Any]]) -> str:
     """Which budget does not let all of these pods of one namespace go at once; empty where none is in the
-    way. Budgets do not count pods that do not run, nor, if they say so, those that are not ready (Kubernetes,
-    eviction.go: canIgnorePDB, unhealthyPodEvictionPolicy)."""
+    way. Budgets do not count pods that do not run, nor, if they say so, those that are not ready, and a pod
+    with two budgets is never evicted (Kubernetes, eviction.go: canIgnorePDB, unhealthyPodEvictionPolicy,
+    "more than one PodDisruptionBudget")."""
     running = [pod for pod in pods if objects.status_of(pod).get("phase") == "Running"]
+    first: dict[str, str] = {}
     for budget in sorted(budgets, key=objects.name):
-        spec, allowed = objects.spec_of(budget), objects.status_of(budget).get("disruptionsAllowed") or 0
+        spec, name = objects.spec_of(budget), objects.name(budget)
         selector, counts_all = spec.get("selector"), spec.get("unhealthyPodEvictionPolicy") != "AlwaysAllow"
-        needed = sum(
-            selector is not None
-            and label_selector_matches(selector, objects.labels_of(pod))
-            and (counts_all or _is_ready(pod))
-            for pod in running
-        )
+        if selector is None:
+            continue
+        covered = [pod for pod in running if label_selector_matches(selector, objects.labels_of(pod))]
+        needed = sum(counts_all or _is_ready(pod) for pod in covered)
+        allowed = objects.status_of(budget).get("disruptionsAllowed") or 0
         if needed > allowed:
             return (
-                f"{len(pods)} members of a gang end together, and PodDisruptionBudget {objects.name(budget)} covers {needed} of "
+                f"{len(pods)} members of a gang end together, and PodDisruptionBudget {name} covers {needed} of "
                 f"them and lets {allowed} go now"
             )
+        for key in map(objects.key, covered):
+            if first.setdefault(key, name) != name:
+                return f"pod {key} has two PodDisruptionBudgets, {first[key]} and {name}: Kubernetes evicts no such pod"
     return ""
 
 

@@ -90,7 +90,7 @@ _OUTCOMES: Final = (
 """Other errors are refusals."""
 
 
-_OF_EVICTION: Final = {409: WriteOutcome.GONE, 429: WriteOutcome.REFUSED}
+_OF_EVICTION: Final = {409: WriteOutcome.GONE, 429: WriteOutcome.REFUSED, 500: WriteOutcome.REFUSED}
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class Writer:
         )
 
     def evict(self, pod: Object) -> WriteResult:
-        """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an
-        answer: REFUSED, not now. Nobody else has to wait for it."""
+        """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, two of them
+        with 500, which is an answer: REFUSED, not now. Nobody else has to wait for it."""
         name, namespace = objects.name(pod), objects.namespace(pod)
         body = {
             "apiVersion": "policy/v1",

@@ -176,19 +176,29 @@ def test_a_controller_that_ends_between_two_evictions_evicts_the_rest_when_it_st
     assert set(evicted(cluster)) == {"w0", "w1"}
 
 
-def test_a_pod_that_its_budget_keeps_is_asked_again(cluster: JointCluster) -> None:
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (429, "Cannot evict pod as it would violate the pod's disruption budget."),
+        (
+            500,
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        ),
+    ],
+)
+def test_a_pod_that_its_budget_keeps_is_asked_again(cluster: JointCluster, code: int, message: str) -> None:
     pod(cluster, "a")
     runs(cluster, "a")
 
     def refuses(write: Write) -> None:
         if write.subresource == "eviction":
-            raise ApiUnreachable("Cannot evict pod as it would violate the pod's disruption budget", code=429)
+            raise ApiUnreachable(message, code=code)
 
     cluster.api.before = refuses
     taint(cluster, cluster.node_of("a") or "")
     pause = cluster.settle()
     assert evicted(cluster) == ["a"]
-    assert "disruption budget" in told(cluster, "DriverUpgradeWaits")[0]
+    assert message in told(cluster, "DriverUpgradeWaits")[0]
     assert pause is not None
     assert pause <= ASK_AGAIN
 
@@ -311,3 +321,19 @@ def test_members_that_crash_again_and_again_go_where_the_budget_says_so(
     found = {"metadata": {"name": "b"}, "spec": budget, "status": {"disruptionsAllowed": 1}}
 
     assert (refusing_budget([crashing, ready], [found]) == "") is fits
+
+
+def test_a_pod_with_two_budgets_keeps_its_gang() -> None:
+    """Kubernetes evicts no such pod, whatever they let go."""
+    budgets = [
+        {
+            "metadata": {"name": name},
+            "spec": {"selector": {"matchLabels": {"job": "train"}}},
+            "status": {"disruptionsAllowed": 2},
+        }
+        for name in ("other", "own")
+    ]
+    pods = [named("w0"), named("w1")]
+
+    assert "two PodDisruptionBudgets, other and own" in refusing_budget(pods, budgets)
+    assert refusing_budget(pods, budgets[:1]) == ""

@@ -130,6 +130,20 @@ def test_statuses_become_errors(
     assert (caught.value.code, caught.value.reason) == (code, "Why")
 
 
+def test_the_budget_that_refuses_an_eviction_is_named(server: ScriptedServer, client: KubeClient) -> None:
+    cause = {
+        "reason": "DisruptionBudget",
+        "message": "The disruption budget web needs 2 healthy pods and has 2 currently",
+    }
+    answer = {
+        "kind": "Status",
+        "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+    }
+    server.script = [(429, {**answer, "details": {"causes": [cause]}})]
+    with pytest.raises(errors.ApiUnreachable, match=r"disruption budget\. The disruption budget web needs 2"):
+        client.create(kinds.PODS, {}, namespace="a", name="p", subresource="eviction")
+
+
 def test_requests_carry_the_token_and_the_body(server: ScriptedServer, client: KubeClient) -> None:
     server.script = [(200, {}), (200, {}), (200, {}), (200, {})]
     client.create(kinds.PODS, {"metadata": {"name": "p"}}, namespace="a", strict=True)
