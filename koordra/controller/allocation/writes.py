@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
@@ -35,7 +35,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from koordra.kube import JSON_PATCH, MERGE_PATCH, KubeClient
+from koordra.kube import JSON_PATCH, MERGE_PATCH
 
 
 class WriteOutcome(StrEnum):
@@ -93,11 +93,40 @@ _OUTCOMES: Final = (
 _OF_EVICTION: Final = {409: WriteOutcome.GONE, 429: WriteOutcome.REFUSED, 500: WriteOutcome.REFUSED}
 
 
+class Api(Protocol):
+    """What is asked of a KubeClient here."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+
+    def list(self, kind: Kind, *, namespace: str | None = None) -> tuple[list[Object], str]: ...
+
+    def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Object: ...
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+    ) -> Object: ...
+
+
 @dataclass(frozen=True)
 class Writer:
     """`now`: the wall clock as RFC 3339 in whole seconds, UTC. Errors never leave; they are outcomes."""
 
-    api: KubeClient
+    api: Api
     _: KW_ONLY
     may_write: Callable[[], bool]
     now: Callable[[], str]

@@ -40,7 +40,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
@@ -104,8 +104,8 @@ class ControllerMetrics:
         for part, spent in seconds.items():
             self._stages[part].observe(spent)
 
-    def counting(self, api: KubeClient) -> KubeClient:
-        return cast("KubeClient", _CountingApi(api, self))
+    def counting(self, api: KubeClient) -> CountingApi:
+        return CountingApi(api, self)
 
     @contextmanager
     def request(self, verb: str, kind: Kind, subresource: str | None) -> Iterator[None]:
@@ -119,11 +119,16 @@ class ControllerMetrics:
                 raise
 
 
-class _CountingApi:
+class CountingApi:
+    """A client whose writes are counted and timed."""
+
     def __init__(self, api: KubeClient, metrics: ControllerMetrics) -> None:
         self._api = api
         self._metrics = metrics
         self.get = api.get
+
+    def list(self, kind: Kind, *, namespace: str | None = None) -> tuple[list[Object], str]:
+        return self._api.list(kind, namespace=namespace)
 
     def create(self, kind: Kind, body: Object, *, subresource: str | None = None, **where: Any) -> Object:
         with self._metrics.request("create", kind, subresource):
