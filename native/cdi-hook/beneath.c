@@ -15,7 +15,7 @@
 #define STATX_ATTR_MOUNT_ROOT 0x2000
 #endif
 
-enum { PATH_LONGEST = 4096, PRIVATE = 1 << 18 /* MS_PRIVATE */ };
+enum { PATH_LONGEST = 4096 };
 
 static int open_resolved(int root, const char *path, int flags, uint64_t resolve)
 {
@@ -146,14 +146,9 @@ int folder_to_write(int root, const char *path)
 
 void replace_file(int folder, const char *name, const void *data, size_t length, const char *shown)
 {
-    char temporary[64] = "";
-    int file = -1;
-    for (unsigned attempt = 0; file < 0 && attempt < 64; attempt++) {
-        snprintf(temporary, sizeof temporary, ".koordra-%d-%u", (int)getpid(), attempt);
-        file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-        if (file < 0 && errno != EEXIST)
-            break;
-    }
+    static const char temporary[] = ".koordra";
+    unlinkat(folder, temporary, 0); /* of a hook that was killed: no other is at work in this container */
+    int file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (file < 0)
         fail("%s cannot be written in the container: %s", shown, strerror(errno));
     const char *rest = data;

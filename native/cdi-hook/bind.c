@@ -1,6 +1,5 @@
-/* By descriptors alone: no path is looked up twice. Calls of Linux 5.2, that of 5.12 which would make a detached mount read-only not
- * among them: the mount is attached first, no program of the container being there yet, and then told by /proc/self/fd, which is the
- * node's until the container has its root. */
+/* By descriptors alone: no path is looked up twice. Linux 5.12 makes the mount read-only before it is attached. Before, it is told
+ * afterwards, no program of the container being there yet, by /proc/self/fd: that is the node's until the container has its root. */
 #include "bind.h"
 
 #include <errno.h>
@@ -44,12 +43,14 @@ static void keep_from_the_node(int mount, const char *shown)
 
 void bind_read_only(int root, const char *above, int source, const char *name, int folder, const char *target, const char *shown)
 {
+    struct mount_attr read_only = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
     int over = open_beneath(folder, target, O_PATH | O_NOFOLLOW), holds = open_beneath(root, above, O_PATH | O_DIRECTORY);
     int tree = (int)syscall(SYS_open_tree, source, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
     if (over < 0 || tree < 0 || holds < 0)
         fail("%s cannot be bound in the container: %s", shown, strerror(errno));
     keep_from_the_node(holds, shown);
     keep_from_the_node(over, shown);
+    bool early = syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &read_only, sizeof read_only) == 0;
     if (syscall(SYS_move_mount, tree, "", over, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0)
         fail("%s cannot be bound in the container: %s", shown, strerror(errno));
     int bound = open_beneath(folder, target, O_PATH | O_NOFOLLOW);
@@ -57,7 +58,8 @@ void bind_read_only(int root, const char *above, int source, const char *name, i
         fail("%s is not what was bound in the container", shown);
     if (strcmp(name, target) != 0 && unlinkat(source, name, 0) != 0) /* not before: what has no name cannot be attached */
         fail("%s cannot be bound in the container: %s", shown, strerror(errno));
-    change(bound, REMOUNT | BIND | READ_ONLY | NOSUID_NODEV_NOEXEC, shown);
+    if (!early)
+        change(bound, REMOUNT | BIND | READ_ONLY | NOSUID_NODEV_NOEXEC, shown);
     close(bound);
     close(holds);
     close(over);

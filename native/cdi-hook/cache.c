@@ -26,7 +26,7 @@
 #include "fail.h"
 #include "library_folder.h"
 
-enum { LINES_MOST = 1 << 16, SUBFOLDERS_MOST = 64, PATH_LONGEST = 1024 };
+enum { LINES_MOST = 1 << 17, SUBFOLDERS_MOST = 64, PATH_LONGEST = 1024 };
 
 struct header {
     char magic[20];
@@ -89,9 +89,9 @@ static void add(struct cache *cache, const char *name, const char *folder, const
 static int best_first(const void *a, const void *b)
 {
     const struct entry *one = *(const struct entry *const *)a, *other = *(const struct entry *const *)b;
-    int order = strcmp(one->library.soname, other->library.soname);
+    int order = strcmp(one->soname, other->soname);
     if (order == 0)
-        order = one->library.flags != other->library.flags ? (one->library.flags < other->library.flags ? -1 : 1) : one->link - other->link;
+        order = one->flags != other->flags ? (one->flags < other->flags ? -1 : 1) : one->link - other->link;
     return order ? order : library_order(other->name, one->name);
 }
 
@@ -104,8 +104,8 @@ static void add_sonames(struct cache *cache, const struct entries *entries, cons
         sorted[at] = &entries->list[at];
     qsort(sorted, entries->count, sizeof *sorted, best_first);
     for (size_t at = 0; at < entries->count; before = sorted[at++]) {
-        const struct library *library = &sorted[at]->library;
-        bool best = !before || strcmp(before->library.soname, library->soname) != 0 || before->library.flags != library->flags;
+        const struct entry *library = sorted[at];
+        bool best = !before || strcmp(before->soname, library->soname) != 0 || before->flags != library->flags;
         if (best && library->soname[0] && !library_named(entries, library->soname, library->flags))
             add(cache, library->soname, folder, sorted[at]->name, library->flags, -1, rank);
     }
@@ -117,12 +117,12 @@ static void add_folder(struct cache *cache, int root, const char *folder, enum l
     struct entries entries = libraries_of(root, folder, which);
     for (size_t at = 0; at < entries.count; at++) {
         const struct entry *each = &entries.list[at];
-        const char *soname = each->library.soname;
+        const char *soname = each->soname;
         /* ldconfig lists a file by its SONAME alone. The runtime mounts libcuda.so as a file, where an image would have a link;
          * a name with the driver's version is not listed: find_library takes the highest name that there is. */
         bool bare = which == MOUNTED_LIBRARIES && strcmp(strrchr(each->name, '.'), ".so") == 0;
         if (each->link || bare || !soname[0] || strcmp(soname, each->name) == 0)
-            add(cache, each->name, folder, each->name, each->library.flags, -1, rank);
+            add(cache, each->name, folder, each->name, each->flags, -1, rank);
     }
     add_sonames(cache, &entries, folder, rank);
     libraries_free(entries);
@@ -149,7 +149,7 @@ static void add_subfolder(struct cache *cache, int root, const char *folder, con
     int number = entries.count ? subfolder_number(cache, name) : -1;
     for (size_t at = 0; number >= 0 && at < entries.count; at++) {
         const struct entry *each = &entries.list[at];
-        add(cache, each->library.soname[0] ? each->library.soname : each->name, path, each->name, each->library.flags, number, IMAGES);
+        add(cache, each->soname[0] ? each->soname : each->name, path, each->name, each->flags, number, IMAGES);
     }
     libraries_free(entries);
 }

@@ -38,7 +38,7 @@
 #include "links.h"
 #include "musl.h"
 
-enum { TIME_MOST = 20, MEMORY_MOST = 256 << 20, LINKS_MOST = 256 };
+enum { TIME_MOST = 60, MEMORY_MOST = 256 << 20, LINKS_MOST = 256 };
 
 struct arguments {
     struct folders folders;
@@ -62,8 +62,10 @@ static void set_bounds(void)
     umask(022);
     if (chdir("/") != 0)
         fail("/ cannot be entered");
+#ifndef __SANITIZE_ADDRESS__ /* which takes terabytes, of addresses */
     struct rlimit memory = {MEMORY_MOST, MEMORY_MOST};
     setrlimit(RLIMIT_AS, &memory);
+#endif
     sigset_t none;
     sigemptyset(&none);
     signal(SIGPIPE, SIG_IGN);
@@ -105,9 +107,9 @@ int main(int count, char **given)
     if (arguments.fabric)
         fabric_join(root, arguments.fabric);
     tell_cards(root);
-    if (!any_mounted(root, &arguments.folders))
-        return 0;
     bool limited = arguments.limiter && limiter_mounted(root, arguments.limiter);
+    if (!limited && !any_mounted(root, &arguments.folders))
+        return 0;
     if (limited)
         limiter_refuse(root, preloaded);
     for (unsigned at = 0; at < arguments.link_count; at++)

@@ -9,7 +9,7 @@
 
 #include "beneath.h"
 
-enum { ENTRIES_MOST = 1 << 14, PATH_LONGEST = 1024, DIGITS_MOST = 9 };
+enum { PATH_LONGEST = 1024, DIGITS_MOST = 9 };
 
 static bool is_digit(char letter)
 {
@@ -68,9 +68,12 @@ static bool read_entry(int folder, int root, const char *path, enum libraries wh
     int file = open_file(root, whole, &is); /* from the root, as links may be absolute */
     if (file < 0)
         return false;
-    bool good = (which == ALL_LIBRARIES || is_mount(file)) && elf_library(file, &entry->library);
+    struct library library;
+    bool good = (which == ALL_LIBRARIES || is_mount(file)) && elf_library(file, &library);
     close(file);
-    return good && is_library(entry->library.soname[0] ? entry->library.soname : entry->name);
+    entry->flags = library.flags;
+    entry->soname = good && is_library(library.soname[0] ? library.soname : entry->name) ? strdup(library.soname) : NULL;
+    return entry->soname;
 }
 
 struct entries libraries_of(int root, const char *path, enum libraries which)
@@ -78,8 +81,8 @@ struct entries libraries_of(int root, const char *path, enum libraries which)
     struct entries found = {NULL, 0};
     int folder = open_beneath(root, path, O_RDONLY | O_DIRECTORY);
     DIR *names = folder >= 0 ? fdopendir(folder) : NULL;
-    size_t seen = 0, room = 0;
-    for (struct dirent *each; names && seen < ENTRIES_MOST && (each = readdir(names)); seen++) {
+    size_t room = 0;
+    for (struct dirent *each; names && found.count < ENTRIES_MOST && (each = readdir(names));) {
         if (!is_library(each->d_name))
             continue;
         if (found.count == room) {
@@ -104,8 +107,10 @@ struct entries libraries_of(int root, const char *path, enum libraries which)
 
 void libraries_free(struct entries entries)
 {
-    for (size_t at = 0; at < entries.count; at++)
+    for (size_t at = 0; at < entries.count; at++) {
         free(entries.list[at].name);
+        free(entries.list[at].soname);
+    }
     free(entries.list);
 }
 
@@ -115,7 +120,7 @@ const struct entry *library_named(const struct entries *entries, const char *nam
         size_t middle = (low + high) / 2;
         int order = strcmp(entries->list[middle].name, name);
         if (order == 0)
-            return entries->list[middle].library.flags == flags ? &entries->list[middle] : NULL;
+            return entries->list[middle].flags == flags ? &entries->list[middle] : NULL;
         if (order < 0)
             low = middle + 1;
         else

@@ -8,9 +8,9 @@
 #include "elf.h"
 
 struct entry {
-    char *name;
+    char *name, *soname; /* "" where the file says none */
+    int32_t flags;
     bool link;
-    struct library library;
 };
 
 struct entries {
@@ -18,9 +18,10 @@ struct entries {
     size_t count;
 };
 
+enum { ENTRIES_MOST = 1 << 17 };
 enum libraries { ALL_LIBRARIES, MOUNTED_LIBRARIES };
 
-/* By name, sorted. MOUNTED_LIBRARIES: only those that the runtime mounted there, which no image can pretend, and links to such. */
+/* By name, sorted; no more than ENTRIES_MOST. MOUNTED_LIBRARIES: only those that the runtime mounted there, which no image can pretend, and links to such. */
 struct entries libraries_of(int root, const char *folder, enum libraries which);
 void libraries_free(struct entries entries);
 

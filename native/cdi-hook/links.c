@@ -63,8 +63,8 @@ void make_soname_links(int root, const struct folders *folders)
         int folder = -1;
         for (size_t number = 0; number < entries.count; number++) {
             const struct entry *each = &entries.list[number];
-            const char *soname = each->library.soname;
-            if (each->link || !soname[0] || strchr(soname, '/') || library_named(&entries, soname, each->library.flags))
+            const char *soname = each->soname;
+            if (each->link || !soname[0] || strchr(soname, '/') || library_named(&entries, soname, each->flags))
                 continue;
             if (folder < 0)
                 folder = folder_to_write(root, folders->paths[at]);

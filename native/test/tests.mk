@@ -33,6 +33,11 @@ $(OUT)/test/cdi-hook-tests: $(wildcard test/cdi-hook/*) test/runner.c $(TEST_HEA
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(TEST_DEFINES) test/runner.c $(wildcard test/cdi-hook/*.c) -o $@.$$$$ && mv $@.$$$$ $@
 
+HOOK_PARTS := $(filter-out cdi-hook/hook.c,$(wildcard cdi-hook/*.c))
+$(OUT)/test/fuzz-hook: test/fuzz/hook.c $(HOOK_PARTS) $(wildcard cdi-hook/*.h) $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) test/fuzz/hook.c $(HOOK_PARTS) -o $@.$$$$ && mv $@.$$$$ $@
+
 # Sanitizers: in the test program, the limiter and the fake driver alike. A compiler that cannot link one is left alone.
 SANITIZE_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZE_thread := -fsanitize=thread
@@ -51,12 +56,21 @@ endef
 $(eval $(call sanitized,address))
 $(eval $(call sanitized,thread))
 
-SANITIZED := $(if $(call can,$(SANITIZE_address)),$(OUT)/test/limiter-tests-address $(OUT)/test/fuzz-address) \
+$(OUT)/test/fuzz-hook-address: test/fuzz/hook.c $(HOOK_PARTS) $(wildcard cdi-hook/*.h) $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(SANITIZE_address) test/fuzz/hook.c test/fuzz/address.c $(HOOK_PARTS) -o $@.$$$$ && mv $@.$$$$ $@
+
+$(OUT)/address/cdi-hook/koordra-cdi-hook: $(wildcard cdi-hook/*) test/fuzz/address.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(SANITIZE_address) $(wildcard cdi-hook/*.c) test/fuzz/address.c -o $@.$$$$ && mv $@.$$$$ $@
+
+SANITIZED := $(if $(call can,$(SANITIZE_address)),$(OUT)/test/limiter-tests-address $(OUT)/test/fuzz-address \
+	$(OUT)/test/fuzz-hook-address $(OUT)/address/cdi-hook/koordra-cdi-hook) \
 	$(if $(call can,$(SANITIZE_thread)),$(OUT)/test/limiter-tests-thread)
 
 .PHONY: test-programs
 test-programs: all $(OUT)/defects/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/fuzz \
-	$(OUT)/test/preloaded $(OUT)/test/tenant $(OUT)/test/cdi-hook-tests $(SANITIZED)
+	$(OUT)/test/preloaded $(OUT)/test/tenant $(OUT)/test/cdi-hook-tests $(OUT)/test/fuzz-hook $(SANITIZED)
 
 # Each library and program is one call of the compiler, so they are built side by side.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -13,6 +14,8 @@ char folder[256], said[4096];
 const char *state_text, *config_text;
 char **hook_environment;
 void (*before_hook)(void);
+void (*with_hook)(pid_t hook);
+long hook_memory;
 
 static void write_file(const char *path, const void *data, size_t length)
 {
@@ -251,12 +254,17 @@ int run_hook(const char *arguments)
         left -= (size_t)done;
     }
     close(in[1]);
+    if (with_hook)
+        with_hook(hook);
     size_t length = 0;
     for (ssize_t got; length < sizeof said - 1 && (got = read(out[0], said + length, sizeof said - 1 - length)) > 0;)
         length += (size_t)got;
     said[length] = 0;
     close(out[0]);
     int status = status_of(hook);
+    struct rusage used;
+    CHECK(getrusage(RUSAGE_CHILDREN, &used) == 0);
+    hook_memory = used.ru_maxrss;
     if (status > 1)
         fprintf(stderr, "%s", said);
     return status;
@@ -265,7 +273,7 @@ int run_hook(const char *arguments)
 /* The lines of the cache that have the name, as glibc's header says they are. */
 static unsigned lines_of(const char *name, const char **first)
 {
-    static char cache[8 << 20];
+    static char cache[32 << 20];
     struct {
         char magic[20];
         uint32_t count, rest[6];

@@ -61,5 +61,8 @@ extern const char *state_text, *config_text;
 /* Another environment for the hook, and what is done in its process before it starts. */
 extern char **hook_environment;
 extern void (*before_hook)(void);
+/* Done with its process when it has its state; and the most memory that it had, in KiB. */
+extern void (*with_hook)(pid_t hook);
+extern long hook_memory;
 
 #endif
