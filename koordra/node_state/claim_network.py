@@ -99,6 +99,11 @@ class NetworkPlan:
     roce_port: int | None = None
 
     @property
+    def has_interface(self) -> bool:
+        """Whether the pod gets one: EFA has none, nor has what nobody attaches."""
+        return bool(self.host_interface) or self.kind in {NetworkKind.ATTACH, NetworkKind.OTHERS}
+
+    @property
     def needs_gid(self) -> bool:
         return self.kind is not NetworkKind.ABSENT and None not in {self.roce_port, self.ib_device}
 

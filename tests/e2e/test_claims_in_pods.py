@@ -382,13 +382,14 @@ def test_nccl_and_ucx_read_what_the_class_says_and_the_image_too(
     try:
         plain = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi, read_only_root=True, user=1000))
         lines = containerd.cri.shell(plain, "cat /etc/nccl.conf").text.splitlines()
-        assert lines[1:] == ["NCCL_IB_TC=106", "NCCL_IB_SL=3"]
+        ours = ["NCCL_IB_TC=106", "NCCL_IB_SL=3", "NCCL_SOCKET_IFNAME==eth0"]
+        assert lines[1:] == ours
         said = containerd.cri.shell(plain, "cat $UCX_CONFIG_DIR/ucx.conf").text.splitlines()
         assert said[1:] == ["UCX_IB_TRAFFIC_CLASS=106", "UCX_IB_SL=3"]
         mounts = [HostMount(str(volume), "/etc/nccl.conf")]
         joined = containerd.cri.run(pod, "d", ContainerSpec(cdi=claim.all_cdi, mounts=mounts))
         text = containerd.cri.shell(joined, "cat /etc/nccl.conf").text
-        assert text.splitlines()[1:] == ["NCCL_IB_TC=106", "NCCL_IB_SL=3", "NCCL_IB_TC=0", "NCCL_DEBUG=INFO"]
+        assert text.splitlines()[1:] == [*ours, "NCCL_IB_TC=0", "NCCL_DEBUG=INFO"]
         assert volume.read_text() == "NCCL_IB_TC=0\nNCCL_DEBUG=INFO\n"
     finally:
         containerd.cri.remove_pod(pod)

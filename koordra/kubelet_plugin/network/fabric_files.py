@@ -12,7 +12,7 @@ The class says it (RdmaConfig.fabric), the file has a line for each:
     addressRange            NCCL_IB_ADDR_RANGE     UCX_IB_ROCE_SUBNETS
     pkey                    NCCL_IB_PKEY: its      UCX_IB_PKEY: the key
                             place in the table
-    an IPoIB interface      NCCL_SOCKET_IFNAME
+    an interface in the pod NCCL_SOCKET_IFNAME
 
 **Files and not variables**, since both libraries let a variable win over a file: what a user sets stays. Both
 read the image's own files as well. Of the same name the network's operator is believed before the image, and
@@ -30,8 +30,10 @@ a user before both:
 another index on each NIC and in each pod; left alone, NCCL and UCX choose the RoCE v2 address by family and
 range.
 
-NCCL prefers an interface whose name begins with `ib` for its own connections (src/misc/socket.cc), which is
-not that by which pods find each other. Where such a one goes into the pod, NCCL is told to take eth0.
+For its own connections NCCL prefers an interface whose name begins with `ib`, and else takes the first that
+the kernel lists (src/misc/socket.cc, src/os/linux.cc), which a NIC that moved is where its number is lower
+than that of the pod's own. Neither is that by which pods find each other: rails are often not routed to each
+other. Where an interface of a NIC goes into the pod, NCCL is told to take eth0.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def fabric_settings(
     pkey = (fabric.pkey if fabric else None) or (config.network.pkey if config.network else None)
     if pkey is not None:
         found |= _partition(device, pkey, plan=plan, port=port)
-    if plan is not None and plan.interface.startswith("ib"):
+    if plan is not None and plan.has_interface:
         found["NCCL_SOCKET_IFNAME"] = "=eth0"
     return tuple(found.items())
 
@@ -141,6 +143,11 @@ def fabric_edits(record: ClaimRecord, *, files: StateFolder) -> ContainerEdits:
                 env=((UCX_FOLDER, folder),) if name == UCX else (), mounts=(Mount(host, f"{folder}/{name}"),)
             )
     return edits
+
+
+def rules_nccl(record: ClaimRecord) -> bool:
+    """Whether a class says something that NCCL has to know, besides what is a help to it."""
+    return any(variable.startswith("NCCL_IB_") for device in record.devices for variable, _ in device.fabric)
 
 
 def for_nccl(edits: Iterable[ContainerEdits]) -> bool:

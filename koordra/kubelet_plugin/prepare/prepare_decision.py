@@ -43,7 +43,7 @@ from koordra.kubelet_plugin.claims.claim_record import (
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.isolation import Backend, Share
 from koordra.kubelet_plugin.network.consumers import Consumers
-from koordra.kubelet_plugin.network.fabric_files import fabric_settings, for_nccl
+from koordra.kubelet_plugin.network.fabric_files import fabric_settings, rules_nccl
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared, identified
@@ -194,7 +194,7 @@ def decide(
     edits = [device.edits for device in record.devices]
     for needed, why in (
         (is_limited(edits), "isolation limiter needs it, or an image's own driver comes before the limit"),
-        (for_nccl(edits), "RdmaConfig.fabric needs it, or NCCL does not read what it says"),
+        (rules_nccl(record), "RdmaConfig.fabric needs it, or NCCL does not read what it says"),
     ):
         if needed and not record.hooks:
             raise PrepareError(

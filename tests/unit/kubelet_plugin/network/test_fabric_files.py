@@ -145,7 +145,7 @@ def test_addresses_of_ipv6_are_asked_for(node: PluginNode) -> None:
         consumers=IN_POD,
         network={"addresses": ["fd00::5/64"]},
     )
-    assert found == {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}
+    assert found == {"NCCL_IB_ADDR_FAMILY": "AF_INET6", "NCCL_SOCKET_IFNAME": "=eth0"}
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,23 @@ def test_places_that_differ_are_refused_since_a_program_has_one(node: PluginNode
     assert node.holders() == set()
 
 
-def test_nccl_is_kept_from_ipoib_for_its_own_connections(node: PluginNode) -> None:
-    keys = {NIC_0: (0xFFFF,)}
-    found = told(
-        changed(node, "InfiniBand", keys, netdev="ib0"),
-        nic("a", NIC_0, share=None),
-        consumers=IN_POD,
-        network={"interface": "ib0"},
-    )
-    assert found == {"NCCL_SOCKET_IFNAME": "=eth0"}
+@pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
+def test_nccl_is_kept_from_rails_for_its_own_connections(node: PluginNode, layer: str) -> None:
+    """It takes interfaces named ib*, or the first of the kernel's list. On the host's network it is the
+    host's affair; and a koordra without the hook, which puts the line where NCCL reads it, is no reason to
+    refuse."""
+    with_nics = changed(node, layer, {NIC_0: (0xFFFF,)}, netdev="ens1")
+    network = {"addresses": ["10.10.0.5/16"]}
+    assert told(with_nics, nic("a", NIC_0, share=None), consumers=IN_POD, network=network) == {
+        "NCCL_SOCKET_IFNAME": "=eth0"
+    }
+    plugin(node, IN_POD).unprepare(ref_of(claim(1)))
+    assert told(with_nics, nic("a", NIC_0, share=None)) == {}
+    obj = claim(2, nic("a", NIC_0, share=None), config=[parameters("RdmaConfig", network=network)])
+    plugin(node, ON_HOST).unprepare(ref_of(claim(1)))
+    node.claims.put(obj)
+    (device,) = plugin(with_nics, IN_POD, hook=None).prepare(ref_of(obj)).devices
+    assert device.fabric == (("NCCL_SOCKET_IFNAME", "=eth0"),)
 
 
 def test_a_prepared_claim_keeps_its_lines(node: PluginNode) -> None:

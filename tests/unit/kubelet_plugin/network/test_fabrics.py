@@ -109,7 +109,8 @@ def test_roce_of_every_driver_needs_one(node: PluginNode) -> None:
 def test_containers_get_the_nodes_of_that_nic_and_libraries_its_name(
     node: PluginNode, device: str, ib_device: str, pool: str | None, gates: int
 ) -> None:
-    given(node, device, **({"network": {"pool": pool}} if pool else {}))
+    found = given(node, device, **({"network": {"pool": pool}} if pool else {}))
+    assert dict(found.fabric) == ({} if device == EFA else {"NCCL_SOCKET_IFNAME": "=eth0"})
     (edits,) = (each["containerEdits"] for each in node.spec(uid(1))["devices"])
     nic = node.inventory.device(device)
     assert isinstance(nic, Nic)
