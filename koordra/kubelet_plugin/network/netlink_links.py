@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -38,6 +39,9 @@ _PERMANENT: Final = 0x80
 _NO_DETECTION: Final = 0x02
 """Flags of an address: it has no end; nobody is asked whether it is a duplicate."""
 _MAIN: Final = 254
+_SET_LINK: Final = 19
+_METRIC: Final = 4096
+"""Above that of the routes of the pod's own network, which of IPv6 is 1024."""
 _T = TypeVar("_T")
 
 
@@ -211,7 +215,9 @@ class NetlinkLinks:
         _inside(netns, task)
 
     def configure(self, plan: NetworkPlan, *, netns: str) -> LinkState:
-        """Bring the planned interface of the pod up, with addresses and routes; repeating changes nothing."""
+        """Bring the planned interface of the pod up, with addresses and routes; repeating changes nothing.
+        Its number is in its routes' metric, so that each interface has its own, which RDMA asks for, and the
+        pod's other routes come before them."""
 
         def task(route: Any) -> LinkState:
             index = _index(route, plan.interface)
@@ -220,6 +226,7 @@ class NetlinkLinks:
                     f"MTU {plan.mtu} of {plan.interface}", "is it more than that of the NIC on the host?"
                 ):
                     route.link("set", index=index, mtu=plan.mtu)
+            _answer_for_itself(index)
             route.link("set", index=index, state="up")
             for address in plan.addresses:
                 with _said(f"address {address} of {plan.interface}"):
@@ -229,7 +236,7 @@ class NetlinkLinks:
                 with _said(
                     f"route to {destination} via {gateway}", "has the interface an address in its network?"
                 ):
-                    route.route("replace", dst=destination, oif=index, **via)
+                    route.route("replace", dst=destination, oif=index, priority=_METRIC + index, **via)
             return _state(route, plan.interface)
 
         return _inside(netns, task)
@@ -309,6 +316,22 @@ def _state(route: Any, name: str, *, lasting: bool = False) -> LinkState:
             and not (lasting and entry["family"] == socket.AF_INET6 and not entry["flags"] & _PERMANENT)
         ),
     )
+
+
+def _answer_for_itself(index: int) -> None:
+    """The interface answers requests for its own addresses alone, and asks by them (arp_ignore 1,
+    arp_announce 2): of two in one network the kernel lets each answer for both, and what RDMA sends to the
+    one comes to the other. By netlink, as /proc/sys is read-only in a container; pyroute2 cannot write these
+    (IFLA_AF_SPEC 26, AF_INET 2, IFLA_INET_CONF 1; settings 18 and 19)."""
+    settings = struct.pack("=HHHHHHHHIHHI", 28, 26, 24, 2, 20, 1, 8, 18, 2, 8, 19, 1)
+    message = (
+        struct.pack("=IHHIIBxHiII", 32 + len(settings), _SET_LINK, 5, 1, 0, 0, 0, index, 0, 0) + settings
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        link.send(message)
+        (code,) = struct.unpack_from("=i", link.recv(4096), 16)
+    if code:
+        raise NodeError(f"arp_ignore and arp_announce cannot be set: {os.strerror(-code)}")
 
 
 def _add_address(route: Any, index: int, address: str) -> None:

@@ -617,6 +617,58 @@ def test_every_way_of_a_real_default_route_stays(tmp_path: Path, veth: tuple[str
     assert inside(netns, lambda: links.needed("one")) == "it carries the host's default route"
 
 
+def test_a_real_interface_answers_for_its_own_addresses_alone(tmp_path: Path, veth: tuple[str, str]) -> None:
+    """Of two NICs in one network each would answer for both, and packets of RDMA for the one come to the
+    other."""
+    name, netns = veth
+    prepared(tmp_path, replace(MACVLAN, bus_id="", host_interface=name, mtu=None, routes=()))
+    PodNetworks(tmp_path, links=NetlinkLinks(tmp_path)).attach(sandbox(netns))
+
+    def settings() -> list[str]:
+        folder = Path("/proc/sys/net/ipv4/conf/rail0")
+        return [(folder / knob).read_text().strip() for knob in ("arp_ignore", "arp_announce")]
+
+    assert inside(netns, settings) == ["1", "2"]
+
+
+def test_real_rails_have_each_their_own_way_to_the_others(tmp_path: Path, veth: tuple[str, str]) -> None:
+    """RDMA asks for the way from its own interface. The pod's own default route stays the one for all else,
+    though a pool says one, too."""
+    name, netns = veth
+    here = ("-n", Path(netns).name)
+    ip(*here, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0z")
+    ip(*here, "addr", "add", "10.244.0.5/24", "dev", "eth0")
+    ip(*here, "link", "set", "dev", "eth0", "up")
+    ip(*here, "addr", "add", "fd00:244::5/64", "dev", "eth0", "nodad")
+    ip(*here, "route", "add", "default", "via", "10.244.0.1")
+    ip(*here, "-6", "route", "add", "default", "via", "fd00:244::1")
+    ip("link", "set", "dev", f"{name}z", "up")
+    plans = [
+        replace(
+            MACVLAN,
+            bus_id="",
+            host_interface=name,
+            interface=f"rail{rail}",
+            mtu=None,
+            addresses=(f"10.{rail}.0.5/24", f"fd00:{rail}::5/64"),
+            routes=(
+                *((to, f"10.{rail}.0.1") for to in ("10.8.0.0/13", "0.0.0.0/0")),
+                ("::/0", f"fd00:{rail}::1"),
+            ),
+        )
+        for rail in (10, 11)
+    ]
+    prepared(tmp_path, *plans)
+    PodNetworks(tmp_path, links=NetlinkLinks(tmp_path)).attach(sandbox(netns))
+    for rail in (10, 11):
+        for to in ("10.12.0.9", "172.16.0.9"):
+            found = ip(*here, "route", "get", to, "oif", f"rail{rail}")
+            assert f"via 10.{rail}.0.1 dev rail{rail}" in found
+    assert "via 10.244.0.1 dev eth0" in ip(*here, "route", "get", "1.1.1.1")
+    assert "via fd00:244::1 dev eth0" in ip(*here, "-6", "route", "get", "2001:db8::1")
+    assert "via fd00:11::1 dev rail11" in ip(*here, "-6", "route", "get", "2001:db8::1", "oif", "rail11")
+
+
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
