@@ -7,9 +7,11 @@ its libraries are mounted from here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -20,11 +22,15 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds, names
+from koordra.errors import NotFound
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
 from tests.e2e.node import NAMESPACE, KoordraNode, Prepared
 from tests.e2e.test_containers import pod, prepare, share_of  # noqa: F401  fixtures
+from tests.fakes import nvml_library
+from tests.fakes.nvml_library import FakeNvml
 from tests.unit.limiter.native_build import build
 
 pytestmark = pytest.mark.e2e
@@ -68,19 +74,21 @@ def tenant(node: KoordraNode, tmp_path: Path) -> Iterator[Tenant]:
         check=True,
     )
     (made.card / "world").chmod(0o666)
-    driver = (
-        node.root
-        / "usr"
-        / "lib"
-        / f"{platform.machine()}-linux-gnu"
-        / f"libcuda.so.{node.machine.driver_version}"
-    )
-    before = driver.read_bytes()
-    driver.write_bytes((out / "test" / "driver" / "libcuda.so.1").read_bytes())
+    libraries = {name: _library(node, name) for name in ("libcuda", "libnvidia-ml")}
+    before = {name: path.read_bytes() for name, path in libraries.items()}
+    libraries["libcuda"].write_bytes((out / "test" / "driver" / "libcuda.so.1").read_bytes())
     node.restart_plugin("--allowed-isolation", "limiter")
     yield made
-    driver.write_bytes(before)
+    node.plugin.stop()
+    for name, path in libraries.items():
+        path.write_bytes(before[name])
     node.restart_plugin()
+
+
+def _library(node: KoordraNode, name: str) -> Path:
+    """The file of the machine's driver."""
+    folder = node.root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+    return folder / f"{name}.so.{node.machine.driver_version}"
 
 
 def limited(**more: Any) -> list[dict[str, Any]]:
@@ -164,6 +172,94 @@ def test_nothing_in_the_container_lifts_the_limit(
     # Who lives is told by files that the container cannot write, remove or lock for itself alone.
     for script in (f"rm {region}/alive.0", f"echo x > {region}/alive.0", f"echo x > {region}/refused"):
         assert "Read-only file system" in containerd.cri.shell(container, script).text
+
+
+@pytest.fixture
+def nvml(node: KoordraNode, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
+    """What the plugin loads as the machine's NVML; the test tells it who uses how much."""
+    fake = FakeNvml(tmp_path, nvml_library.build())
+    fake.describe(node.machine)
+    fake.order()
+    for name, value in fake.environment.items():
+        if name.startswith("KOORDRA_FAKE_NVML"):
+            monkeypatch.setenv(name, value)
+    library = _library(node, "libnvidia-ml")
+    library.unlink()
+    shutil.copy(fake.library / "libnvidia-ml.so.1", library)
+    node.restart_plugin("--allowed-isolation", "limiter", "--on-overuse", "evict")
+    return fake
+
+
+PAST_THE_LIMITER: dict[str, str] = {
+    "a program of its own": "/bin/sleep {time}",
+    "under another root": "mkdir -p /tmp/r/bin && cp /bin/busybox /tmp/r/bin/sleep && exec chroot /tmp/r /bin/sleep {time}",
+    "in another mount namespace": "exec unshare -m /bin/sh -c 'umount -l /run/koordra/limiter/* && exec /bin/sleep {time}'",
+}
+
+
+@pytest.mark.skipif(
+    not HostProcesses(Path("/")).all_seen, reason="NVML's pids are the host's, and these tests see others"
+)
+@pytest.mark.parametrize("way", PAST_THE_LIMITER)
+def test_who_goes_past_the_limiter_is_told_and_evicted(
+    containerd: Containerd,
+    node: KoordraNode,
+    tenant: Tenant,
+    nvml: FakeNvml,
+    way: str,
+) -> None:
+    """The program asks the card itself, so that NVML alone knows of it."""
+    name = f"past-the-limiter-{list(PAST_THE_LIMITER).index(way)}"
+    uid = node.make_pod(name, namespace=NAMESPACE, priority=0)
+    claim = node.prepare(name, [share_of(node.machine.gpus[0])], config=limited(), pods={name: uid})
+    sandbox = containerd.cri.run_pod(name, uid=uid)
+    try:
+        spec = ContainerSpec(cdi=claim.all_cdi, mounts=tenant.mounts, capabilities=("SYS_ADMIN",))
+        container = containerd.cri.run(sandbox, "c", spec)
+        seconds = str(int(uid[:6], 16) + 1_000_000)
+        script = PAST_THE_LIMITER[way].format(time=seconds)
+        containerd.cri.shell(container, f"/bin/sh -c {shlex.quote(script)} >/dev/null 2>&1 &")
+        wait_until(lambda: _processes(container, seconds), "the program")
+        (pid,) = _processes(container, seconds)
+        nvml.processes((str(node.machine.gpus[0].uuid), "compute", pid, 1 << 30))
+        wait_until(lambda: limited_condition(node, claim) == ("False", "OutsideLimiter"), "who is outside")
+        nvml.processes((str(node.machine.gpus[0].uuid), "compute", pid, 2 * SHARE))
+        wait_until(lambda: limited_condition(node, claim) == ("False", "OverLimit"), "what it has")
+        wait_until(lambda: _gone(node, name), "the pod's eviction")
+        (told,) = _told(node, uid)
+        assert "its processes have 20480Mi" in told
+        nvml.processes()
+        wait_until(lambda: limited_condition(node, claim) == ("Unknown", "NoProcessYet"), "its end")
+    finally:
+        containerd.cri.remove_pod(sandbox)
+        node.unprepare(claim)
+
+
+def _processes(container: str, argument: str) -> list[int]:
+    """Those of the container with this last argument, by their pids on the host."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+            if words[-1] == argument and container in (process / "cgroup").read_text(errors="replace"):
+                found.append(int(process.name))
+    return found
+
+
+def _gone(node: KoordraNode, name: str) -> bool:
+    try:
+        return "deletionTimestamp" in node.api.get(kinds.PODS, name, namespace=NAMESPACE)["metadata"]
+    except NotFound:
+        return True
+
+
+def _told(node: KoordraNode, uid: str) -> list[str]:
+    events, _ = node.api.list(kinds.EVENTS, namespace=NAMESPACE)
+    return [
+        event["message"]
+        for event in events
+        if event["reason"] == "OverLimit" and event["involvedObject"]["uid"] == uid
+    ]
 
 
 def test_a_share_without_the_limiter_is_not_limited(
