@@ -6,8 +6,8 @@
                a condition of the claim and, by policy, eviction
     open       it works; the reason says why, and what to set up against it
 
-Every row that `runs` has a test of its name in test_attacks.py, inside real containers; docs/attacks.md is
-made from here.
+A row has a test of its name in test_attacks.py, inside real containers, or names the tests that show it, or
+says why there is none; docs/attacks.md is made from here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ Verdict = Literal["refused", "denied", "detected", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One row. `verdict` is what containerd up to 2.1 shows; `newer` where 2.2 and later differ."""
+    """One row. `verdict` is what containerd up to 2.1 shows; `newer` where 2.2 and later differ. `tests`:
+    where else than in test_attacks.py it is tried; `not_run`: why nowhere."""
 
     name: str
     how: str
     verdict: Verdict
     by: str
     newer: Verdict | None = None
-    runs: bool = True
+    tests: tuple[str, ...] = ()
+    not_run: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return not self.tests and not self.not_run
 
 
 ATTACKS: Final = (
@@ -134,7 +140,6 @@ ATTACKS: Final = (
         "open",
         "nothing is taken away there. Who may make namespaces of any name administers the cluster; give tenants namespaces, or "
         "a prefix of their own, and shorten the list to what is installed",
-        runs=False,
     ),
     Attack(
         "api-away",
@@ -142,7 +147,7 @@ ATTACKS: Final = (
         "open",
         "the server may be away because the network is, and the network is such a pod. Nobody creates pods meanwhile; one whose "
         "priority was asked before is refused as before. It is an Event as soon as the server is back",
-        runs=False,
+        tests=("tests/e2e/test_system_pods.py::test_while_the_api_is_away_the_network_still_starts",),
     ),
     Attack(
         "looks-like-the-node",
@@ -247,16 +252,19 @@ ATTACKS: Final = (
         "open",
         "the kernel checks when a device is opened. The holder gives away its own share; the limiter counts the process by "
         "its container. Do not share volumes between tenants",
-        runs=False,
+        not_run="a made-up card has no driver, so nobody can have it open",
     ),
     Attack(
         "unlimited-share",
         "a claim asks for a share of a card with `isolation: none`, or for a policy of its own (`allowedIsolation`)",
         "refused",
         "the operator's policy of node and class stands above the claim: the webhook refuses what the class does not allow, the "
-        "allocator leaves nodes out that do not (BackendUnavailable), and Prepare refuses it on the node "
-        "(tests/unit/webhook/test_claims.py, tests/unit/allocator/test_isolation.py, tests/unit/kubelet_plugin/test_isolation.py)",
-        runs=False,
+        "allocator leaves nodes out that do not (BackendUnavailable), and Prepare refuses it on the node",
+        tests=(
+            "tests/unit/webhook/test_claims.py::test_a_class_says_what_may_keep_its_shares",
+            "tests/unit/allocator/test_isolation.py::test_a_share_without_limits_goes_where_the_operator_allows_it",
+            "tests/unit/kubelet_plugin/test_isolation.py::test_a_share_is_limited_unless_the_operator_says_otherwise",
+        ),
     ),
     Attack(
         "unlimited-neighbour",
@@ -264,33 +272,41 @@ ATTACKS: Final = (
         "refused",
         "a node's policy lists `none` alone or not at all, and Prepare refuses a share beside one of the other kind, from before a "
         "change of policy, say",
-        runs=False,
+        tests=(
+            "tests/unit/kubelet_plugin/test_isolation.py::test_where_one_share_of_a_card_is_limited_all_are",
+        ),
     ),
     Attack(
         "image-driver",
         "an image brings a CUDA driver of its own: in its loader's cache, in glibc-hwcaps folders, in /usr/local/cuda/compat, by RPATH, "
         "by LD_LIBRARY_PATH, or its programs open it by its path",
         "denied",
-        "every program of glibc preloads the limiter, which is what each of these names opens (tests/e2e/test_loader.py); a newer driver "
-        "of the image stands behind it",
-        runs=False,
+        "every program of glibc preloads the limiter, which is what each of these names opens; a newer driver of the "
+        "image stands behind it",
+        tests=(
+            "tests/e2e/test_loader.py::test_no_accident_of_an_image_gets_past_the_limiter",
+            "tests/e2e/test_loader.py::test_an_images_newer_driver_stands_behind_the_limiter",
+        ),
     ),
     Attack(
         "preloaded-driver",
         "LD_PRELOAD of a CUDA driver in the pod or its image",
         "refused",
-        "the CDI hook refuses a share with it (tests/e2e/test_loader.py). A script that sets it in the container: see `past-the-limiter`",
-        runs=False,
+        "the CDI hook refuses a share with it. A script that sets it in the container: see `past-the-limiter`",
+        tests=("tests/e2e/test_loader.py::test_a_preloaded_driver_is_refused_in_words",),
     ),
     Attack(
         "past-the-limiter",
-        "a program goes past the limiter: root renames /etc or the limiter's folders, an LD_PRELOAD or a loader of the program's own, a "
-        "changed copy of the limiter's paths in another mount namespace, static code, requests of its own on the device nodes",
+        "a program goes past the limiter: root renames /etc or the limiter's folders, an LD_PRELOAD or a loader of the program's own "
+        "(Nix has one), a changed copy of the limiter's paths in another mount namespace or below a chroot, static code, requests of its own on the device nodes",
         "detected",
         "within 10 s, by NVML's bytes and processes against the region: condition `Limited: False`, OutsideLimiter for a process without a "
-        "slot, OverLimit for more than share and context in three samples, with an Event; `--on-overuse evict` evicts (tests/unit/limiter/"
-        "test_reconcile.py, test_overuse.py). What it took counts, so the claim's other programs get less. MIG is the barrier that holds",
-        runs=False,
+        "slot, OverLimit for more than share and context in three samples, with an Event; `--on-overuse evict` evicts. A process that shows no "
+        "mount of ours, under another root or in another mount namespace, is known by its container's cgroup. What it took counts, so the claim's other programs get less. MIG is the barrier that holds",
+        tests=(
+            "tests/e2e/test_limiter.py::test_who_goes_past_the_limiter_is_told_and_evicted",
+            "tests/unit/limiter/test_reconcile_interval.py::test_overuse_is_told_within_ten_seconds_of_its_first_byte",
+        ),
     ),
     Attack(
         "own-mps-server",
@@ -298,30 +314,37 @@ ATTACKS: Final = (
         "open",
         "NVML charges the server for all its clients and does not say who they are, so its figures condemn nobody where MPS computes; "
         "OutsideLimiter still tells of a process without a slot. Use isolation `mps` or MIG where that matters",
-        runs=False,
+        tests=(
+            "tests/unit/limiter/test_reconcile.py::test_what_nvml_charges_an_mps_server_is_nobodys_overuse",
+        ),
     ),
     Attack(
         "hook-led-astray",
-        "an image makes /etc, its compat folder, ld.so.cache or ld.so.preload a link out of its root, or exchanges folders for links while "
+        "an image makes /etc, its compat folder, ld.so.cache, ld.so.preload or nccl.conf a link out of its root, or exchanges folders for links while "
         "the CDI hook works (CVE-2024-0132, CVE-2025-23359, CVE-2025-23267)",
         "denied",
         "the hook opens everything below the container's root with openat2(RESOLVE_IN_ROOT), replaces files by rename, writes nothing "
-        "through a volume, and mounts nothing of the image's (native/test/cdi-hook/test_hostile.c)",
-        runs=False,
+        "through a volume, and mounts nothing of the image's",
+        tests=(
+            "native/test/cdi-hook/test_hostile.c::links_out_of_the_root_stay_in_it_cve_2025_23359",
+            "native/test/cdi-hook/test_hostile.c::a_race_wins_nothing_cve_2024_0132",
+            "native/test/cdi-hook/test_hostile.c::links_in_place_of_the_files_are_replaced_cve_2025_23267",
+            "native/test/cdi-hook/test_hostile.c::a_volume_of_the_pod_is_not_written",
+        ),
     ),
     Attack(
         "hook-environment",
         "an image's LD_PRELOAD, which a runtime hands to hooks that have no environment of their own (CVE-2025-23266)",
         "denied",
-        "the hook is static and clears its environment, and a claim's spec always writes one (native/test/cdi-hook/test_hostile.c)",
-        runs=False,
+        "the hook is static and clears its environment, and a claim's spec always writes one",
+        tests=("native/test/cdi-hook/test_hostile.c::the_environment_changes_nothing_cve_2025_23266",),
     ),
     Attack(
         "host-root",
         "root on the node: writes CDI files, records, cgroups, or stops the hook for good",
         "open",
         "nothing on a node protects from its root. `koordra_nri_registered` and the DaemonSet's readiness show a missing hook",
-        runs=False,
+        not_run="root needs no attack",
     ),
     Attack(
         "hook-starved",
@@ -329,9 +352,18 @@ ATTACKS: Final = (
         "detected",
         "after 1.5 s the hook answers with an error, which fails the creation; when even that comes late the container is "
         "created and found (NotAdjusted). p99 is far below: benchmarks/nri_latency.py",
-        runs=False,
+        tests=(
+            "tests/unit/nri/test_stub.py::test_a_hanging_handler_fails_closed_and_the_plugin_is_kept",
+            "tests/e2e/test_nri_runtimes.py::test_a_hook_that_hangs_is_dropped_and_what_it_missed_is_found",
+        ),
     ),
 )
+
+
+def _shown(attack: Attack) -> str:
+    if attack.not_run:
+        return f"not run: {attack.not_run}"
+    return "; ".join(f"`{test}`" for test in attack.tests) or "run"
 
 
 def render() -> str:
@@ -341,7 +373,7 @@ def render() -> str:
         "",
         (
             "Made from tests/e2e/attack_table.py; the rows marked *run* are tried inside real containers by `make e2e` "
-            "(tests/e2e/test_attacks.py). Nodes are made-up character devices without a driver: a refused open is EPERM, an "
+            "(tests/e2e/test_attacks.py), others where they say. Nodes are made-up character devices without a driver: a refused open is EPERM, an "
             "allowed one ENXIO. The device cgroup is of version 1 there."
         ),
         "",
@@ -360,9 +392,7 @@ def render() -> str:
         outcome = f"**{attack.verdict}**"
         if attack.newer is not None:
             outcome += f"; containerd 2.2 and later: **{attack.newer}**"
-        lines.append(
-            f"| {attack.name} | {attack.how} | {outcome} | {attack.by} | {'run' if attack.runs else 'not run'} |"
-        )
+        lines.append(f"| {attack.name} | {attack.how} | {outcome} | {attack.by} | {_shown(attack)} |")
     lines += [
         "",
         (

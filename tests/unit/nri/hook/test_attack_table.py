@@ -21,6 +21,11 @@ def test_the_document_is_made_from_the_table(request: pytest.FixtureRequest) -> 
 def test_every_row_has_a_reason_and_a_name_of_its_own() -> None:
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
     assert all(attack.by and attack.how for attack in ATTACKS)
+    for attack in ATTACKS:
+        for test in attack.tests:
+            file, _, name = test.partition("::")
+            text = (DOCUMENT.parents[1] / file).read_text()
+            assert f"def {name}(" in text or f"TEST({name})" in text, test
     assert {attack.name for attack in ATTACKS if attack.verdict == "open"} == {
         "passed-descriptor",
         "host-root",
