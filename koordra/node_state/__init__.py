@@ -12,6 +12,7 @@ claim_network     network/<uid>.json        plugin -> hook: what is done to the 
                   network/attached/...      hook -> plugin: what was done, and how to undo it
 reader            the hook's reads: cached, and only of files that nobody else could have written
 disk              files replaced as a whole, durably
+selinux           types of the files that containers get
 locks             one writer of the state directory, one owner of the sockets, one hook of the node
 strict_json       tables of fields: encoding, and decoding that names the field that is wrong
 """

@@ -37,6 +37,7 @@ from koordra.node_state.claim_network import ClaimNetwork, PlannedDevice
 from koordra.node_state.claim_ref import is_claim_uid
 from koordra.node_state.disk import TEMPORARY, Disk, reported
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
+from koordra.node_state.selinux import give_to_containers
 from koordra.topology.location import DeviceNode
 
 log = get_logger(__name__)
@@ -103,6 +104,9 @@ class ClaimFiles:
         for file in self._files(record, file_contents):
             with reported(file.kind, file.path, "written"):
                 self._disk.replace(file.path, file.data, mode=file.mode, durable=file.durable)
+        folder = self._paths.claim_folder(record.ref.uid)
+        with reported(CheckpointError, folder, "labelled for containers"):
+            give_to_containers(folder)
 
     def _files(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> list[_File]:
         """In the order of writing."""

@@ -67,6 +67,7 @@ from koordra.kubelet_plugin.isolation.limiter.processes import mount_of, mounts
 from koordra.kubelet_plugin.isolation.limiter.region import POLICY_BYTES, REGIONS_FOLDER, USAGE_BYTES
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import LIBRARY_FOLDERS
 from koordra.logs import get_logger
+from koordra.node_state.selinux import give_to_containers
 
 log = get_logger(__name__)
 
@@ -178,6 +179,7 @@ class LimiterIsolation:
                 flags=self._flags,
             )
             self.broker.listen(share.claim_uid)
+            give_to_containers(self._folder)
         except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {share.claim_uid}: {error}"

@@ -12,12 +12,16 @@ from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.nvidia_driver.driver_files import driver_files
 from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
+from koordra.kubelet_plugin.publish.node_inventory import inventory_of
+from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.topology.location import DeviceNode
+from koordra.topology.partitions import MigInstance, MigProfile
+from koordra.topology.problems import Discovery
 from tests.fakes.driver_homes import VERSION
 from tests.fakes.driver_tree import Layout, add_device_nodes, build
-from tests.fakes.node_claims import GPU_0, claim, gpu, parameters
+from tests.fakes.node_claims import GPU_0, claim, gpu, parameters, result
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare
-from tests.unit.kubelet_plugin.nvidia_driver.contract_table import BEGIN, END, given, table
+from tests.unit.kubelet_plugin.nvidia_driver.contract_table import BEGIN, END, FACTS, given, plain, table
 
 PAGE = Path(__file__).parents[4] / "docs" / "container-contract.md"
 BUS_ID = "0000:07:00.0"
@@ -57,6 +61,48 @@ def equipped(node: PluginNode, tmp_path: Path) -> PluginNode:
         runtime="containerd://2.1.4",
     )
     return node
+
+
+@pytest.fixture
+def divided(equipped: PluginNode) -> PluginNode:
+    """The card with the two instances that nvidia-ctk/mig.txt tells of."""
+    machine = equipped.inventory.machine
+    plain = MigProfile(19, "1g.10gb", 9984 << 20, 1, 7, placements=((4, 1),))
+    profiles = plain, replace(plain, id=46, name="1g.10gb+gfx", placements=((1, 1),))
+    instances = tuple(
+        MigInstance(number, 0, profile.id, *profile.placements[0], uuid=uuid, nodes=_capabilities(*minors))
+        for number, profile, uuid, minors in (
+            (7, profiles[0], "MIG-11111111-0506-5708-990a-0b0c0d0e0f10", (66, 67)),
+            (9, profiles[1], "MIG-22222222-0506-5708-990a-0b0c0d0e0f10", (75, 76)),
+        )
+    )
+    card = replace(machine.gpus[0], mig_enabled=True, mig_profiles=profiles, mig_instances=instances)
+    found = Discovery(machine=replace(machine, gpus=(card,)))
+    equipped.inventory = replace(
+        inventory_of(found, offering=Offering(mig=True)),
+        driver_files=equipped.inventory.driver_files,
+        runtime=equipped.inventory.runtime,
+    )
+    return equipped
+
+
+def _capabilities(*minors: int) -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", 508, minor) for minor in minors)
+
+
+@pytest.mark.parametrize(("scope", "instance"), [("mig", "mig-1g10gb-4"), ("mig+gfx", "mig-1g10gb-gfx-1")])
+def test_an_instance_gets_what_nvidia_ctk_gives_and_no_other_node_of_the_card(
+    divided: PluginNode, scope: str, instance: str
+) -> None:
+    record = prepare(divided, claim(1, result("gpu", f"{NAME}-{instance}", share=None)))
+    (device,) = record.devices
+    theirs = [
+        fact for fact in (FACTS.parent / "mig.txt").read_text().splitlines() if fact.startswith(f"{scope} ")
+    ]
+    wanted = {plain(fact).replace("link /dev/dri", "node /dev/dri").partition(" to ")[0] for fact in theirs}
+    mine = {each for each in given(device.edits) if each.startswith(("node", "gid"))}
+    assert mine - {f"node /dev/{name}" for name in _CONTROL} == wanted
+    assert not mine & {f"node /dev/nvidia-caps/nvidia-cap{number}" for number in (1, 2)}
 
 
 NAME = "gpu-0000-07-00-0"
