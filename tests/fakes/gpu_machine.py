@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koordra.topology.machine import Gpu, Machine
@@ -57,6 +57,15 @@ class GpuMachine:
     @property
     def nvml(self) -> FakeNvml:
         return FakeNvml(self.folder, BUILT / "nvml")
+
+    def give(self, gpu: Gpu) -> None:
+        """Only this card is in /dev, and known to the driver's libraries, as in a container that was given
+        it."""
+        for other in self.machine.gpus:
+            if other != gpu:
+                (self.root / f"dev/nvidia{other.minor}").unlink()
+        self.set_driver(uuid=gpu.uuid or "", memory=gpu.memory_bytes or 0)
+        self.nvml.describe(replace(self.machine, gpus=(gpu,)))
 
     def set_driver(self, *, uuid: str, memory: int) -> None:
         """What libcuda says of its one card."""

@@ -34,7 +34,7 @@ from koordra.cli import options
 )
 @click.option(
     "--python",
-    type=click.Path(dir_okay=False),
+    type=click.Path(exists=True, dir_okay=False),
     help="The interpreter that has PyTorch and the others.  [default: this one]",
 )
 @click.option(
@@ -91,31 +91,43 @@ def selftest(
     step is ok, problem or skipped; a problem has its remedy below. The exit code is 1 only if there is a
     problem."""
     import json
+    import signal
     import sys
-    import tempfile
+    from fnmatch import fnmatch
 
     from koordra import __version__, quantity
     from koordra.kubelet_plugin.isolation.limiter.backend import INSTALLED
     from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
     from koordra.kubelet_plugin.selftest.course import Course, Settings
+    from koordra.kubelet_plugin.selftest.machine.scratch import scratch, usual_places
+    from koordra.kubelet_plugin.selftest.program_checks import STEPS
     from koordra.kubelet_plugin.selftest.program_runs import Stopwatch
     from koordra.kubelet_plugin.selftest.report import Report, in_words
 
+    for pattern in only:
+        if not any(fnmatch(step, pattern) for step in STEPS):
+            raise click.BadParameter(
+                f"no step is named like {pattern!r}; there are {', '.join(STEPS)}", param_hint="--only"
+            )
+    size = quantity.to_int(memory) if memory else None
+    if size is not None and size <= 0:
+        raise click.BadParameter(f"{memory} is no size of a share", param_hint="--memory")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     made = Report(
         version=__version__,
         bundle=report.absolute() if report else None,
         shown=lambda step: click.echo(in_words(step), nl=False, err=output == "json"),
     )
     host = HostRoot(root.absolute(), root.absolute())
-    with tempfile.TemporaryDirectory(prefix="koordra-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # as on a node, where containers of other users pass it
+    with scratch(usual_places()) as folder:
         settings = Settings(
             root=root.absolute(),
-            folder=Path(folder),
+            folder=folder,
             libraries=(native.absolute(),) if native else INSTALLED,
             container=container,
             python=python or sys.executable,
-            memory=quantity.to_int(memory) if memory else None,
+            memory=size,
             device=device,
             only=only,
             peer=fabric,

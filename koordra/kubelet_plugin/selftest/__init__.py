@@ -7,17 +7,17 @@ searches of ctypes and Triton, PyTorch, CuPy, JAX, NCCL, nvidia-smi. Each is a s
 skipped, and why.
 
 report           a step and its verdict; the report, written anew after every step
-nvidia_smi       what nvidia-smi says of the machine, and where koordra's discovery differs
+machine/         the machine as koordra and as nvidia-smi see it
 claims           claims that no API server has, prepared by the plugin's code
 spec_edits       what a CDI spec changes in a container, read as a runtime reads it
 container        a container around one program: namespaces where they are allowed, else a plain process
 namespace_init   the process that makes such a container out of this machine's own root
 program_runs     a program in a child with a deadline, and what it answered
 judgement        whether an answer is what the claim promises: pure
+limiter_watch    what the limiter and the card say while a program runs
 trials           programs in containers with a claim, run and judged
 program_checks   which programs run in which claim, in which order
 fabric           ib_write_bw and NCCL between two machines
-facts            versions, processes and logs that a report needs beside the steps
 course           the steps in their order, within a budget of seconds
 programs/        what runs in the containers: nothing but Python and the library that is tried
 """

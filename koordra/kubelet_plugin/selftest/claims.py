@@ -12,7 +12,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -114,7 +114,8 @@ class ClaimPreparation:
     def __init__(
         self, found: Discovery, *, root: Path, folder: Path, libraries: tuple[Path, ...], homes: HomeSource
     ) -> None:
-        self._found = found
+        self._found = replace(found, problems=())
+        """Its problems are the step discovery's."""
         self._paths = NodePaths(root=root, state=folder / "state", cdi=folder / "cdi")
         self._homes = homes
         self._hook = HookProgram(

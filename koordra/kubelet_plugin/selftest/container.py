@@ -10,8 +10,8 @@ and everything else that a mount namespace has are not tried there, and the driv
 stays reachable.
 
 Programs of both get the same variables of this process and no others (report.allowed_environment), without
-folders of libraries that hold the machine's driver, and with caches of compiled code that outlive the
-container."""
+those that choose cards, platforms or allocators, without folders of libraries that hold the machine's driver,
+and with caches of compiled code that outlive the container."""
 
 from __future__ import annotations
 
@@ -70,14 +70,25 @@ def _variables(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _without_driver(variables: Mapping[str, str]) -> dict[str, str]:
-    """Without the folders of LD_LIBRARY_PATH in which this machine has a libcuda."""
+_CHOICES: Final = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "JAX_PLATFORMS"),
+        *("TRITON_LIBCUDA_PATH", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    }
+)
+"""What this machine's variables choose for its own programs, and a container would not have of it."""
+
+
+def _in_container(folder: Path) -> dict[str, str]:
+    """Without choices, and without the folders of LD_LIBRARY_PATH in which this machine has a libcuda."""
+    variables = _variables(folder, allowed_environment())
     folders = [
         folder
         for folder in variables.get("LD_LIBRARY_PATH", "").split(":")
         if folder and not (Path(folder) / "libcuda.so.1").exists()
     ]
-    kept = {name: value for name, value in variables.items() if name != "LD_LIBRARY_PATH"}
+    dropped = {"LD_LIBRARY_PATH", *_CHOICES}
+    kept = {name: value for name, value in variables.items() if name not in dropped}
     return kept | ({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})
 
 
@@ -92,12 +103,12 @@ class NamespaceContainer:
 
     def command(self, claim: AppliedClaim, argv: Sequence[str], settings: Mapping[str, str]) -> Command:
         driver = driver_on_host(claim.edits, self._folder)
-        variables = _without_driver(_variables(self._folder, allowed_environment()))
+        variables = _in_container(self._folder)
         plan = {
             "bundle": str(self._folder / "container"),
             "hide": driver,
-            "keep": kept_mounts(self._table, driver, needed=_needed()),
-            "share": ["/tmp", str(self._folder)],
+            "keep": ["/tmp", *kept_mounts(self._table, driver, needed=_needed())],
+            "share": str(self._folder),
             "nodes": [[node.path, node.major, node.minor] for node in claim.edits.device_nodes],
             "mounts": [
                 [mount.host_path, mount.container_path, list(mount.options)] for mount in claim.edits.mounts
@@ -168,7 +179,7 @@ class ProcessContainer:
                 link = (behind if parent == DRIVER_FOLDER else links) / name
                 link.unlink(missing_ok=True)
                 link.symlink_to(mount.host_path)
-        variables = _without_driver(_variables(self._folder, allowed_environment()))
+        variables = _in_container(self._folder)
         libraries = filter(None, (str(links), variables.get("LD_LIBRARY_PATH", "")))
         limiter = {"KOORDRA_DRIVER_FOLDER": str(behind), "KOORDRA_LIMITER_FOLDER": str(claim.regions)}
         return Command(

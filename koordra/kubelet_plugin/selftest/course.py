@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from koordra.kubelet_plugin.discovery.nvml_gpus import LastFacts
-from koordra.kubelet_plugin.discovery.reading import discover_with_driver
+from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
-from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
-from koordra.kubelet_plugin.selftest import fabric, facts, nvidia_smi
+from koordra.kubelet_plugin.selftest import fabric
 from koordra.kubelet_plugin.selftest.claims import LIMITER, ClaimPreparation, WantedClaim
-from koordra.kubelet_plugin.selftest.program_checks import (
-    SHARE,
-    UNLIMITED_SHARE,
-    WHOLE,
-    WHOLE_LATER,
-)
+from koordra.kubelet_plugin.selftest.machine import facts, nvidia_smi
+from koordra.kubelet_plugin.selftest.machine.aside import aside
+from koordra.kubelet_plugin.selftest.machine.seen_machine import SeenMachine, see
+from koordra.kubelet_plugin.selftest.program_checks import IN_ORDER, LIMITED, UNLIMITED, WHOLE_CARD
 from koordra.kubelet_plugin.selftest.program_runs import Stopwatch
 from koordra.kubelet_plugin.selftest.report import Finding, Report, ok, problem, skipped
 from koordra.kubelet_plugin.selftest.trials import PROGRAMS, Trials
@@ -39,6 +35,8 @@ from koordra.topology.pictures.document import document
 from koordra.topology.problems import Discovery
 
 GIB: Final = 1 << 30
+_DISCOVERED_WITHIN: Final = 60.0
+"""Seconds: a driver that initialises eight cards takes some for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,8 @@ class Course:
 
     def run(self) -> None:
         """Every step, until the budget ends. Raises NodeError where the report cannot be written."""
-        self._step("environment", lambda: facts.environment(self._settings.root))
+        settings = self._settings
+        self._step("environment", lambda: facts.environment(settings.root, settings.python, settings.folder))
         self._step("driver", self._home)
         found = self._discover()
         if self._settings.peer is not None:
@@ -89,13 +88,19 @@ class Course:
 
     def _try_machine(self, found: Discovery) -> None:
         machine = found.machine
-        self._step("nvidia-smi", lambda: self._compare(found))
-        self._step("topology", lambda: self._compare_topology(found))
+        smi = nvidia_smi.NvidiaSmi(self._settings.homes.now(), self._settings.folder)
+        cards: list[nvidia_smi.Card] = []
+        self._step("nvidia-smi", lambda: self._compare(smi, machine, cards))
+        self._step("topology", lambda: self._compare_topology(smi, machine, cards))
         self._step("partitioning", lambda: facts.partitioning(machine, self._settings.root))
-        self._attach_logs()
-        gpu = self._card(found)
+        for name, arguments in (("nvidia-smi-q.txt", ("-q",)), ("nvidia-smi.txt", ())):
+            with suppress(NodeError):
+                self._report.attach(name, smi.ask(*arguments))
+        self._report.attach("kernel.txt", facts.kernel_log())
+        gpu = self._card(machine)
         if gpu is not None:
-            self._try_card(found, gpu)
+            used = next((card.used_mib for card in cards if card.uuid == gpu.uuid), 0)
+            self._try_card(found, gpu, self._share_of(gpu, used * nvidia_smi.MIB))
 
     def _try_fabric(self, found: Discovery, peer: str) -> None:
         """The trials with another machine, each a step; none where it does not come."""
@@ -137,58 +142,51 @@ class Course:
         return ok(f"{home}; kernel module {home.loaded or 'unknown'}")
 
     def _discover(self) -> Discovery:
-        found: list[Discovery] = []
+        seen: list[SeenMachine] = []
 
         def act() -> Finding:
-            found.append(self._read())
-            machine = found[0].machine
+            root, homes = self._settings.root, self._settings.homes
+            seen.append(aside(lambda: see(root, homes), deadline=_DISCOVERED_WITHIN))
+            finding, found = _judged(seen[0]), seen[0].found
             shown = {
-                "machine": document(machine),
-                "problems": [str(each) for each in found[0].problems],
+                "machine": document(found.machine),
+                "problems": [str(each) for each in found.problems],
+                "elsewhere": seen[0].elsewhere,
             }
             self._report.attach("discovery.json", json.dumps(shown, indent=1))
-            text = ", ".join(
-                f"{gpu.product_name} {gpu.uuid} at {gpu.location.bus_id}" for gpu in machine.gpus
-            )
-            text = f"driver {machine.driver_version}: {text or 'no GPU'}; {len(machine.nics)} RDMA NICs"
-            bad = [
-                str(each) for each in found[0].problems if each.object.startswith(("GPU", "NVML", "machine"))
-            ]
-            if not machine.gpus:
-                return problem(
-                    f"{text}; {'; '.join(bad)}", "check that the driver is loaded and /sys is mounted"
-                )
-            return problem(f"{text}; {'; '.join(bad)}", "see the problems") if bad else ok(text)
+            return finding
 
         self._step("discovery", act)
-        return found[0] if found else Discovery(Machine())
+        return seen[0].found if seen else Discovery(Machine())
 
-    def _read(self) -> Discovery:
-        homes = self._settings.homes
-        library = LastFacts(NvmlLibrary(homes.nvml))
-        return discover_with_driver(self._settings.root, homes, library=library)
-
-    def _compare(self, found: Discovery) -> Finding:
-        said = facts.told("nvidia-smi", *nvidia_smi.QUERY)
-        if said is None:
-            return skipped("there is no nvidia-smi that answers")
-        listed = nvidia_smi.cards(said)
-        wrong = nvidia_smi.differences(found.machine, listed)
-        shown = "; ".join(f"{card.name}, {card.memory_mib} MiB, driver {card.driver}" for card in listed)
+    def _compare(self, smi: nvidia_smi.NvidiaSmi, machine: Machine, cards: list[nvidia_smi.Card]) -> Finding:
+        """What nvidia-smi lists goes into `cards`."""
+        if not smi.installed:
+            return skipped("there is no nvidia-smi")
+        text = smi.ask(*nvidia_smi.QUERY)
+        cards += nvidia_smi.cards(text)
+        if not cards:
+            return problem(
+                f"nvidia-smi lists no card: {text.strip()[:300]}", "see whether the driver is well"
+            )
+        wrong = nvidia_smi.differences(machine, cards)
+        shown = "; ".join(
+            f"{card.name}, {card.memory_mib} MiB, {card.used_mib} of them in use, driver {card.driver}"
+            for card in cards
+        )
         if wrong:
             return problem("; ".join(wrong), "attach this report: one of the two reads the driver wrongly")
         return ok(f"the same: {shown}")
 
-    def _compare_topology(self, found: Discovery) -> Finding:
-        said, query = (
-            facts.told("nvidia-smi", *nvidia_smi.TOPOLOGY),
-            facts.told("nvidia-smi", *nvidia_smi.QUERY),
-        )
-        if said is None or query is None:
-            return skipped("nvidia-smi topo -m does not answer")
+    def _compare_topology(
+        self, smi: nvidia_smi.NvidiaSmi, machine: Machine, cards: Sequence[nvidia_smi.Card]
+    ) -> Finding:
+        if not cards:
+            return skipped("nvidia-smi lists no card")
+        said = smi.ask(*nvidia_smi.TOPOLOGY)
         self._report.attach("nvidia-smi-topo.txt", said)
         seen = nvidia_smi.matrix(said)
-        wrong = nvidia_smi.topology_differences(found.machine, nvidia_smi.cards(query), seen)
+        wrong = nvidia_smi.topology_differences(machine, cards, seen)
         if wrong:
             return problem(
                 "; ".join(wrong), "give what sysfs hides with the plugin's --overlay, or attach this report"
@@ -196,24 +194,27 @@ class Course:
         pairs = sum(1 for one, other in seen if one < other)
         return ok(f"the same for {pairs} pairs" if pairs else "one device: there is nothing to compare")
 
-    def _card(self, found: Discovery) -> Gpu | None:
-        cards = [gpu for gpu in found.machine.gpus if gpu.publishable]
+    def _card(self, machine: Machine) -> Gpu | None:
+        cards = [gpu for gpu in machine.gpus if gpu.publishable]
         wanted = self._settings.device
         chosen = next((gpu for gpu in cards if wanted in (None, gpu.uuid, gpu.name)), None)
         if chosen is None:
-            known = ", ".join(gpu.name for gpu in cards) or "none"
-            self._step(
-                "claims",
-                lambda: skipped(f"no card can be tried: whole cards that koordra offers are {known}"),
+            known = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in cards) or "none"
+            text = f"whole cards that koordra offers are {known}"
+            finding = (
+                skipped(f"no card can be tried: {text}")
+                if wanted is None
+                else problem(f"there is no {wanted} to be tried: {text}", "name one of these with --device")
             )
+            self._step("claims", lambda: finding)
         return chosen
 
-    def _attach_logs(self) -> None:
-        for name, arguments in (("nvidia-smi-q.txt", ("-q",)), ("nvidia-smi.txt", ())):
-            self._report.attach(name, facts.told("nvidia-smi", *arguments) or "")
-        self._report.attach("kernel.txt", facts.kernel_log())
+    def _share_of(self, gpu: Gpu, used: int) -> int:
+        """Bytes of the share: half of what is free at most, in whole GiB where that is one or more."""
+        half = max(0, (gpu.memory_bytes or 0) - used) // 2
+        return self._settings.memory or min(8 * GIB, half // GIB * GIB or GIB // 2)
 
-    def _try_card(self, found: Discovery, gpu: Gpu) -> None:
+    def _try_card(self, found: Discovery, gpu: Gpu, memory: int) -> None:
         settings = self._settings
         claims = ClaimPreparation(
             found,
@@ -229,14 +230,30 @@ class Course:
             native=next(
                 (each for each in settings.libraries if (each / "bench-gpu").exists()), settings.libraries[0]
             ),
+            nvml=settings.homes.nvml(),
             python=settings.python,
             container=settings.container,
             only=settings.only,
         )
-        memory = settings.memory or min(8 * GIB, (gpu.memory_bytes or 0) // 2 // GIB * GIB or GIB // 2)
-        share = WantedClaim("share", gpu, memory, LIMITER)
-        trials.of_claim(claims, WantedClaim("whole", gpu), WHOLE)
-        trials.of_claim(claims, WantedClaim("unlimited-share", gpu, memory), UNLIMITED_SHARE)
-        trials.of_claim(claims, share, SHARE)
-        trials.of_claim(claims, WantedClaim("whole", gpu), WHOLE_LATER)
+        wanted = {
+            WHOLE_CARD: WantedClaim(WHOLE_CARD, gpu),
+            UNLIMITED: WantedClaim(UNLIMITED, gpu, memory),
+            LIMITED: WantedClaim(LIMITED, gpu, memory, LIMITER),
+        }
+        for name, checks in IN_ORDER:
+            trials.of_claim(claims, wanted[name], checks)
         self._step("limiter-overhead", trials.overhead)
+
+
+def _judged(seen: SeenMachine) -> Finding:
+    machine, problems = seen.found.machine, seen.found.problems
+    cards = ", ".join(f"{gpu.product_name} {gpu.uuid} at {gpu.location.bus_id}" for gpu in machine.gpus)
+    text = f"driver {machine.driver_version}: {cards or 'no GPU'}; {len(machine.nics)} RDMA NICs"
+    if seen.elsewhere:
+        text += f"; {len(seen.elsewhere)} more on the PCI bus are not given to this container"
+    bad = "; ".join(str(each) for each in problems if each.object.startswith(("GPU", "NVML", "machine")))
+    if not machine.gpus:
+        return problem(f"{text}; {bad}", "check that the driver is loaded and /sys is mounted")
+    if seen.by_nvml:
+        return ok(f"{text}; by NVML alone, for there is no PCI tree: no node of a cluster could offer them")
+    return problem(f"{text}; {bad}", "see the problems") if bad else ok(text)

@@ -147,8 +147,6 @@ def _make_root(plan: dict[str, Any]) -> str:
     for path in plan["keep"]:
         with contextlib.suppress(OSError):  # what cannot be bound is missing in the container
             _bind(path, root, path, ["bind"])
-    for path in plan["share"]:
-        _bind(path, root, path, ["bind"])
     return root
 
 
@@ -243,6 +241,7 @@ def _first_process(plan: dict[str, Any]) -> int:
     _mount("none", "/", flags=_REC | _PRIVATE)
     root = _make_root(plan)
     _make_system(root, plan["nodes"])
+    _bind(plan["share"], root, plan["share"], ["bind"])  # it may be in /dev/shm or /run
     for source, path, options in plan["mounts"]:
         _bind(source, root, path, options)
     _run_hooks(plan, root)
@@ -262,6 +261,7 @@ def _fail(error: BaseException) -> NoReturn:
 def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         plan = json.load(file)
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
         _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID))
         child = os.fork()

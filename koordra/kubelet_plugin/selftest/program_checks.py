@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from koordra.kubelet_plugin.selftest import judgement
 from koordra.kubelet_plugin.selftest.judgement import Expected, Judge
 
+WHOLE_CARD, UNLIMITED, LIMITED = "whole", "unlimited-share", "share"
 _COSTS: Final = ("costs", "200")
 
 
@@ -56,10 +58,9 @@ _NCCL: Final = ProgramCheck(
 _OVERHEAD: Final = ProgramCheck("costs", "native_bench", None, _bench(*_COSTS), deadline=40.0)
 
 
-def _torch(name: str, allocator: str) -> ProgramCheck:
-    return ProgramCheck(
-        name, "torch_tensors", judgement.torch_tensors, _most, {"PYTORCH_CUDA_ALLOC_CONF": allocator}
-    )
+def _torch(name: str, setting: str, allocator: str) -> ProgramCheck:
+    judge = partial(judgement.torch_tensors, allocator=allocator)
+    return ProgramCheck(name, "torch_tensors", judge, _most, {"PYTORCH_CUDA_ALLOC_CONF": setting})
 
 
 WHOLE: Final = (
@@ -82,10 +83,10 @@ SHARE: Final = (
     ProgramCheck("every-kind-of-memory", "native_bench", judgement.every_kind, _bench("limit")),
     ProgramCheck("two-processes", "two_processes", judgement.two_processes),
     ProgramCheck("processes", "processes", judgement.processes),
-    _torch("torch", ""),
+    _torch("torch", "expandable_segments:False", "native"),
     _COMPILED,
-    _torch("torch-expandable-segments", "expandable_segments:True"),
-    _torch("torch-cudaMallocAsync", "backend:cudaMallocAsync"),
+    _torch("torch-expandable-segments", "expandable_segments:True", "expandable segments"),
+    _torch("torch-cudaMallocAsync", "backend:cudaMallocAsync", "cudaMallocAsync"),
     ProgramCheck("jax", "jax_arrays", judgement.jax_arrays, _beyond, deadline=90.0),
     ProgramCheck("cupy", "cupy_arrays", judgement.cupy_arrays, _beyond),
     _NCCL,
@@ -107,3 +108,18 @@ WHOLE_LATER: Final = (
     _NCCL,
 )
 """With the whole card, those that take long to begin."""
+
+IN_ORDER: Final = (
+    (WHOLE_CARD, WHOLE),
+    (UNLIMITED, UNLIMITED_SHARE),
+    (LIMITED, SHARE),
+    (WHOLE_CARD, WHOLE_LATER),
+)
+"""Names of claims, each with what runs in it."""
+
+
+def step_name(claim: str, check: ProgramCheck) -> str:
+    return f"{claim}: {check.name}"
+
+
+STEPS: Final = tuple(dict.fromkeys(step_name(claim, check) for claim, checks in IN_ORDER for check in checks))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -23,6 +24,9 @@ from koordra.kubelet_plugin.selftest.namespace_init import NO_CONTAINER
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
 
 _KEPT: Final = 64 << 10
+_KILLED_WITHIN: Final = 5.0
+_LARGEST_FILE: Final = 1 << 30
+"""Of the files that a program may write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +41,53 @@ class Answer:
     output: str = field(default="", compare=False)
 
 
-def run(command: Command, *, folder: Path, deadline: float) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended: its exit code, negative for a signal, None where it was killed at its deadline;
+    and the ends of what it printed."""
+
+    code: int | None
+    output: str
+    errors: str
+
+
+def ended(command: Command, *, folder: Path, deadline: float, kept: int = _KEPT) -> Ended:
     """Run it for `deadline` seconds at most; its output goes through files in `folder`, so that a program
-    that prints without end fills nothing but those for as long as it may run."""
+    that prints without end fills no disk; the last `kept` bytes of each are returned. Raises OSError where
+    it cannot be started."""
     output, errors = folder / "stdout", folder / "stderr"
     with output.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(
+            command.argv,
+            env=dict(command.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            cwd=folder,
+        )
+        with suppress(ProcessLookupError):  # it has ended already
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, resource.RLIM_INFINITY))
+        code = None
         try:
-            process = subprocess.Popen(
-                command.argv,
-                env=dict(command.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                cwd=folder,
-            )
-        except OSError as error:
-            return Answer(failure=f"it cannot be started: {error}")
-        try:
-            code: int | None = process.wait(timeout=deadline)
-        except subprocess.TimeoutExpired:
-            code = None
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout=deadline)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return read_answer(code, _end(output), _end(errors), deadline=deadline)
+            # One that hangs in the driver is not killed before the driver lets it go: it is left to itself.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_KILLED_WITHIN)
+    return Ended(code, _end(output, kept), _end(errors, kept))
+
+
+def run(command: Command, *, folder: Path, deadline: float) -> Answer:
+    """What the program answers within `deadline` seconds."""
+    try:
+        end = ended(command, folder=folder, deadline=deadline)
+    except OSError as error:
+        return Answer(failure=f"it cannot be started: {error}")
+    return read_answer(end.code, end.output, end.errors, deadline=deadline)
 
 
 def read_answer(code: int | None, output: str, errors: str, *, deadline: float) -> Answer:
@@ -95,15 +120,15 @@ def _last_line(text: str) -> str:
     return lines[-1].strip()[:300] if lines else "it printed nothing"
 
 
-def _end(path: Path) -> str:
+def _end(path: Path, kept: int) -> str:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _KEPT))
+        file.seek(max(0, size - kept))
         return file.read().decode(errors="replace")
 
 
 class Stopwatch:
-    """Seconds since it was made; a test's clock moves by itself."""
+    """Seconds since it was made."""
 
     def __init__(self, budget: float) -> None:
         self.budget = budget

@@ -7,6 +7,7 @@ found by then is on disk. With `--report` that is a bundle to attach to an issue
     discovery.json           the machine as koordra sees it
     specs/<claim>.json       the CDI specs that were applied
     programs/<step>.txt      what a program printed beside its answer, and the libraries it had mapped
+    errors/<step>.txt        where koordra itself failed
     nvidia-smi.txt, ...      what other programs of the machine say (facts.py)
 
 It holds no secrets: of the environment only variables of named kinds, of specs no nonces.
@@ -17,8 +18,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,6 +32,7 @@ from koordra.errors import KoordraError, NodeError
 from koordra.node_state.disk import Disk, reported
 
 SCHEMA: Final = "koordra.io/selftest/v1"
+_UNPRINTABLE: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ufffd]+")
 _MOST: Final = 4 << 20
 """Bytes of one file of the bundle; of a longer one the end is kept."""
 
@@ -86,7 +90,8 @@ class Step:
 def in_words(step: Step) -> str:
     """A line, and the remedy of a problem below it."""
     seconds = f" ({step.seconds:.1f} s)" if step.seconds is not None else ""
-    text = f"{step.finding.status.value:<8} {step.name:<32} {step.finding.found}{seconds}\n"
+    found = _UNPRINTABLE.sub(" ", step.finding.found)  # some of it is what programs have printed
+    text = f"{step.finding.status.value:<8} {step.name:<32} {found}{seconds}\n"
     return text + (f"{'':<8} -> {step.finding.remedy}\n" if step.finding.remedy else "")
 
 
@@ -116,12 +121,14 @@ class Report:
         self._write()
 
     def step(self, name: str, act: Callable[[], Finding]) -> Finding:
-        """Act and report; an error of koordra or of the machine is a problem of this step."""
+        """Act and report; whatever is raised is a problem of this step, and the next one follows."""
         began = time.monotonic()
         try:
             finding = act()
-        except (KoordraError, OSError, KeyError, TypeError, ValueError) as error:
-            # The last three: a program's answer without what its judge reads.
+        except KoordraError as error:
+            finding = problem(str(error), "see what it names; if that is as it should be, attach this report")
+        except Exception as error:  # noqa: BLE001  (a driver's answer that nobody has seen yet, for one)
+            self.attach(f"errors/{name}.txt", traceback.format_exc())
             finding = problem(f"{type(error).__name__}: {error}", "attach this report to an issue")
         self.add(Step(name, finding, time.monotonic() - began))
         return finding

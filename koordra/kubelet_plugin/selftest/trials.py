@@ -6,16 +6,16 @@ what fails there too is the machine's."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.claim_record import NO_EDITS
-from koordra.kubelet_plugin.isolation.limiter import usage
 from koordra.kubelet_plugin.selftest import judgement
 from koordra.kubelet_plugin.selftest.claims import AppliedClaim, ClaimPreparation, WantedClaim
 from koordra.kubelet_plugin.selftest.container import (
@@ -26,7 +26,8 @@ from koordra.kubelet_plugin.selftest.container import (
     without_spec,
 )
 from koordra.kubelet_plugin.selftest.judgement import Expected
-from koordra.kubelet_plugin.selftest.program_checks import ProgramCheck
+from koordra.kubelet_plugin.selftest.limiter_watch import watched
+from koordra.kubelet_plugin.selftest.program_checks import ProgramCheck, step_name
 from koordra.kubelet_plugin.selftest.program_runs import Answer, Stopwatch, run
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
 from koordra.kubelet_plugin.selftest.report import Finding, Report, Step, ok, problem, skipped
@@ -40,7 +41,8 @@ _LEAST_SECONDS: Final = 5.0
 
 class Trials:
     """`container`: `auto`, `namespace` or `process`, chosen with the first claim; `native` is where
-    bench-gpu may be; `only`: patterns of the names of the steps that run, none: all of them."""
+    bench-gpu may be, `nvml` the machine's libnvidia-ml.so.1; `only`: patterns of the names of the steps that
+    run, none: all of them."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Trials:
         *,
         folder: Path,
         native: Path,
+        nvml: Path | None,
         python: str,
         container: str = "auto",
         only: tuple[str, ...] = (),
@@ -57,6 +60,7 @@ class Trials:
         self._watch = watch
         self._folder = folder
         self._native = native
+        self._nvml = nvml or "libnvidia-ml.so.1"
         self._python = python
         self._wanted = container
         self._only = only
@@ -65,28 +69,27 @@ class Trials:
 
     def of_claim(self, claims: ClaimPreparation, wanted: WantedClaim, checks: Sequence[ProgramCheck]) -> None:
         """Prepare the claim, run the programs with it, and unprepare it; each a step."""
-        held, prepared = ExitStack(), list[AppliedClaim]()
+        prepared: list[AppliedClaim] = []
+        with ExitStack() as held:
 
-        def prepare() -> Finding:
-            prepared.append(held.enter_context(claims.prepared(wanted)))
-            return self._spec(prepared[0])
+            def prepare() -> Finding:
+                prepared.append(held.enter_context(claims.prepared(wanted)))
+                return self._spec(prepared[0])
 
-        self._report.step(f"{wanted.name}: spec", prepare)
-        if not prepared:
-            return
-        claim = prepared[0]
-        if self._container is None:
-            self._report.step("container", lambda: self._choose(claim))
-        expected = Expected(
-            uuid=wanted.gpu.uuid or "",
-            memory=wanted.gpu.memory_bytes or 0,
-            limit=claim.limit,
-            own_devices=isinstance(self._container, NamespaceContainer),
-            context=claims.contexts.bytes_for(wanted.gpu.uuid or ""),
-        )
-        for check in checks:
-            self._try(f"{wanted.name}: {check.name}", check, claim, expected)
-        self._report.step(f"{wanted.name}: unprepare", lambda: _undone(held))
+            self._report.step(f"{wanted.name}: spec", prepare)
+            for claim in prepared:
+                if self._container is None:
+                    self._report.step("container", partial(self._choose, claim))
+                expected = Expected(
+                    uuid=wanted.gpu.uuid or "",
+                    memory=wanted.gpu.memory_bytes or 0,
+                    limit=claim.limit,
+                    own_devices=isinstance(self._container, NamespaceContainer),
+                    context=claims.contexts.bytes_for(wanted.gpu.uuid or ""),
+                )
+                for check in checks:
+                    self._try(step_name(wanted.name, check), check, claim, expected)
+                self._report.step(f"{wanted.name}: unprepare", lambda: _undone(held))
 
     def _spec(self, claim: AppliedClaim) -> Finding:
         self._report.attach(
@@ -144,7 +147,9 @@ class Trials:
     ) -> Finding:
         assert self._container is not None
         folder = self._folder
-        answer = self._run(self._container.command(claim, argv, check.settings), check)
+        region = claim.region if check.cuda else None
+        with watched(region, self._card_memory(claim)) as limiter:
+            answer = self._run(self._container.command(claim, argv, check.settings), check)
         self._report.attach(f"programs/{name.replace(': ', '-')}.txt", _transcript(argv, answer))
         if answer.lacking:
             return skipped(answer.lacking)
@@ -160,8 +165,13 @@ class Trials:
         if check.judge is None:
             return ok("measured", **answer.document)
         finding = check.judge(answer.document, expected)
-        finding = _with_limiter(finding, claim) if check.cuda else finding
+        if limiter is not None:
+            finding = limiter.judged(finding, expected)
         return replace(finding, details={**answer.document, **finding.details})
+
+    def _card_memory(self, claim: AppliedClaim) -> Command:
+        program = (sys.executable, "-P", "-m", f"{PROGRAMS}.card_memory")
+        return without_spec(self._folder, (*program, str(self._nvml), claim.gpu.uuid or ""), {})
 
     def _run(self, command: Command, check: ProgramCheck) -> Answer:
         return run(command, folder=self._folder, deadline=self._deadline(check.deadline))
@@ -182,27 +192,6 @@ class Trials:
 def _undone(held: ExitStack) -> Finding:
     held.close()
     return ok("undone")
-
-
-def _with_limiter(finding: Finding, claim: AppliedClaim) -> Finding:
-    """The finding, and what the claim's region says of its limiter: a program that computed has to be in
-    it."""
-    if claim.region is None:
-        return finding
-    try:
-        use = usage.read(claim.region)
-    except NodeError as error:
-        return problem(f"{finding.found}; {error}", "attach this report")
-    details = {
-        "limiter": {"handshake": use.handshake, "refused": use.devices[0].denied, "processes": use.started}
-    }
-    if use.handshake != "enforcing":
-        return problem(
-            f"{finding.found}; the limiter is not in force: {use.handshake}",
-            "see which libcuda the program had mapped",
-            **details,
-        )
-    return replace(finding, details={**finding.details, **details})
 
 
 def _transcript(argv: Sequence[str], answer: Answer) -> str:

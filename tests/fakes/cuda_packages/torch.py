@@ -24,6 +24,10 @@ class OutOfMemoryError(RuntimeError):
     pass
 
 
+_setting = os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+_backend = "cudaMallocAsync" if _setting == "backend:cudaMallocAsync" else "native"
+
+
 class _Card:
     driver: CudaDriver | None = None
 
@@ -37,7 +41,7 @@ class _Card:
 
 class Memory:
     def __init__(self, size: int) -> None:
-        self._pool = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") == "backend:cudaMallocAsync"
+        self._pool = _backend == "cudaMallocAsync"
         driver = _Card.begun()
         code, self._address = (driver.allocate_async if self._pool else driver.allocate)(size)
         if code == OUT_OF_MEMORY:
@@ -162,6 +166,9 @@ def _mem_get_info() -> tuple[int, int]:
 
 
 cuda = types.SimpleNamespace(
+    OutOfMemoryError=OutOfMemoryError,
+    get_allocator_backend=lambda: _backend,
+    memory_snapshot=lambda: [{"is_expandable": _setting == "expandable_segments:True"}],
     init=_Card.begun,
     mem_get_info=_mem_get_info,
     device_count=lambda: _Card.begun().count(),

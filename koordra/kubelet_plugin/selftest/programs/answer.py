@@ -1,10 +1,13 @@
-"""How a program answers: one line on standard output, whatever happens in it short of a crash."""
+"""How a program answers: one line on standard output, whatever happens in it short of a crash. It ends with
+the self test, also where that is killed."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "koordra-selftest-answer: "
+_PDEATHSIG = 1
 _DRIVER = re.compile(r"lib(cuda|nvidia|nvcu|koordra)[^/]*$")
 
 
@@ -29,8 +33,16 @@ def library(name: str) -> Any:
         raise LackingError(f"{name} is not installed for {sys.executable}") from error
 
 
+def torch_with_cuda() -> Any:
+    torch = library("torch")
+    if torch.version.cuda is None:
+        raise LackingError(f"PyTorch {torch.__version__} is built without CUDA")
+    return torch
+
+
 def answer(ask: Callable[[], dict[str, Any]]) -> None:
     """Ask, and print the answer with the driver's libraries that are mapped now."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     try:
         document = ask()
     except LackingError as lacking:

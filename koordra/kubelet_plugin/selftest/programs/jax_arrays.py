@@ -7,15 +7,20 @@ jax_arrays [BEYOND]       bytes that the claim must not get
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import Any
 
-from koordra.kubelet_plugin.selftest.programs.answer import answer, library
+from koordra.kubelet_plugin.selftest.programs.answer import LackingError, answer, library
 
 
 def ask() -> dict[str, Any]:
     jax = library("jax")
+    if not any("cuda" in plugin.name for plugin in entry_points(group="jax_plugins")):
+        raise LackingError(f"JAX {jax.__version__} has no plugin for CUDA")
     numpy = library("jax.numpy")
     devices = jax.devices()
+    if devices[0].platform not in ("gpu", "cuda"):  # why, JAX says on stderr
+        raise RuntimeError(f"JAX computes on {devices[0].platform}, not on the card")
     ones = numpy.ones((512, 512), dtype=numpy.float32)
     product = float(jax.jit(lambda x: (x @ x).sum())(ones))
     memory = devices[0].memory_stats() or {}

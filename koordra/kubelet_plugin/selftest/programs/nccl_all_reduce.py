@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from koordra.kubelet_plugin.selftest.programs.answer import answer, library
+from koordra.kubelet_plugin.selftest.programs.answer import LackingError, answer, torch_with_cuda
 
 ROUNDS = 20
 
@@ -34,9 +34,9 @@ def between(torch: Any, rank: int, address: str, size: int) -> dict[str, Any]:
 
 
 def ask() -> dict[str, Any]:
-    torch = library("torch")
+    torch = torch_with_cuda()
     if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
-        return {"lacking": "this PyTorch is built without NCCL"}
+        raise LackingError("this PyTorch is built without NCCL")
     torch.cuda.set_device(0)
     document = {"version": list(torch.cuda.nccl.version()), "cards": torch.cuda.device_count()}
     if len(sys.argv) > 1:

@@ -27,10 +27,10 @@ _NO_FIGURE = (1 << 64) - 1
 
 
 class Nvml:
-    """libnvidia-ml.so.1 as the loader finds it."""
+    """libnvidia-ml.so.1, as the loader finds it unless it is named with its folder."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libnvidia-ml.so.1")
+    def __init__(self, library: str = "libnvidia-ml.so.1") -> None:
+        self._library = ctypes.CDLL(library)
         self._need("nvmlInitWithFlags", 0)
 
     def _need(self, name: str, *arguments: Any) -> None:

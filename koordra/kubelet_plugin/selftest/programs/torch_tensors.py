@@ -9,11 +9,10 @@ The allocator is PYTORCH_CUDA_ALLOC_CONF's.
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from typing import Any
 
-from koordra.kubelet_plugin.selftest.programs.answer import answer, library
+from koordra.kubelet_plugin.selftest.programs.answer import answer, torch_with_cuda
 
 PIECE = 256 << 20
 
@@ -24,7 +23,7 @@ def fill(torch: Any) -> dict[str, Any]:
     try:
         while len(held) < 10_000:
             held.append(torch.empty(PIECE, dtype=torch.uint8, device="cuda"))
-    except torch.OutOfMemoryError as error:
+    except torch.cuda.OutOfMemoryError as error:
         refused = str(error).splitlines()[0]
     most = PIECE * len(held)
     held.clear()
@@ -32,6 +31,14 @@ def fill(torch: Any) -> dict[str, Any]:
     torch.cuda.empty_cache()
     again = torch.empty(max(1, most // 2), dtype=torch.uint8, device="cuda")
     return {"most": most, "refused": refused, "again": int(again.numel())}
+
+
+def allocator(torch: Any) -> str:
+    """The one that has given out what is held now."""
+    backend = str(torch.cuda.get_allocator_backend())
+    if backend == "native" and any(each.get("is_expandable") for each in torch.cuda.memory_snapshot()):
+        return "expandable segments"
+    return backend
 
 
 def graph(torch: Any) -> float:
@@ -45,7 +52,7 @@ def graph(torch: Any) -> float:
 
 
 def ask() -> dict[str, Any]:
-    torch = library("torch")
+    torch = torch_with_cuda()
     torch.cuda.init()
     left, right = torch.randn(256, 256), torch.randn(256, 256)
     wrong = float(((left.cuda() @ right.cuda()).cpu() - left @ right).abs().max())
@@ -59,7 +66,7 @@ def ask() -> dict[str, Any]:
         "free": int(free),
         "total": int(total),
         "matmulError": wrong,
-        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        "allocator": allocator(torch),
     }
     if len(sys.argv) > 1:
         document |= fill(torch)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,15 @@ def gpu(tmp_path: Path, _built: None) -> GpuMachine:
     return GpuMachine.make(tmp_path / "m")
 
 
-@pytest.fixture
-def selftest(gpu: GpuMachine) -> Run:
-    """`koordra node selftest` in a process of its own: the steps by name."""
+def selftest_of(machine: GpuMachine, *, before: Sequence[str] = ()) -> Run:
+    """`koordra node selftest` in a process of its own: the steps by name. `before`: a command that starts
+    it."""
 
     def run(*arguments: str, **environment: str) -> Steps:
-        command = [sys.executable, "-m", "koordra", "node", "selftest", "--root", str(gpu.root), "-o", "json"]
+        command = [sys.executable, "-m", "koordra", "node", "selftest", "--root", str(machine.root)]
         done = subprocess.run(
-            [*command, *arguments],
-            env=gpu.environment | environment,
+            [*before, *command, "-o", "json", *arguments],
+            env=machine.environment | environment,
             check=False,
             capture_output=True,
             text=True,
@@ -50,6 +50,13 @@ def selftest(gpu: GpuMachine) -> Run:
 
     return run
 
+
+@pytest.fixture
+def selftest(gpu: GpuMachine) -> Run:
+    return selftest_of(gpu)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 _OVERLAY = (
     "mount -t tmpfs none /mnt && mkdir /mnt/u /mnt/w /mnt/r && "

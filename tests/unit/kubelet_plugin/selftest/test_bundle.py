@@ -44,6 +44,6 @@ def test_the_bundle_runs_with_a_python_that_has_no_packages(gpu: GpuMachine, tmp
     )
     assert done.returncode == 0, done.stderr
     steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
-    assert steps["share: driver-api"]["details"]["limiter"]["handshake"] == "enforcing"
+    assert steps["share: driver-api"]["details"]["limiter"]["processes"] == 1
     mapped = steps["share: driver-api"]["details"]["mapped"]
     assert not [path for path in mapped if path.startswith(str(ROOT))]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from koordra.errors import CDIError
-from koordra.kubelet_plugin.claims.claim_record import ContainerEdits, Mount
-from koordra.kubelet_plugin.selftest.container import driver_on_host, kept_mounts
+from koordra.kubelet_plugin.claims.claim_record import NO_EDITS, ContainerEdits, Mount
+from koordra.kubelet_plugin.selftest.claims import AppliedClaim
+from koordra.kubelet_plugin.selftest.container import (
+    NamespaceContainer,
+    ProcessContainer,
+    driver_on_host,
+    kept_mounts,
+)
 from koordra.kubelet_plugin.selftest.namespace_init import inside
 from koordra.kubelet_plugin.selftest.spec_edits import edits_of, hooks_of
+from tests.machines import catalogue
 
 HOOK = {"hookName": "createContainer", "path": "/opt/hook", "args": ["hook", "x"], "env": ["A=b"]}
 SPEC = {
@@ -90,3 +98,31 @@ def test_links_of_the_root_do_not_lead_out_of_it(tmp_path: Path) -> None:
     assert inside(root, "/a/../../b") == f"{root}/b"
     with pytest.raises(OSError, match="too many links"):
         inside(root, "/round")
+
+
+def test_what_a_machine_chooses_for_its_own_programs_is_not_in_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook's CUDA_VISIBLE_DEVICES, a job's allocator, a driver's folder."""
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "libcuda.so.1").touch()
+    for name, value in (
+        ("CUDA_VISIBLE_DEVICES", "3"),
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("JAX_PLATFORMS", "cpu"),
+        ("NCCL_DEBUG", "INFO"),
+        ("LD_LIBRARY_PATH", f"/opt/lib:{tmp_path / 'driver'}"),
+        ("SOME_TOKEN", "secret"),
+    ):
+        monkeypatch.setenv(name, value)
+    gpu = catalogue.machine("h200-vm").gpus[0]
+    claim = AppliedClaim("c", "uid", gpu, None, {}, NO_EDITS, (), tmp_path, None)
+    plan = NamespaceContainer(tmp_path, mount_table="").command(claim, ("x",), {}).argv[-1]
+    namespace = json.loads(Path(plan).read_text())["environment"]
+    process = ProcessContainer(tmp_path).command(claim, ("x",), {}).environment
+    assert "CUDA_VISIBLE_DEVICES" not in namespace
+    assert process["CUDA_VISIBLE_DEVICES"] == gpu.uuid
+    assert namespace["LD_LIBRARY_PATH"] == "/opt/lib"
+    for variables in (namespace, process):
+        assert variables["NCCL_DEBUG"] == "INFO"
+        assert not variables.keys() & {"PYTORCH_ALLOC_CONF", "JAX_PLATFORMS", "SOME_TOKEN"}

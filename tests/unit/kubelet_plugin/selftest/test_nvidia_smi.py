@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from koordra.kubelet_plugin.selftest import nvidia_smi
+from koordra.kubelet_plugin.selftest.machine import nvidia_smi
 from koordra.topology.machine import Machine
 from tests.machines import catalogue
 
@@ -21,6 +21,7 @@ def csv(machine: Machine, **changes: str) -> str:
             "bus": f"0000{gpu.location.bus_id.upper()}",
             "memory": str((gpu.memory_bytes or 0) >> 20),
             "reserved": "0",
+            "used": "4",
             "mig": "Enabled" if gpu.mig_enabled else "Disabled",
             "driver": machine.driver_version,
         }
@@ -67,7 +68,7 @@ def test_a_card_that_only_one_of_them_has_is_named() -> None:
 
 def test_lines_that_are_no_cards_are_left_out() -> None:
     assert nvidia_smi.cards("NVIDIA-SMI has failed\n\n") == ()
-    (card,) = nvidia_smi.cards("0, GPU-x, Name, 00000000:0F:00.0, 100, [N/A], [N/A], 580.1\n")
+    (card,) = nvidia_smi.cards("0, GPU-x, Name, 00000000:0F:00.0, 100, [N/A], [N/A], [N/A], 580.1\n")
     assert (card.reserved_mib, card.mig, card.bus_id) == (0, None, "0000:0f:00.0")
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from koordra.kubelet_plugin.selftest import program_runs
 from koordra.kubelet_plugin.selftest.container import Command
 from koordra.kubelet_plugin.selftest.program_runs import Answer, read_answer, run
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
+from koordra.kubelet_plugin.selftest.trials import PROGRAMS
+from tests.fakes.native import ROOT
 from tests.patience import PATIENCE
 
 
@@ -79,3 +83,46 @@ def test_what_is_lacking_and_what_failed_are_no_documents() -> None:
     assert read_answer(0, f'{MARK}{{"failure": "E: x"}}\n', "", deadline=1.0).failure == "E: x"
     assert read_answer(0, f"{MARK}[1]\n", "", deadline=1.0).document is None
     assert read_answer(125, "", "no container: EPERM\n", deadline=1.0).no_container
+
+
+def test_a_program_that_cannot_be_killed_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs in the driver, where no signal reaches it."""
+    left: list[int] = []
+    kill = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda group, _number: left.append(group))
+    monkeypatch.setattr(program_runs, "_KILLED_WITHIN", 0.1)
+    with pytest.warns(ResourceWarning, match="still running"):
+        answer = program("import time; time.sleep(600)", tmp_path, deadline=0.1)
+    assert "did not end within" in answer.failure
+    kill(left[0], signal.SIGKILL)
+
+
+def test_a_program_that_prints_without_end_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_runs, "_LARGEST_FILE", 1 << 20)
+    answer = program("import time; time.sleep(1)\nwhile True: print('y' * 999, flush=True)", tmp_path)
+    assert answer.document is None
+    assert (tmp_path / "stdout").stat().st_size == 1 << 20
+
+
+LACKING = {
+    "torch_tensors": ("torch", "__version__ = '2'\nclass version: cuda = None", "built without CUDA"),
+    "torch_compiled": ("torch", "class version: cuda = '13'", "no C compiler"),
+    "nccl_all_reduce": ("torch", "__version__ = '2'\nclass version: cuda = None", "built without CUDA"),
+    "jax_arrays": ("jax", "__version__ = '0'", "no plugin for CUDA"),
+    "cupy_arrays": ("none", "", "cupy is not installed"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LACKING))
+def test_what_is_built_without_cuda_is_lacking(tmp_path: Path, name: str) -> None:
+    """And so is what Triton needs of the machine."""
+    library, text, reason = LACKING[name]
+    (tmp_path / f"{library}.py").write_text(text)
+    (tmp_path / "triton.py").touch()
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": str(tmp_path)}
+    command = Command((sys.executable, "-P", "-m", f"{PROGRAMS}.{name}"), environment)
+    assert reason in run(command, folder=tmp_path, deadline=PATIENCE).lacking

@@ -11,6 +11,7 @@ import pytest
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.selftest.report import (
+    Finding,
     Report,
     Step,
     allowed_environment,
@@ -91,3 +92,24 @@ def test_a_problem_is_told_with_its_remedy() -> None:
     assert in_words(Step("jax", skipped("not installed"))) == (
         "skipped  jax                              not installed\n"
     )
+
+
+def test_what_programs_have_printed_does_no_harm_to_a_terminal() -> None:
+    told = in_words(Step("smi", problem("it said \033[2J\n\x00\ufffd\ufffd no", "see")))
+    assert told == "problem  smi                              it said [2J no\n         -> see\n"
+
+
+def test_whatever_a_step_raises_the_next_one_follows(tmp_path: Path) -> None:
+    report = Report(version="1", bundle=tmp_path / "r.tar.gz")
+
+    def fail() -> Finding:
+        raise IndexError("tuple index out of range")
+
+    report.step("one", fail)
+    report.step("two", lambda: ok("fine"))
+    assert [step.finding.status.value for step in report.steps] == ["problem", "ok"]
+    assert report.steps[0].finding.found == "IndexError: tuple index out of range"
+    with tarfile.open(tmp_path / "r.tar.gz") as tar:
+        file = tar.extractfile("koordra-selftest/errors/one.txt")
+        assert file is not None
+        assert b"in fail" in file.read()

@@ -3,51 +3,46 @@ say."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from koordra.kubelet_plugin.selftest.report import Finding, allowed_environment, ok
+from koordra.kubelet_plugin.selftest.container import without_spec
+from koordra.kubelet_plugin.selftest.program_runs import ended
+from koordra.kubelet_plugin.selftest.report import Finding, allowed_environment, ok, problem
 from koordra.topology.machine import Machine
 
-PACKAGES: Final = (
-    "torch",
-    "triton",
-    "jax",
-    "jaxlib",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "numpy",
-    "nvidia-ml-py",
-)
+_INSTALLED: Final = """\
+import json, platform, re
+from importlib.metadata import distributions
+found = {str(each.metadata["Name"]): each.version for each in distributions()}
+wanted = re.compile("torch|triton|jax|cupy|numba|numpy|nvidia")
+print(json.dumps([platform.python_version(), {name: found[name] for name in sorted(found) if wanted.match(name)}]))
+"""
 _LOGGED: Final = re.compile(rb"NVRM|Xid|nvidia", re.IGNORECASE)
 _MOST_LOG: Final = 1 << 20
 
 
-def environment(root: Path) -> Finding:
-    """The machine and what is installed, in words and as details."""
-    installed = {name: found for name in PACKAGES if (found := _version(name))}
+def environment(root: Path, python: str, folder: Path) -> Finding:
+    """The machine, and what the interpreter of the programs has installed, in words and as details."""
+    end = ended(without_spec(folder, (python, "-c", _INSTALLED), {}), folder=folder, deadline=60.0)
+    try:
+        version, packages = json.loads(end.output)
+    except ValueError:
+        return problem(f"{python} is no Python: {end.errors.strip()[-300:]}", "name another with --python")
     system = _field(root / "etc/os-release", "PRETTY_NAME") or "unknown system"
     return ok(
-        f"{system}, kernel {platform.release()}, Python {platform.python_version()}, uid {os.geteuid()}",
-        packages=installed,
+        f"{system}, kernel {platform.release()}, Python {version}, uid {os.geteuid()}",
+        packages=packages,
         environment=allowed_environment(),
         compiler=shutil.which("cc"),
         kernel=_text(root / "proc/version").strip(),
         driver=_text(root / "proc/driver/nvidia/version").strip(),
     )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _field(path: Path, name: str) -> str:
@@ -79,18 +74,6 @@ def partitioning(machine: Machine, root: Path) -> Finding:
         if _text(process).startswith("nvidia-cuda-mps")
     )
     return ok("; ".join([*cards, f"MPS: {'processes ' + ', '.join(mps) if mps else 'does not run'}"]))
-
-
-def told(program: str, *arguments: str) -> str | None:
-    """What a program of the machine prints; None where there is none, or it fails."""
-    path = shutil.which(program)
-    if path is None:
-        return None
-    try:
-        done = subprocess.run([path, *arguments], capture_output=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def kernel_log(device: Path = Path("/dev/kmsg")) -> bytes:

@@ -10,29 +10,87 @@ of the total (`memory.reserved`), so koordra's figure lies between the total wit
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.nvml_query import normal_bus_id
+from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome
+from koordra.kubelet_plugin.selftest.container import Command
+from koordra.kubelet_plugin.selftest.program_runs import ended
 from koordra.topology.levels import Level
 from koordra.topology.machine import Gpu, Machine, Nic, level
 
 MIB: Final = 1 << 20
+_FIELDS: Final = (
+    *("index", "uuid", "name", "pci.bus_id", "memory.total", "memory.reserved", "memory.used"),
+    *("mig.mode.current", "driver_version"),
+)
 QUERY: Final = (
-    "--query-gpu=index,uuid,name,pci.bus_id,memory.total,memory.reserved,mig.mode.current,driver_version",
+    f"--query-gpu={','.join(_FIELDS)}",
     "--format=csv,noheader,nounits",
 )
 TOPOLOGY: Final = ("topo", "-m")
+_SECONDS: Final = 30.0
+"""It starts the driver where nothing holds it, which takes seconds for each card."""
+_KEPT: Final = 1 << 20
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _NIC: Final = re.compile(r"\s*(NIC[0-9]+): (\S+)\s*")
 
 
+class NvidiaSmi:
+    """The program of the machine; `folder` is the self test's own. One that has hung is not asked again."""
+
+    def __init__(self, home: FoundHome, folder: Path) -> None:
+        self._folder = folder
+        self._program, self._environment = _program(home)
+        self._hung = False
+
+    @property
+    def installed(self) -> bool:
+        return self._program is not None
+
+    def ask(self, *arguments: str) -> str:
+        """What it prints. Raises NodeError where it fails, hangs, or is not there."""
+        if self._program is None:
+            raise NodeError("there is no nvidia-smi")
+        if self._hung:
+            raise NodeError("nvidia-smi hangs")
+        command = Command((self._program, *arguments), self._environment)
+        try:
+            end = ended(command, folder=self._folder, deadline=_SECONDS, kept=_KEPT)
+        except OSError as error:
+            raise NodeError(f"nvidia-smi cannot be started: {error}") from error
+        self._hung = end.code is None
+        if self._hung:
+            raise NodeError(f"nvidia-smi did not end within {_SECONDS:.0f} s and was killed")
+        if end.code != 0:
+            said = (end.output + end.errors).strip()[-300:]
+            raise NodeError(f"nvidia-smi {arguments[0] if arguments else ''} ends with {end.code}: {said}")
+        return end.output
+
+
+def _program(home: FoundHome) -> tuple[str | None, dict[str, str]]:
+    """The nvidia-smi of the PATH, else the one of the driver's home with that home's library; and its
+    environment."""
+    on_path = shutil.which("nvidia-smi")
+    if on_path or home.driver is None or home.nvml is None:
+        return on_path, dict(os.environ)
+    folders = (*home.driver.binary_folders, "/usr/bin", "/bin")
+    found = (home.driver.here(f"{folder}/nvidia-smi") for folder in folders)
+    program = next((str(path) for path in found if path.is_file()), None)
+    return program, os.environ | {"LD_LIBRARY_PATH": str(home.nvml.parent)}
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A line of the query. `reserved` is 0 where the driver does not say; `mig` None where the card has
-    none."""
+    """A line of the query. Reserved and used memory are 0 where the driver does not say; `mig` is None where
+    the card has none."""
 
     index: int
     uuid: str
@@ -40,6 +98,7 @@ class Card:
     bus_id: str | None
     memory_mib: int
     reserved_mib: int
+    used_mib: int
     mig: bool | None
     driver: str
 
@@ -49,9 +108,9 @@ def cards(text: str) -> tuple[Card, ...]:
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 8 or not fields[0].isdecimal() or not fields[4].isdecimal():
+        if len(fields) != len(_FIELDS) or not fields[0].isdecimal() or not fields[4].isdecimal():
             continue
-        index, uuid, name, bus_id, memory, reserved, mig, driver = fields
+        index, uuid, name, bus_id, memory, reserved, used, mig, driver = fields
         found.append(
             Card(
                 index=int(index),
@@ -59,7 +118,8 @@ def cards(text: str) -> tuple[Card, ...]:
                 name=name,
                 bus_id=normal_bus_id(bus_id),
                 memory_mib=int(memory),
-                reserved_mib=int(reserved) if reserved.isdecimal() else 0,
+                reserved_mib=_number(reserved),
+                used_mib=_number(used),
                 mig={"Enabled": True, "Disabled": False}.get(mig),
                 driver=driver,
             )
@@ -67,7 +127,11 @@ def cards(text: str) -> tuple[Card, ...]:
     return tuple(found)
 
 
-def differences(machine: Machine, listed: tuple[Card, ...]) -> list[str]:
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def differences(machine: Machine, listed: Sequence[Card]) -> list[str]:
     """In words; empty where both say the same."""
     found = []
     ours = {gpu.uuid: gpu for gpu in machine.gpus if gpu.uuid}
@@ -119,7 +183,7 @@ def matrix(text: str) -> Matrix:
     return found
 
 
-def topology_differences(machine: Machine, listed: tuple[Card, ...], seen: Matrix) -> list[str]:
+def topology_differences(machine: Machine, listed: Sequence[Card], seen: Matrix) -> list[str]:
     """Pairs for which the matrix has another word than koordra. Pairs that only one of them knows are
     none."""
     by_uuid = {gpu.uuid: gpu for gpu in machine.gpus}

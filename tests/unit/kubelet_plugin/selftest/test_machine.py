@@ -1,0 +1,88 @@
+"""The machine of a self test: a folder to work in, a driver that hangs, a nvidia-smi that does."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot, Home
+from koordra.kubelet_plugin.nvidia_driver.homes import FoundHome
+from koordra.kubelet_plugin.selftest.machine import nvidia_smi
+from koordra.kubelet_plugin.selftest.machine.aside import aside
+from koordra.kubelet_plugin.selftest.machine.nvidia_smi import NvidiaSmi
+from koordra.kubelet_plugin.selftest.machine.scratch import scratch
+
+
+def test_what_is_done_aside_is_returned_or_said(tmp_path: Path) -> None:
+    assert aside(lambda: {"a": os.getpid()}, deadline=60)["a"] != os.getpid()
+    with pytest.raises(NodeError, match="ValueError: no such card"):
+        aside(lambda: _raise(ValueError("no such card")), deadline=60)
+    with pytest.raises(NodeError, match="ended the process"):
+        aside(lambda: os._exit(3), deadline=60)
+    with pytest.raises(NodeError, match=r"PicklingError|AttributeError"):
+        aside(lambda: lambda: 1, deadline=60)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_driver_that_hangs_is_left_alone() -> None:
+    with pytest.raises(NodeError, match="no answer within 0 s: the driver hangs"):
+        aside(lambda: time.sleep(600), deadline=0.1)
+
+
+def test_a_folder_where_programs_can_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noexec, usable = tmp_path / "noexec", tmp_path / "usable"
+    noexec.mkdir()
+    usable.mkdir()
+    flags = os.statvfs(usable)
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        return os.statvfs_result((*flags[:8], os.ST_NOEXEC if path == noexec else 0, flags[9]))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    with scratch([tmp_path / "missing", noexec, usable]) as folder:
+        assert folder.parent == usable
+        assert folder.stat().st_mode & 0o777 == 0o755
+    assert not folder.exists()
+    with (
+        pytest.raises(NodeError, match=r"noexec is mounted noexec.*name one with TMPDIR"),
+        scratch([tmp_path / "missing" / "x", noexec]),
+    ):
+        pass
+
+
+def program(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+def test_one_that_hangs_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin", f"echo >> {tmp_path / 'asked'}\nsleep 600 & sleep 600")
+    monkeypatch.setattr(nvidia_smi, "_SECONDS", 2.0)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    smi = NvidiaSmi(FoundHome(), tmp_path)
+    with pytest.raises(NodeError, match="did not end within 2 s and was killed"):
+        smi.ask("-q")
+    with pytest.raises(NodeError, match="hangs"):
+        smi.ask()
+    assert (tmp_path / "asked").read_text() == "\n"
+
+
+def test_one_of_the_driver_s_home_is_asked_with_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "usr/local/nvidia"
+    program(home / "bin", 'echo "$LD_LIBRARY_PATH"')
+    driver = DriverRoot(Home.USR_LOCAL_NVIDIA, home, home, home, home, binary_folders=("/bin",))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    smi = NvidiaSmi(FoundHome(driver, nvml=home / "lib64" / "libnvidia-ml.so.1"), tmp_path)
+    assert smi.ask() == f"{home}/lib64\n"
+    assert not NvidiaSmi(FoundHome(), tmp_path).installed
