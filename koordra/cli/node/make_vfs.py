@@ -25,12 +25,18 @@ from koordra.cli import options
     required=True,
     help="How many functions a NIC gets, or all that it has if those are fewer.",
 )
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    help="NICs by interface or PCI address (ens*np0, 0000:1a:00.0); without it all. Can be repeated.",
+)
 @options.folder(
     "--state-dir",
     "/var/lib/kubelet/plugins/koordra.io",
     "Where the kubelet plugin keeps prepared/: what claims have is left alone.",
 )
-def make_vfs(root: Path, most: int, state_dir: Path) -> None:
+def make_vfs(root: Path, most: int, only: tuple[str, ...], state_dir: Path) -> None:
     """Make virtual functions on RDMA NICs that have none and that nobody else configures.
 
     Run before the kubelet plugin (an init container with a writable /sys), which offers them with --vfs. NICs
@@ -44,6 +50,8 @@ def make_vfs(root: Path, most: int, state_dir: Path) -> None:
 
     tree = PciTree(root.absolute(), ())
     nics = [nic for nic in rdma_nics(tree, character_devices(tree)) if nic.parent is None]
-    for each in make_functions(nics, root=root.absolute(), state=StateFolder(state_dir), most=most):
+    for each in make_functions(
+        nics, root=root.absolute(), state=StateFolder(state_dir), most=most, only=only
+    ):
         said = f"{each.made} virtual functions made" if each.made else f"left alone: {each.left_alone}"
         click.echo(f"{each.nic.name} ({each.nic.ib_device}): {said}")

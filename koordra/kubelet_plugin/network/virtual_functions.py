@@ -12,6 +12,8 @@ changes no number, and takes none away. A NIC is left alone that
                                                      externallyManaged
     is part of a bond or a bridge                    its functions would not be on that
     is held by a claim                               it may be in a pod
+    is not among those that the operator names       (--only), where any are named: beside another operator
+                                                     that has not come to a new node yet
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -41,13 +44,16 @@ class FunctionsOfNic:
 
 
 def wanted_functions(
-    nics: Iterable[Nic], *, most: int, owned: Collection[str], held: Collection[str]
+    nics: Iterable[Nic], *, most: int, only: Collection[str], owned: Collection[str], held: Collection[str]
 ) -> Iterator[FunctionsOfNic]:
-    """What is to be made. `owned` are the addresses of another operator's NICs, `held` names of devices of
-    claims. Pure."""
+    """What is to be made. `only` are patterns of interfaces, or PCI addresses; none are all. `owned` are the
+    addresses of another operator's NICs, `held` names of devices of claims. Pure."""
     for nic in nics:
         count = min(most, nic.sriov_total)
-        if not nic.sriov_total:
+        names = (nic.netdev or "", nic.location.bus_id)
+        if only and not any(fnmatchcase(name, pattern) for name in names for pattern in only):
+            yield FunctionsOfNic(nic, 0, "--only names others")
+        elif not nic.sriov_total:
             yield FunctionsOfNic(nic, 0, "it has no virtual functions")
         elif nic.sriov_active:
             yield FunctionsOfNic(nic, 0, f"it has {nic.sriov_active} already")
@@ -62,10 +68,11 @@ def wanted_functions(
 
 
 def make_functions(
-    nics: Iterable[Nic], *, root: Path, state: StateFolder, most: int, disk: Disk | None = None
+    nics: Iterable[Nic], *, root: Path, state: StateFolder, most: int, only: Collection[str] = ()
 ) -> list[FunctionsOfNic]:
     """Make them on the machine below `root`. Raises NodeError naming the NIC; those before it are made."""
-    found = list(wanted_functions(nics, most=most, owned=_operators(root), held=_held(state, disk or Disk())))
+    owned, held = _operators(root), _held(state, Disk())
+    found = list(wanted_functions(nics, most=most, only=only, owned=owned, held=held))
     for each in found:
         if each.made:
             path = root / "sys/bus/pci/devices" / each.nic.location.bus_id / "sriov_numvfs"

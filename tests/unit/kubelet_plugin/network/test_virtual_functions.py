@@ -51,6 +51,14 @@ def test_functions_are_made_where_there_are_none(root: Path) -> None:
     assert numbers(root) == {"0000:1a:00.0": 8, "0000:9a:00.0": 8}
 
 
+@pytest.mark.parametrize(("only", "second"), [("0000:1a:00.0", 0), ("*", 8), ("0000:?a:00.0", 8)])
+def test_the_operator_may_name_the_nics(root: Path, only: str, second: int) -> None:
+    """Beside another operator whose notes a new node has not yet."""
+    said = made(root, "--only", only, "--only", "absent")
+    assert numbers(root) == {"0000:1a:00.0": 8, "0000:9a:00.0": second}
+    assert ("(bnxt_re1): left alone: --only names others" in said) is (second == 0)
+
+
 def test_a_nic_has_no_more_than_it_can(root: Path) -> None:
     made(root, "--per-nic", "64")
     assert numbers(root) == {"0000:1a:00.0": 16, "0000:9a:00.0": 16}
