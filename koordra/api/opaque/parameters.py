@@ -293,9 +293,9 @@ def _value(kind: FieldType, value: object, read: Reader, name: str, *, in_claim:
     if kind is DriverCapability:
         return decode_capabilities(value, read, in_claim=in_claim)
     if kind is RdmaNetwork:
-        return decode_network(value, object=read.object, field=read.place(name), in_claim=in_claim)
+        return decode_network(read.inner(name), in_claim=in_claim)
     if kind is RdmaFabric:
-        return decode_fabric(value, object=read.object, field=read.place(name))
+        return decode_fabric(read.inner(name))
     if isinstance(kind, list):
         if not isinstance(value, list) or not value:
             raise read.wrong(f"{value!r} is no list of words", "write [limiter]", at=name)

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from koordra.api.reader import Reader
-from koordra.errors import InvalidParameters
 
 PKEY: Final = re.compile(r"0[xX](?!0+$|8000$)[0-9a-fA-F]{1,4}")
 """The highest bit says that a member is a full one; without it none is 0 (InfiniBand, 10.9.1)."""
@@ -49,16 +47,8 @@ class RdmaFabric:
     pkey: int | None = None
 
 
-def decode_fabric(value: object, *, object: str, field: str) -> RdmaFabric:
+def decode_fabric(read: Reader) -> RdmaFabric:
     """Raises InvalidParameters naming the field and what it may be."""
-    if not isinstance(value, Mapping):
-        raise InvalidParameters(
-            f"{type(value).__name__} is not an object",
-            object=object,
-            field=field,
-            remedy=f"fields are {', '.join(_FIELDS)}",
-        )
-    read = Reader(value, object=object, field=field, error=InvalidParameters)
     read.only(*_FIELDS)
     family = read.choice("addressFamily", tuple(AddressFamily))
     fabric = RdmaFabric(

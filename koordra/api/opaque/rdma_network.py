@@ -24,13 +24,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.api.opaque.rdma_fabric import read_pkey
 from koordra.api.reader import Reader
-from koordra.errors import InvalidParameters
 
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _GUID: Final = re.compile(
@@ -77,16 +75,8 @@ class RdmaNetwork:
         )
 
 
-def decode_network(value: object, *, object: str, field: str, in_claim: bool = False) -> RdmaNetwork:
+def decode_network(read: Reader, *, in_claim: bool = False) -> RdmaNetwork:
     """Raises InvalidParameters naming the field and what it may be."""
-    if not isinstance(value, Mapping):
-        raise InvalidParameters(
-            f"{type(value).__name__} is not an object",
-            object=object,
-            field=field,
-            remedy=f"fields are {', '.join(_FIELDS)}",
-        )
-    read = Reader(value, object=object, field=field, error=InvalidParameters)
     read.only(*_FIELDS)
     for name in sorted(OPERATORS & read.data.keys()) if in_claim else ():
         problem = "is for the operator to say, in a DeviceClass or ResourceClass"

@@ -17,6 +17,7 @@ from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network.consumers import Consumers
+from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
@@ -39,6 +40,8 @@ class PluginNode:
         self.claims = FakeClaims()
         self.consumers: Callable[[Object], Consumers] | None = None
         self.backends = backends()
+        self.policy = UNMANAGED
+        self.hook: str | None = None
         self._nonces = itertools.count(1)
 
     def plugin(self, disk: Disk | None = None) -> DeviceState:
@@ -47,7 +50,21 @@ class PluginNode:
         state.repair()
         return state
 
+    def networked(
+        self,
+        consumers: Consumers | None,
+        *,
+        policy: NetworkPolicy | None = None,
+        disk: Disk | None = None,
+        hook: str | None = None,
+    ) -> DeviceState:
+        """One that gives the pods of these consumers their networks, if nothing else is said."""
+        self.consumers = None if consumers is None else lambda _claim: consumers
+        self.policy, self.hook = policy or NetworkPolicy(managed=True), hook
+        return self.plugin(disk)
+
     def unrepaired(self, disk: Disk | None = None, *, lock: StateLock | None = None) -> DeviceState:
+        hook = self.hook
         return DeviceState(
             node=NODE,
             paths=self.paths,
@@ -58,6 +75,8 @@ class PluginNode:
             disk=disk or StepDisk(),
             lock=lock,
             new_nonce=lambda: f"{next(self._nonces):032x}",
+            policy=self.policy,
+            hook_program=lambda: hook,
         )
 
     def checkpoint(self) -> Checkpoint:

@@ -17,10 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordra.errors import Conflict, InvalidManifest, NotFound, PrepareError
-from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network.address_pools import SCHEMA, NodePool, Pool, free_address, read_pools
 from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
-from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.network.node_parts import NAME, NetworkPools, NodeParts
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
@@ -64,18 +62,7 @@ def consumers(number: int = 0) -> Consumers:
 
 
 def plugin(node: PluginNode, disk: Disk | None = None, *, of: Consumers | None = None) -> DeviceState:
-    state = DeviceState(
-        node=NODE,
-        paths=node.paths,
-        claims=node.claims,
-        inventory=lambda: node.inventory,
-        backends=backends(),
-        disk=disk or StepDisk(),
-        consumers=lambda _claim: of or consumers(),
-        policy=NetworkPolicy(managed=True),
-    )
-    state.repair()
-    return state
+    return node.networked(of or consumers(), disk=disk)
 
 
 def wanting(number: int, *devices: Any, pool: str = "rails", **of_claim: Any) -> dict[str, Any]:

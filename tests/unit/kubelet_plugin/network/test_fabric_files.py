@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.fabric_files import IN_CONTAINER
-from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.topology.machine import Nic
 from koordra.topology.problems import Discovery
-from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import ANY_ISOLATION, NIC_0, NIC_1, NODE, claim, nic, parameters, uid
+from tests.fakes.node_claims import ANY_ISOLATION, NIC_0, NIC_1, claim, nic, parameters, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 ON_HOST = Consumers(pods=("pod-1",), host_network=True)
@@ -49,17 +46,7 @@ HOOK = "/var/lib/koordra/hook/koordra-cdi-hook-0123456789abcdef"
 
 
 def plugin(node: PluginNode, consumers: Consumers, hook: str | None = HOOK) -> DeviceState:
-    return DeviceState(
-        node=NODE,
-        paths=node.paths,
-        claims=node.claims,
-        inventory=lambda: node.inventory,
-        backends=backends(),
-        disk=StepDisk(),
-        consumers=lambda _claim: consumers,
-        policy=NetworkPolicy(managed=True),
-        hook_program=lambda: hook,
-    )
+    return node.networked(consumers, hook=hook)
 
 
 def told(node: PluginNode, *devices: Any, consumers: Consumers = ON_HOST, **config: Any) -> dict[str, str]:
@@ -233,7 +220,7 @@ def test_a_prepared_claim_keeps_its_lines(node: PluginNode) -> None:
         ({"serviceLevel": "3"}, "is not a whole number"),
         ({"addressRange": "10.10.0.0/33"}, "addressRange"),
         ({"gidIndex": 3}, "fabric.gidIndex: there is no such field"),
-        (7, "int is not an object"),
+        (7, "fabric: is not an object"),
     ],
 )
 def test_misspelt_fabrics_are_refused_by_name(node: PluginNode, fabric: Any, complaint: str) -> None:

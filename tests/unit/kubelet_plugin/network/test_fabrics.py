@@ -10,17 +10,14 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network.address_pools import NodePool, read_pools
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
-from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.node_state.claim_network import NetworkKind
 from koordra.topology.machine import Nic
 from koordra.topology.presets.tree import MachineWriter
-from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, nic, parameters, uid
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
@@ -57,17 +54,7 @@ def given(node: PluginNode, device: str, *, managed: bool = True, **config: Any)
     of_class = parameters("RdmaConfig", source="FromClass", **{"mode": "Exclusive", **config})
     obj = claim(1, nic("nic", device), config=[of_class])
     node.claims.put(obj)
-    state = DeviceState(
-        node=NODE,
-        paths=node.paths,
-        claims=node.claims,
-        inventory=lambda: node.inventory,
-        backends=backends(),
-        disk=StepDisk(),
-        consumers=lambda _claim: IN_POD,
-        policy=NetworkPolicy(managed=managed),
-        hook_program=lambda: "/var/lib/koordra/hook/koordra-cdi-hook-0123456789abcdef",
-    )
+    state = node.networked(IN_POD, policy=NetworkPolicy(managed=managed), hook="/opt/koordra-cdi-hook")
     (found,) = state.prepare(ref_of(obj)).devices
     return found
 

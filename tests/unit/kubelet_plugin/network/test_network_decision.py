@@ -14,7 +14,6 @@ import pytest
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, Conflict, NotFound, PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
-from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_decision
 from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
@@ -30,7 +29,6 @@ from koordra.node_state.layout import StateFolder
 from koordra.topology.machine import Machine, Nic
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery
-from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import (
     ANY_ISOLATION,
     GPU_0,
@@ -98,16 +96,7 @@ MANAGED = NetworkPolicy(managed=True)
 def plugin(
     node: PluginNode, consumers: Consumers | None = ONE_POD, *, policy: NetworkPolicy = MANAGED
 ) -> DeviceState:
-    return DeviceState(
-        node=NODE,
-        paths=node.paths,
-        claims=node.claims,
-        inventory=lambda: node.inventory,
-        backends=backends(),
-        disk=StepDisk(),
-        consumers=None if consumers is None else lambda _claim: consumers,
-        policy=policy,
-    )
+    return node.networked(consumers, policy=policy)
 
 
 def planned(
@@ -290,15 +279,8 @@ def test_pods_are_asked_for_where_a_nic_is_at_stake(node: PluginNode) -> None:
         asked.append(obj)
         return Consumers()
 
-    state = DeviceState(
-        node=NODE,
-        paths=node.paths,
-        claims=node.claims,
-        inventory=lambda: node.inventory,
-        backends=backends(),
-        disk=StepDisk(),
-        consumers=consumers,
-    )
+    node.consumers = consumers
+    state = node.plugin()
     for obj, times in ((claim(1, gpu("gpu", GPU_0)), 0), (claim(2, nic("nic", NIC_0)), 1)):
         node.claims.put(obj)
         state.prepare(ref_of(obj))
@@ -411,7 +393,7 @@ def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
         ({"attachment": {"name": "rail"}, "mtu": 1500}, "stands beside mtu"),
         ({"pool": "rails", "addresses": ["10.0.0.1/8"]}, "network.pool: stands beside addresses"),
         ({"attachment": {}}, "network.attachment.name: it is missing"),
-        ([], "list is not an object"),
+        ([], "is not an object"),
     ],
 )
 def test_misspelt_networks_are_refused_by_name(roce: PluginNode, network: Any, complaint: str) -> None:
