@@ -25,6 +25,7 @@ from typing import Final
 
 from koordra.errors import NodeError, PrepareError
 from koordra.logs import get_logger
+from koordra.node_state.disk import Disk
 
 log = get_logger(__name__)
 
@@ -54,16 +55,19 @@ class HookProgram:
         self._folders = tuple(folders)
         self._installed = tuple(installed)
         self._path: Path | None = None
+        self._known: tuple[int, ...] | None = None
+        """What the installed program looked like when it was last known to run."""
 
     @property
     def built(self) -> Path | None:
         return next((folder / NAME for folder in self._installed if (folder / NAME).is_file()), None)
 
     def path(self) -> str | None:
-        """The program on the node, written if it is not there; None where this koordra was built without it.
-        Raises PrepareError where no folder can have it."""
-        if self._path is None or not self._path.exists():
+        """The program on the node, written if it is not there, or no longer what it was; None where this
+        koordra was built without it. Raises PrepareError where no folder can have it."""
+        if self._path is None or self._known is None or Disk().identity(self._path) != self._known:
             self._path = self._install()
+            self._known = Disk().identity(self._path) if self._path else None
         return str(self._path) if self._path else None
 
     def _install(self) -> Path | None:

@@ -202,12 +202,18 @@ class DeviceState:
                 log.error("stale_files_not_removed", error=str(error))
 
     def restore_files(self) -> None:
-        """Rewrite files of prepared claims that are missing or were changed: the kubelet does not prepare a
-        running pod's claim again. An error with one claim does not stop the others; the first error is raised
-        at the end."""
+        """Rewrite files of prepared claims that are missing or were changed, and the hook that they name: the
+        kubelet does not prepare a running pod's claim again. An error with one claim does not stop the
+        others; the first error is raised at the end."""
         failed: list[KoordraError] = []
         with self._lock.held():
-            for record in self._load().of_boot(self._inventory().boot_id):
+            held = self._load().of_boot(self._inventory().boot_id)
+            try:
+                if held:
+                    self._hook_program()
+            except KoordraError as error:
+                failed.append(error)
+            for record in held:
                 try:
                     if record.state is State.COMPLETED and not self._files.unchanged(record):
                         self._restore(record)

@@ -11,7 +11,11 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.cdi.hook_program import NAME, HookProgram, folders_for
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.node_state.disk import Disk
 from tests.fakes.native import BUILT, ROOT, make
+from tests.fakes.node_claims import GPU_0, NODE, claim, gpu
+from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +40,40 @@ def test_a_program_that_somebody_removed_or_damaged_is_written_again(built: Path
     path.unlink()
     assert program.path() == str(path)
     assert path.exists()
-    path.write_bytes(b"")
-    assert HookProgram([tmp_path], installed=[built]).path() == str(path)
-    assert path.read_bytes() == (built / NAME).read_bytes()
+    for damage in (
+        lambda: path.write_bytes(b""),
+        lambda: path.chmod(0o600),
+        lambda: path.rename(tmp_path / "x"),
+    ):
+        for found in (program, HookProgram([tmp_path], installed=[built])):
+            damage()
+            assert found.path() == str(path)
+            assert path.read_bytes() == (built / NAME).read_bytes()
+            assert path.stat().st_mode & 0o777 == 0o755
+
+
+def test_running_pods_get_it_back_without_another_prepare(
+    built: Path, tmp_path: Path, node: PluginNode
+) -> None:
+    """A container of theirs that starts again names it in its CDI file."""
+    program = HookProgram([tmp_path / "hook"], installed=[built])
+    state = DeviceState(
+        node=NODE,
+        paths=node.paths,
+        claims=node.claims,
+        inventory=lambda: node.inventory,
+        backends=node.backends,
+        disk=Disk(),
+        hook_program=program.path,
+    )
+    state.restore_files()
+    assert not (tmp_path / "hook").exists()
+    obj = claim(1, gpu("gpu", GPU_0))
+    node.claims.put(obj)
+    state.prepare(ref_of(obj))
+    Path(program.path() or "").unlink()
+    state.restore_files()
+    assert [each.name for each in (tmp_path / "hook").iterdir()] == [Path(program.path() or "").name]
 
 
 def test_the_first_folder_counts_where_it_can_be_started(built: Path, tmp_path: Path) -> None:
