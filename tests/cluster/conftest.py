@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
 def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
     """What deploy/kustomize ships, but for the workloads: CRDs, classes, policies, RBAC, webhook
     configurations."""
-    found = Installation(client, webhook_port, more=("legacy", "elastic", "node-labels"))
+    found = Installation(client, webhook_port, more=("legacy", "elastic", "node-labels", "driver-upgrade"))
     found.apply()
     yield found
     found.remove_webhooks()
@@ -232,20 +233,21 @@ def namespace(client: KubeClient, controller: None) -> Iterator[str]:
     )
     eventually(lambda: _has_service_account(client), "the default ServiceAccount")
     yield NAMESPACE
-    for pod in _mine(client, kinds.PODS):
-        client.delete(kinds.PODS, objects.name(pod), namespace=NAMESPACE, grace_period=0)
+    _remove_mine(client, kinds.PODS, grace_period=0)
     eventually(lambda: not _mine(client, kinds.PODS), "the pods' end")
     for kind in (kinds.RESOURCE_CLAIMS, kinds.RESOURCE_CLAIM_TEMPLATES):
-        for obj in _mine(client, kind):
-            try:
-                client.delete(kind, objects.name(obj), namespace=NAMESPACE)
-            except NotFound:
-                continue
+        _remove_mine(client, kind)
     eventually(lambda: not _mine(client, kinds.RESOURCE_CLAIMS), "the claims' end")
 
 
 def _mine(client: KubeClient, kind: kinds.Kind) -> list[Object]:
     return client.list(kind, namespace=NAMESPACE)[0]
+
+
+def _remove_mine(client: KubeClient, kind: kinds.Kind, *, grace_period: int | None = None) -> None:
+    for obj in _mine(client, kind):
+        with suppress(NotFound):
+            client.delete(kind, objects.name(obj), namespace=NAMESPACE, grace_period=grace_period)
 
 
 def _has_service_account(client: KubeClient) -> Any:

@@ -136,7 +136,7 @@ SERVED: Final = (
     Served(CONTROLLER_REVISIONS, "ControllerRevision"),
     Served(JOBS, "Job", (), ("all",), (_status("Job"),)),
     Served(
-        Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+        kinds.POD_DISRUPTION_BUDGETS,
         "PodDisruptionBudget",
         ("pdb",),
         subresources=(_status("PodDisruptionBudget"),),

@@ -158,8 +158,7 @@ class Api:
             case "binding", "POST":
                 return _json(self.registry.bind(target.served, target.key, body_of(request), options), 201)
             case "eviction", "POST":
-                deletion = body_of(request).get("deleteOptions") or {}
-                self.registry.delete(target.served, target.key, deletion, dry_run=options.dry_run)
+                self.registry.evict(target.served, target.key, body_of(request), options)
                 return _json(
                     {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
                     201,

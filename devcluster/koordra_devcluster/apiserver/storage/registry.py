@@ -22,10 +22,10 @@ from koordra_devcluster.apiserver.access.claim_authorization import check_claim_
 from koordra_devcluster.apiserver.access.judging import AdmissionChain
 from koordra_devcluster.apiserver.fields.decoding import WriteOptions, decode
 from koordra_devcluster.apiserver.fields.schema import format_time
-from koordra_devcluster.apiserver.resources import CRDS, EVENTS_V1, PRIORITY_CLASSES, Served
+from koordra_devcluster.apiserver.resources import BY_PATH, CRDS, EVENTS_V1, PRIORITY_CLASSES, Served
 from koordra_devcluster.apiserver.serving.users import ADMINISTRATOR, User
 from koordra_devcluster.apiserver.status import FieldErrors, Refusal
-from koordra_devcluster.apiserver.storage import deletion, events, patches
+from koordra_devcluster.apiserver.storage import deletion, events, eviction, patches
 from koordra_devcluster.apiserver.storage.custom import CustomKinds, strategy_of
 from koordra_devcluster.apiserver.storage.parts import (
     body_of,
@@ -44,6 +44,7 @@ from koordra_devcluster.apiserver.validation import metadata as metadata_rules
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
 
 _WAIT_FOR_ACCOUNT: Final = 2.0
+_BUDGETS: Final = BY_PATH["policy", "v1", "poddisruptionbudgets"]
 
 
 def utc_now() -> datetime:
@@ -309,6 +310,15 @@ class Registry:
 
         self._write(served, key, change, options)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    def evict(self, served: Served, key: Key, body: Object, options: WriteOptions) -> None:
+        """pods/eviction: a deletion that the pod's disruption budget may refuse."""
+        budgets, _ = self.select(_BUDGETS, key[0], lambda _: True)
+        budget = eviction.budget_to_charge(self.get(served, key).object, [one.object for one in budgets])
+        if budget is not None:
+            place = (key[0], budget["metadata"]["name"])
+            self.update(_BUDGETS, place, eviction.charged(budget), options, subresource="status")
+        self.delete(served, key, body.get("deleteOptions") or {}, dry_run=options.dry_run)
 
     def finalize(self, served: Served, key: Key, body: Object, options: WriteOptions) -> Entry:
         """namespaces/finalize: takes spec.finalizers from the body; the namespace goes with the last one."""

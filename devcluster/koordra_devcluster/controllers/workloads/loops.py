@@ -1,4 +1,5 @@
-"""The workload loops over shared informers: which change wakes which loop."""
+"""The workload loops, and that of their disruption budgets, over shared informers: which change wakes which
+loop."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, labels_of, metadata, namespace, spec_of
 from koordra.kube import KubeClient
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
+from koordra_devcluster.apiserver.storage.eviction import covers
 from koordra_devcluster.apiserver.storage.selectors import label_selector_matches
 from koordra_devcluster.controllers.informers import Informers
+from koordra_devcluster.controllers.workloads.budgets import DisruptionBudgets
 from koordra_devcluster.controllers.workloads.deployments import Deployments
 from koordra_devcluster.controllers.workloads.jobs import FIRST_BACKOFF, Jobs
 from koordra_devcluster.controllers.workloads.pods import controller_of
@@ -22,13 +25,21 @@ from koordra_devcluster.controllers.workloads.replicasets import ReplicaSets
 from koordra_devcluster.controllers.workloads.statefulsets import StatefulSets
 from koordra_devcluster.controllers.workqueue import WorkQueue
 
-WATCHED: Final = (kinds.PODS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, JOBS)
+WATCHED: Final = (
+    kinds.PODS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    JOBS,
+    kinds.POD_DISRUPTION_BUDGETS,
+)
+OWNERS: Final = WATCHED[1:-1]
 Sync = Callable[[str], float | None]
 
 
 class WorkloadLoops:
-    """Deployments, ReplicaSets, StatefulSets and Jobs (kinds: WATCHED). `first_backoff`: of a Job's failed
-    pods."""
+    """Deployments, ReplicaSets, StatefulSets, Jobs and PodDisruptionBudgets (kinds: WATCHED).
+    `first_backoff`: of a Job's failed pods."""
 
     def __init__(
         self, client: KubeClient, informers: Informers, *, first_backoff: float = FIRST_BACKOFF
@@ -38,6 +49,7 @@ class WorkloadLoops:
             REPLICA_SETS: ReplicaSets(client).sync,
             STATEFUL_SETS: StatefulSets(client).sync,
             JOBS: Jobs(client, first_backoff=first_backoff).sync,
+            kinds.POD_DISRUPTION_BUDGETS: DisruptionBudgets(client).sync,
         }
         self._informers = informers
         self._queues = {kind: WorkQueue(kind.plural, sync) for kind, sync in loops.items()}
@@ -45,6 +57,7 @@ class WorkloadLoops:
             informers.listen(kind, partial(self._changed, kind))
         informers.listen(REPLICA_SETS, self._dependent_changed)
         informers.listen(kinds.PODS, self._dependent_changed)
+        informers.listen(kinds.PODS, self._covered_changed)
 
     def start(self, stop: threading.Event) -> None:
         """Call once the informers are synced."""
@@ -62,6 +75,11 @@ class WorkloadLoops:
         elif metadata(obj).get("labels"):
             self._wake_adopters(obj)
 
+    def _covered_changed(self, _event: str, pod: Object, /) -> None:
+        for budget in self._informers.objects(kinds.POD_DISRUPTION_BUDGETS):
+            if namespace(budget) == namespace(pod) and covers(budget, pod):
+                self._queues[kinds.POD_DISRUPTION_BUDGETS].add(key(budget))
+
     def _wake_owner(self, owner: Object, place: str) -> None:
         for kind, queue in self._queues.items():
             if (owner.get("apiVersion"), owner.get("kind")) == (kind.api_version, kind.kind):
@@ -77,7 +95,7 @@ class WorkloadLoops:
 
     def _wake_adopters(self, obj: Object) -> None:
         for kind, queue in self._queues.items():
-            for candidate in self._informers.objects(kind):
+            for candidate in self._informers.objects(kind) if kind in OWNERS else ():
                 selector = spec_of(candidate).get("selector") or {}
                 if (
                     selector
