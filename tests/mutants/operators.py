@@ -91,10 +91,14 @@ def mutants(area: str, module: str, tree: ast.Module) -> Iterator[Mutant]:
         for node, text, value, holder, key in changes:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             ast.fix_missing_locations(ast.copy_location(value, node))
-            bound = isinstance(value, ast.Compare) and any(
-                type(new) is COMPARISONS[type(old)][0] and len(COMPARISONS[type(old)]) > 1
-                for old, new in zip(node.ops, value.ops, strict=True)
-                if type(old) is not type(new)
+            bound = (
+                isinstance(node, ast.Compare)
+                and isinstance(value, ast.Compare)
+                and any(
+                    type(new) is COMPARISONS[type(old)][0] and len(COMPARISONS[type(old)]) > 1
+                    for old, new in zip(node.ops, value.ops, strict=True)
+                    if type(old) is not type(new)
+                )
             )
             yield Mutant(area, module, where, text, lines, tree, constant, holder, key, value, bound)
 

@@ -188,7 +188,7 @@ def _free_address(network: PoolNetwork, part: Network, *, key: str, used: Collec
     """The first that is free from a place on that the key chooses, around the part's end. An exclusion is
     passed at once: one may have more addresses than can be counted."""
     size = part.num_addresses
-    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % size
+    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16])
     step = 0
     while step < size:
         address = part[(start + step) % size]

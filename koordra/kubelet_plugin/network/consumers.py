@@ -105,10 +105,9 @@ class ClaimSource:
 
     def _with_named(self, found: Consumers, wanted: Sequence[RdmaNetwork], namespace: str) -> Consumers:
         """With what the classes name. Raises PrepareError, ApiErrors."""
-        addressed = any(network.pool or network.addresses for network in wanted)
-        pools = self.pools.all() if self.pools is not None and addressed else {}
-        names = {network.pool for network in wanted}
-        given = {name: self.pools.parts(pool) for name, pool in pools.items() if self.pools and name in names}
+        source = self.pools if any(network.pool or network.addresses for network in wanted) else None
+        pools = source.all() if source else {}
+        named = {network.pool for network in wanted}
         return replace(
             found,
             attachments={
@@ -117,8 +116,8 @@ class ClaimSource:
                 if network.attachment is not None
             },
             pools=pools,
-            given=given,
-            of_host=frozenset(self.pools.of_host()) if self.pools and addressed else frozenset(),
+            given={name: source.parts(pool) for name, pool in pools.items() if source and name in named},
+            of_host=frozenset(source.of_host() if source else ()),
         )
 
     def _pod(self, namespace: str, entry: Object) -> Object:
@@ -154,8 +153,8 @@ class ClaimSource:
 
 
 def multus_networks(annotations: Mapping[str, str], namespace: str) -> tuple[Attachment, ...]:
-    """The networks of a pod's annotation, in either of the forms that Multus reads: a list of objects as
-    JSON, or `[namespace/]name[@interface]` separated by commas."""
+    """The first networks of a pod's annotation, in either of the forms that Multus reads: a list of objects
+    as JSON, or `[namespace/]name[@interface]` separated by commas."""
     text = annotations.get(NETWORKS_ANNOTATION, "").strip()
     try:
         listed = json.loads(text) if text.startswith("[") else []
@@ -169,9 +168,11 @@ def multus_networks(annotations: Mapping[str, str], namespace: str) -> tuple[Att
     for item in () if text.startswith("[") else filter(None, map(str.strip, text.split(","))):
         place, _, name = item.partition("@")[0].rpartition("/")
         found.append(Attachment(name, place or namespace))
-    return tuple(found)
+    return tuple(found[:MOST_NETWORKS])
 
 
+MOST_NETWORKS: Final = 64
+"""Of one pod. Each is read from the API, and a tenant writes what it likes."""
 NETWORKS_ANNOTATION: Final = "k8s.v1.cni.cncf.io/networks"
 RESOURCE_NAME: Final = "k8s.v1.cni.cncf.io/resourceName"
 

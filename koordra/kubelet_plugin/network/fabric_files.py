@@ -153,7 +153,7 @@ def rules_nccl(record: ClaimRecord) -> bool:
 def for_nccl(edits: Iterable[ContainerEdits]) -> bool:
     """Whether there is something to be joined with the image's file for NCCL."""
     paths = (mount.container_path for each in edits for mount in each.mounts)
-    return any(path.startswith(f"{IN_CONTAINER}/") and path.endswith(f"/{NCCL}") for path in paths)
+    return any(path.endswith(f"/{NCCL}") for path in paths)
 
 
 def fabric_file(record: ClaimRecord, name: str) -> bytes:

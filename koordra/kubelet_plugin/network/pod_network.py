@@ -1,10 +1,8 @@
 """Moves NICs into pods and back, when the runtime creates a sandbox and when it stops it.
 
 The NRI hook calls this (`koordra nri --pod-network` connects the two): NRI's RunPodSandbox is the first
-moment at which the pod's network namespace exists and the last before its containers. A CDI `createRuntime`
-hook would come as late, once per container instead of once per pod, and needs a program on every host. The
-claim's Prepare has decided and written a file (node_state/claim_network.py), so nothing is decided or asked
-here.
+moment at which the pod's network namespace exists and the last before its containers. The claim's Prepare has
+decided and written a file (node_state/claim_network.py), so nothing is decided or asked here.
 
 Attach: 1. the network interface moves into the pod (or a macvlan is created there)
         2. the RDMA link follows, where RDMA devices belong to namespaces
@@ -21,8 +19,7 @@ Detach: 1. the gate closes
 All of it is idempotent: runtimes retry sandboxes and call Stop several times, also without a namespace. The
 `attached` file is written before anything leaves the host, so after a kill in between the NIC is taken back
 and the attachment starts again. If the namespace is gone already, the kernel has returned physical interfaces
-by itself, perhaps under another name: then only name and settings are restored. Interfaces created in the pod
-(macvlan) went with it.
+by itself, perhaps under another name: then only name and settings are restored.
 
 A NIC whose interface the host needs is never moved, whatever was decided: that could cut the node off.
 """
@@ -100,14 +97,21 @@ class PodNetworks:
                 self.release(claim)
 
     def release(self, claim: AttachedNetwork) -> None:
-        """Detach one claim's NICs from its pod; Unprepare calls it too, if the sandbox was never stopped."""
+        """Detach one claim's NICs from its pod; Unprepare calls it too, if the sandbox was never stopped. One
+        that does not come back keeps no other in the pod."""
         networks = read_networks(self._files, self._disk, uid=claim.uid)
         plans = dict(networks[0].plans) if networks else {}
         self._close_gate(claim.uid)
+        failed: list[KoordraError] = []
         for attached in claim.devices:
             plan = plans.get(attached.device)
-            if plan is not None:
-                self._detach_device(attached, plan, claim)
+            try:
+                if plan is not None:
+                    self._detach_device(attached, plan, claim)
+            except KoordraError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
         path = self._files.attached_file(claim.uid)
         with reported(CheckpointError, path, "removed", remedy=_REMEDY):
             self._disk.remove(path)

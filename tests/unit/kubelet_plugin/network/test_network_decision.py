@@ -15,7 +15,7 @@ from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, Conflict, NotFound, PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.network import network_decision
-from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
+from koordra.kubelet_plugin.network.consumers import MOST_NETWORKS, ClaimSource, Consumers
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.cni_resources import cni_resources
@@ -508,6 +508,19 @@ def test_what_multus_is_to_attach(networks: str, multus: bool, resources: set[st
     assert (found.multus, found.resources) == (multus, resources)
     unread = ClaimSource(pods, reads_networks=False).consumers(obj)
     assert (unread.multus, unread.resources) == (multus, set())
+
+
+def test_a_tenant_has_no_thousand_networks_read() -> None:
+    asked: list[str] = []
+
+    class Pods(FakePods):
+        def get(self, kind: Any, name: str, *, namespace: str) -> Any:
+            asked.append(name)
+            return super().get(kind, name, namespace=namespace)
+
+    pods: Any = Pods(None, ",".join(f"sriov-{number}" for number in range(20_000)), a=False)
+    ClaimSource(pods).consumers(reserved(claim(1, vf(VF_0)), "a"))
+    assert len(asked) == 1 + MOST_NETWORKS
 
 
 # status.devices

@@ -119,6 +119,18 @@ def test_a_share_gets_a_macvlan_and_the_host_keeps_its_interface(tmp_path: Path,
     assert list(links.where) == [(HOST, "eth7")]
 
 
+def test_efa_goes_by_its_rdma_device_alone(tmp_path: Path, netns: str) -> None:
+    prepared(tmp_path, replace(MOVE, host_interface="", interface="rdmap97s0", ib_device="rdmap97s0"))
+    links = FakeLinks()
+    rdma = FakeRdma(links, "rdmap97s0")
+    pods = networks(tmp_path, links, rdma)
+    pods.attach(sandbox(netns))
+    assert rdma.where == {"rdmap97s0": netns}
+    assert network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
+    pods.detach(sandbox(netns))
+    assert links.steps == ["rdma rdmap97s0 into the pod", "rdma rdmap97s0 back"]
+
+
 def test_a_lag_carries_the_macvlan_on_its_bond(tmp_path: Path, netns: str) -> None:
     """Its function has an interface of its own, which belongs to the bond."""
     prepared(
@@ -341,6 +353,24 @@ def test_an_interface_that_is_nowhere_is_waited_for_while_its_function_has_one(
     assert pods.attached() == ()
 
 
+def test_a_nic_that_does_not_come_back_keeps_no_other_in_the_pod(tmp_path: Path, netns: str) -> None:
+    second = replace(
+        MOVE, bus_id="0000:5e:00.3", host_interface="eth8", interface="rail1", ib_device="mlx5_8"
+    )
+    prepared(tmp_path, MOVE, second)
+    links = FakeLinks("eth7", "eth8")
+    pods = networks(tmp_path, links)
+    pods.attach(sandbox(netns))
+    hidden = links.where.pop((netns, "rail0"))
+    (tmp_path / "sys/bus/pci/devices" / MOVE.bus_id / "net").mkdir(parents=True)
+    with pytest.raises(NodeError, match=r"eth7 of .* is in neither host nor pod"):
+        pods.detach(sandbox(netns))
+    assert links.where[HOST, "eth8"] == FakeLinks("eth7", "eth8").where[HOST, "eth8"]
+    links.where[netns, "rail0"] = hidden
+    pods.detach(sandbox(netns))
+    assert links.where == FakeLinks("eth7", "eth8").where
+
+
 def test_a_function_in_switchdev_mode_is_not_taken_for_its_representors(tmp_path: Path) -> None:
     """After a pod's end its interface has another name, and those of its virtual functions are beside it."""
     folder = tmp_path / "bus/pci/devices/0000:5e:00.0/net"
@@ -396,7 +426,9 @@ def test_an_attachment_is_the_plugins_business(tmp_path: Path, netns: str) -> No
     program = tmp_path / "cni" / "rail"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\necho "$CNI_COMMAND $CNI_IFNAME $CNI_CONTAINERID $K" >> {log}\ncat >> {log}\necho >> {log}\n'
+        # What is not written down before would not be taken back after a kill.
+        f"#!/bin/sh\n[ -e {StateFolder(tmp_path).attached_file(uid(1))} ] || exit 1\n"
+        f'echo "$CNI_COMMAND $CNI_IFNAME $CNI_CONTAINERID $K" >> {log}\ncat >> {log}\necho >> {log}\n'
         '[ "$CNI_COMMAND" = ADD ] && echo \'{"cniVersion":"1.0.0","ips":[{"address":"10.5.0.9/16"}]}\'\nexit 0\n'
     )
     program.chmod(0o755)
