@@ -2,12 +2,13 @@
 
     scripts/selftest_bundle.py [FOLDER]
 
-    run            starts the self test with python3 (PYTHON=... another, at least 3.11); passes arguments on
+    run            starts the self test; passes arguments on
     lib/koordra    the package of this checkout
     lib/build      what native/ builds: the limiter, bench-gpu; where koordra looks for it
     site           the packages that the node side imports, as installed here, without compiled parts
 
-It is moved as it is, or as a tar, to any machine with glibc of the same architecture.
+It is moved as it is, or as a tar, to any machine with glibc of the same architecture and Python 3.11. The
+programs are run by the machine's python3 (PYTHON=... another), whose packages they try; that may be older.
 """
 
 from __future__ import annotations
@@ -32,9 +33,19 @@ NEEDED = (
 FASTER = {"PyYAML"}
 """Those whose compiled part only makes them faster; it is left out."""
 RUN = """#!/bin/sh
-# koordra node selftest, with what lies beside this file. -P: and not with a checkout that it is started in.
+# koordra node selftest, with what lies beside this file, which the programs that it tries do not see.
 here=$(cd "$(dirname "$0")" && pwd)
-PYTHONPATH="$here/lib:$here/site${PYTHONPATH:+:$PYTHONPATH}" exec "${PYTHON:-python3}" -P -m koordra node selftest "$@"
+programs=$(command -v "${PYTHON:-python3}")
+for python in "$programs" python3.14 python3.13 python3.12 python3.11; do
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
+    python=
+done
+[ "$python" ] || { echo "koordra needs Python 3.11 or newer; name one with PYTHON=..." >&2; exit 2; }
+exec "$python" -P -c 'import sys
+sys.path[:0] = sys.argv[1:3]
+sys.argv[:3] = ["koordra"]
+from koordra.cli.main import main
+main()' "$here/lib" "$here/site" node selftest --python "${programs:-$(command -v "$python")}" "$@"
 """
 
 

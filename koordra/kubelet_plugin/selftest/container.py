@@ -63,6 +63,7 @@ def _variables(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
         **given,
         "PYTHONPATH": ":".join(dict.fromkeys(path)),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",
         "TRITON_CACHE_DIR": str(folder / "cache" / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache" / "inductor"),
         "CUPY_CACHE_DIR": str(folder / "cache" / "cupy"),
@@ -107,7 +108,7 @@ class NamespaceContainer:
         plan = {
             "bundle": str(self._folder / "container"),
             "hide": driver,
-            "keep": ["/tmp", *kept_mounts(self._table, driver, needed=_needed())],
+            "keep": ["/tmp", *kept_mounts(self._table, driver, needed=(*_needed(), argv[0]))],
             "share": str(self._folder),
             "nodes": [[node.path, node.major, node.minor] for node in claim.edits.device_nodes],
             "mounts": [

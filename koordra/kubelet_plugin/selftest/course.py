@@ -121,7 +121,7 @@ class Course:
 
             self._step("fabric", meet)
             for meeting, trials in met:
-                program = (settings.python, "-P", "-m", f"{PROGRAMS}.nccl_all_reduce")
+                program = (settings.python, "-m", f"{PROGRAMS}.nccl_all_reduce")
                 side = fabric.FabricRun(meeting, nics, settings.folder, program)
                 for trial in trials:
                     self._step(f"fabric: {trial.name}", partial(self._fabric_trial, side, trial))

@@ -124,7 +124,7 @@ class Trials:
 
     def _nothing(self, container: Container, claim: AppliedClaim) -> Answer:
         program = (self._python, "-c", f"print('{MARK}{{}}')")
-        return run(container.command(claim, program, {}), folder=self._folder, deadline=self._deadline(30))
+        return run(container.command(claim, program, {}), folder=self._folder, deadline=self._deadline(60))
 
     def _try(self, name: str, check: ProgramCheck, claim: AppliedClaim, expected: Expected) -> None:
         wanted = self._only
@@ -135,7 +135,6 @@ class Trials:
             return
         argv = (
             self._python,
-            "-P",
             "-m",
             f"{PROGRAMS}.{check.program}",
             *check.arguments(expected, self._native),
@@ -170,7 +169,7 @@ class Trials:
         return replace(finding, details={**answer.document, **finding.details})
 
     def _card_memory(self, claim: AppliedClaim) -> Command:
-        program = (sys.executable, "-P", "-m", f"{PROGRAMS}.card_memory")
+        program = (sys.executable, "-m", f"{PROGRAMS}.card_memory")
         return without_spec(self._folder, (*program, str(self._nvml), claim.gpu.uuid or ""), {})
 
     def _run(self, command: Command, check: ProgramCheck) -> Answer:

@@ -50,7 +50,7 @@ def ask() -> dict[str, Any]:
     after = in_child(use_cuda)
     again = use_cuda()
     spawned = subprocess.run(
-        [sys.executable, "-P", "-m", "koordra.kubelet_plugin.selftest.programs.processes", SPAWNED],
+        [sys.executable, "-m", "koordra.kubelet_plugin.selftest.programs.processes", SPAWNED],
         check=False,
         timeout=60,
     ).returncode

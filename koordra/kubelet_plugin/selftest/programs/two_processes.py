@@ -45,7 +45,6 @@ class Filling:
     def __init__(self) -> None:
         command = [
             sys.executable,
-            "-P",
             "-m",
             "koordra.kubelet_plugin.selftest.programs.two_processes",
             "fill",

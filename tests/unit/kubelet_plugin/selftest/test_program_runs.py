@@ -124,5 +124,5 @@ def test_what_is_built_without_cuda_is_lacking(tmp_path: Path, name: str) -> Non
     (tmp_path / f"{library}.py").write_text(text)
     (tmp_path / "triton.py").touch()
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": str(tmp_path)}
-    command = Command((sys.executable, "-P", "-m", f"{PROGRAMS}.{name}"), environment)
+    command = Command((sys.executable, "-m", f"{PROGRAMS}.{name}"), environment)
     assert reason in run(command, folder=tmp_path, deadline=PATIENCE).lacking
