@@ -16,7 +16,7 @@ static const char *const glibc[] = {"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linu
 static const char *const glibc[] = {"/lib/ld-linux-aarch64.so.1", "/lib64/ld-linux-aarch64.so.1"};
 #endif
 
-enum { FILE_MOST = 64 << 10 };
+enum { FILE_MOST = 64 << 10, LOADER_MOST = 16 << 20 };
 static const char path_file[] = "ld-musl-" PROCESSOR ".path";
 
 static bool is_there(int root, const char *path)
@@ -32,9 +32,20 @@ bool has_musl(int root)
     return is_there(root, "/lib/ld-musl-" PROCESSOR ".so.1");
 }
 
+/* gcompat puts a starter of musl's loader in the place of glibc's; glibc's own defines what its libraries alone may use. */
+static bool is_glibc(int root, const char *path)
+{
+    static const char version[] = "GLIBC_PRIVATE";
+    size_t length;
+    char *loader = read_file(root, path, LOADER_MOST, &length);
+    bool found = loader && memmem(loader, length, version, sizeof version - 1);
+    free(loader);
+    return found;
+}
+
 bool has_glibc(int root)
 {
-    return is_there(root, glibc[0]) || is_there(root, glibc[1]);
+    return is_glibc(root, glibc[0]) || is_glibc(root, glibc[1]);
 }
 
 /* Folders are separated by newlines or colons. */

@@ -23,7 +23,19 @@ from tests.e2e.conftest import CACHE
 from tests.e2e.containerd import Containerd
 from tests.e2e.cri import ContainerSpec, HostMount
 from tests.e2e.debian import Unavailable
-from tests.e2e.loader_images import COMPAT, DEBIAN, DISTROLESS, MUSL, NEWER, TRIPLET, make_images
+from tests.e2e.loader_images import (
+    CALLER,
+    COMPAT,
+    DEBIAN,
+    DISTROLESS,
+    GCOMPAT,
+    MUSL,
+    NEWER,
+    STUBS,
+    TRIPLET,
+    WRAPPER,
+    make_images,
+)
 from tests.e2e.node import KoordraNode, Prepared
 from tests.e2e.test_containers import pod, prepare, share_of, whole  # noqa: F401  fixtures
 from tests.e2e.test_limiter import SHARE, limited
@@ -109,14 +121,21 @@ def loaders(
 
 
 def libcuda_dirs(run: Callable[[str], str], environ: Mapping[str, str]) -> list[str]:
-    """Where Triton 3 looks for libcuda.so.1 (third_party/nvidia/backend/driver.py): every line of
-    `/sbin/ldconfig -p` with the name; only if there is none, LD_LIBRARY_PATH; none at all is an assertion
-    error."""
+    """The folders of libcuda that Triton 3 links with (third_party/nvidia/backend/driver.py): what
+    TRITON_LIBCUDA_PATH says; else those of every line of `/sbin/ldconfig -p` with the name; only if there is
+    none, those of LD_LIBRARY_PATH that have the file. It gives up where none of them has it."""
+    if environ.get("TRITON_LIBCUDA_PATH"):
+        return [environ["TRITON_LIBCUDA_PATH"]]
+
+    def has(folder: str) -> bool:
+        return run(f"test -e {folder}/libcuda.so.1 && echo yes").strip() == "yes"
+
     lines = [line for line in run("/sbin/ldconfig -p").splitlines() if "libcuda.so.1" in line]
     folders = [line.split()[-1].rpartition("/")[0] for line in lines]
     if not folders:
-        folders = [each for each in environ.get("LD_LIBRARY_PATH", "").split(":") if each]
-    return [each for each in folders if run(f"test -e {each}/libcuda.so.1 && echo yes").strip() == "yes"]
+        folders = [each for each in environ.get("LD_LIBRARY_PATH", "").split(":") if has(each)]
+    assert any(map(has, folders)), "Triton gives up"
+    return folders
 
 
 def find_library(run: Callable[[str], str], name: str) -> str | None:
@@ -133,10 +152,27 @@ def test_programs_that_search_by_ldconfig_find_the_driver(loaders: Loaders) -> N
     assert listed == [f"{OURS}/libcuda.so", f"{OURS}/libcuda.so.1"]
     assert libcuda_dirs(lambda command: loaders.text(container, command), {}) == [OURS]
     assert find_library(lambda command: loaders.text(container, command), "cuda") == "libcuda.so.1"
-    # -lcuda: linkers want the bare name in a folder of their own.
-    assert loaders.text(container, f"test -f {OURS}/libcuda.so && echo yes") == "yes\n"
     assert "libcuda.so.1 (" in loaders.text(container, "/sbin/ldconfig; /sbin/ldconfig -p"), (
         "after an ldconfig of the image's own"
+    )
+
+
+@pytest.mark.parametrize("card", [0, None], ids=["card", "share"])
+def test_a_linker_finds_the_driver(loaders: Loaders, card: int | None) -> None:
+    """As Triton and Numba call one: the folders that were found, and the bare name."""
+    container = loaders.start(DEBIAN, card=card)
+    if "yes" not in loaders.text(container, "test -x /usr/bin/ld && echo yes"):
+        pytest.skip("there is no ld on this machine to copy into the image")
+    (folder,) = libcuda_dirs(lambda command: loaders.text(container, command), {})
+    for named in (f"-L{folder} -lcuda", "-lcuda", f"-L{folder} -l:libcuda.so.1"):
+        linked = loaders.text(
+            container, f"/usr/bin/ld -shared {CALLER} {named} -o /tmp/linked.so && echo linked"
+        )
+        assert linked == "linked\n", named
+        # What it needs is the name of the library, and not of the link that was found.
+        assert "libcuda.so.1" in loaders.text(container, "grep -a -o 'libcuda.so[.0-9]*' /tmp/linked.so")
+    assert "cannot find" in loaders.text(
+        container, f"/usr/bin/ld -shared {CALLER} -lno-such -o /tmp/linked.so"
     )
 
 
@@ -149,6 +185,9 @@ ACCIDENTS: tuple[dict[str, str], ...] = (
     {"TENANT_OPENS": f"{COMPAT}/libcuda.so.470.57.02"},
     {"TENANT_OPENS": "/usr/lib64/libcuda.so.1"},
     {"TENANT_OPENS": "/usr/local/lib/glibc-hwcaps/x86-64-v2/libcuda.so.1"},
+    {"TENANT_OPENS": f"{STUBS}/libcuda.so", "LD_LIBRARY_PATH": STUBS},
+    {"LD_PRELOAD": WRAPPER, "LD_LIBRARY_PATH": COMPAT},
+    {"LD_PRELOAD": WRAPPER, "TENANT_OPENS": f"{COMPAT}/libcuda.so.1"},
 )
 
 
@@ -162,6 +201,14 @@ def test_no_accident_of_an_image_gets_past_the_limiter(loaders: Loaders) -> None
                 said = loaders.tenant(container, program, **env)
                 found = said["opened"], said["init"], said["past"], said["total"]
                 assert found == (True, 0, OUT_OF_MEMORY, SHARE), (script, env, program)
+
+
+def test_a_program_with_more_rights_than_its_user_is_limited(loaders: Loaders) -> None:
+    """Its loader ignores LD_PRELOAD and LD_LIBRARY_PATH, and reads /etc/ld.so.preload all the same."""
+    container = loaders.start(DEBIAN, user=65534)
+    for env in ({}, {"TENANT_OPENS": f"{COMPAT}/libcuda.so.1"}):
+        said = loaders.tenant(container, "/tenant-setuid", **env)
+        assert (said["opened"], said["past"], said["total"]) == (True, OUT_OF_MEMORY, SHARE)
 
 
 def test_the_same_program_is_not_limited_on_a_whole_card(loaders: Loaders) -> None:
@@ -196,9 +243,10 @@ def test_every_kind_of_container(loaders: Loaders, image: str) -> None:
 
 
 def test_a_share_for_an_image_of_musl_is_refused_in_words(loaders: Loaders) -> None:
-    with pytest.raises(grpc.RpcError, match="this image's C library is musl"):
-        loaders.start(MUSL)
-    loaders.start(MUSL, card=1)
+    for card, image in enumerate((MUSL, GCOMPAT), start=1):
+        with pytest.raises(grpc.RpcError, match="this image's C library is musl"):
+            loaders.start(image)
+        loaders.start(image, card=card)
 
 
 def test_a_preloaded_driver_is_refused_in_words(loaders: Loaders) -> None:

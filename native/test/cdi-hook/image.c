@@ -175,7 +175,7 @@ void image_begin(void)
     make_above(outside("/x"));
     CHECK(mount(outside(""), outside(""), NULL, MS_BIND, NULL) == 0);
     put_folder("/etc");
-    put(LOADER, "");
+    put(LOADER, "GLIBC_PRIVATE");
     put("/etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
     put_folder("/etc/ld.so.conf.d");
 }

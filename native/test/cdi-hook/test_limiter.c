@@ -88,6 +88,9 @@ TEST(musl_with_a_share_is_refused_in_words)
     HOOK(LIMITED);
     CHECK(strstr(said, "musl beside glibc"));
     CHECK(umount2(outside("/etc/ld.so.preload"), MNT_DETACH) == 0);
+    put(LOADER, "gcompat: a program that starts musl's loader");
+    CHECK_EQUAL(run_hook(LIMITED), 1);
+    CHECK(strstr(said, "this image's C library is musl"));
     CHECK(unlink(outside(LOADER)) == 0);
     CHECK_EQUAL(run_hook(LIMITED), 1);
     CHECK(strstr(said, "this image's C library is musl") && strchr(said, '\n') == said + strlen(said) - 1);
