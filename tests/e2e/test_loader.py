@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,11 +236,26 @@ def test_an_images_newer_driver_stands_behind_the_limiter(loaders: Loaders) -> N
 
 @pytest.mark.parametrize("image", [DEBIAN, DISTROLESS], ids=["debian", "distroless"])
 def test_every_kind_of_container(loaders: Loaders, image: str) -> None:
-    kinds: tuple[dict[str, Any], ...] = ({}, {"read_only_root": True}, {"user": 65534})
+    little = 16 << 20
+    kinds: tuple[dict[str, Any], ...] = ({}, {"read_only_root": True}, {"user": 65534}, {"memory": little})
     for more in kinds:
         said = loaders.tenant(loaders.start(image, **more))
         found = said["opened"], said["past"], said["total"]
         assert found == (True, OUT_OF_MEMORY, SHARE), more
+
+
+def test_many_containers_of_one_image_start_at_once(loaders: Loaders) -> None:
+    claim = loaders.prepare(share_of(loaders.node.machine.gpus[0]), config=limited())
+
+    def start(number: int) -> str:
+        spec = ContainerSpec(cdi=claim.all_cdi, image=DEBIAN)
+        return loaders.containerd.cri.run(loaders.pod, f"at-once-{number}", spec)
+
+    with ThreadPoolExecutor(6) as threads:
+        started = list(threads.map(start, range(6)))
+    for container in started:
+        assert loaders.text(container, "grep -c koordra/limiter /etc/ld.so.preload") == "2\n"
+        assert "libcuda.so.1 (" in loaders.text(container, "/sbin/ldconfig -p")
 
 
 def test_a_share_for_an_image_of_musl_is_refused_in_words(loaders: Loaders) -> None:
