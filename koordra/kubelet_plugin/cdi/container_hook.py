@@ -25,12 +25,6 @@ from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LIMI
 from koordra.kubelet_plugin.network.fabric_files import IN_CONTAINER, for_nccl
 
 _LIBRARY: Final = re.compile(r"lib[^/]*\.so(?:\.[0-9.]*)?")
-_LINKS: Final = (
-    ("libcuda.so", re.compile(r"libcuda\.so\.1")),
-    ("libnvidia-opticalflow.so", re.compile(r"libnvidia-opticalflow\.so\.1")),
-    ("libGLX_indirect.so.0", re.compile(r"libGLX_nvidia\.so\.[0-9.]{2,}")),
-)
-"""Names that programs and linkers ask for, and that a host need not have (nvidia-ctk makes the same)."""
 
 
 def container_hook(path: str, edits: Sequence[ContainerEdits], *, driver_version: str | None) -> Hook | None:
@@ -43,7 +37,7 @@ def container_hook(path: str, edits: Sequence[ContainerEdits], *, driver_version
     named = (folder for each in edits for folder in each.library_folders)
     for folder in dict.fromkeys((*(folder for folder, _ in libraries), *named)):
         arguments += ["--folder", folder]
-    links = {link.path: link.target for each in edits for link in each.links} | dict(_links(libraries))
+    links = {link.path: link.target for each in edits for link in each.links}
     for link, target in sorted(links.items()):
         arguments += ["--link", f"{target}::{link}"]
     if libraries and driver_version:
@@ -58,14 +52,6 @@ def _libraries(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
         folder, _, name = mount.container_path.rpartition("/")
         if _LIBRARY.fullmatch(name) and folder != DRIVER_FOLDER:
             yield folder, name
-
-
-def _links(libraries: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Path and target."""
-    for folder, name in libraries:
-        for link, target in _LINKS:
-            if target.fullmatch(name) and (folder, link) not in libraries:
-                yield f"{folder}/{link}", name
 
 
 def is_limited(edits: Sequence[ContainerEdits]) -> bool:

@@ -118,6 +118,24 @@ TEST(the_parameters_do_not_come_to_the_node)
     CHECK(statx(AT_FDCWD, node, AT_SYMLINK_NOFOLLOW, 0, &is) == 0 && !(is.stx_attributes & STATX_ATTR_MOUNT_ROOT));
 }
 
+/* Where a mount lies there already, that is what the bind lies on. */
+TEST(a_shared_mount_in_place_of_the_parameters_is_left_to_the_node)
+{
+    begin_card();
+    mount_proc(LINES("1"));
+    char node[512];
+    snprintf(node, sizeof node, "%s/node", folder);
+    FILE *file = fopen(node, "we");
+    CHECK(file && fclose(file) == 0);
+    CHECK(mount(outside(PARAMETERS), outside(PARAMETERS), NULL, MS_BIND, NULL) == 0 && mount(NULL, outside(PARAMETERS), NULL, MS_SHARED, NULL) == 0);
+    CHECK(mount(outside(PARAMETERS), node, NULL, MS_BIND, NULL) == 0);
+    HOOK("");
+    char text[64] = "";
+    file = fopen(node, "re");
+    CHECK(file && fread(text, 1, sizeof text - 1, file) > 0 && fclose(file) == 0 && strstr(text, "ModifyDeviceFiles: 1"));
+    CHECK(strcmp(text_of(PARAMETERS), LINES("0")) == 0);
+}
+
 TEST(egl_lists_the_containers_own_cards)
 {
     image_begin();

@@ -20,7 +20,7 @@ def options(hook: Hook, name: str) -> list[str]:
     ]
 
 
-def test_the_hook_is_told_the_folders_and_the_links_that_are_missing_there() -> None:
+def test_the_hook_is_told_the_folders_and_the_links() -> None:
     hook = container_hook(
         PROGRAM,
         [
@@ -33,7 +33,12 @@ def test_the_hook_is_told_the_folders_and_the_links_that_are_missing_there() -> 
                 "/run/koordra/limiter/uid",
             ),
             mounts(f"{DRIVER_FOLDER}/libcuda.so.1", LIMITER_FOLDER),
-            ContainerEdits(links=(Link("../card0", "/dev/dri/by-path/pci-0000:1f:00.0-card"),)),
+            ContainerEdits(
+                links=(
+                    Link("libcuda.so.1", f"{DEBIAN}/libcuda.so"),
+                    Link("libcuda.so.1", f"{OTHERS}/libcuda.so"),
+                )
+            ),
         ],
         driver_version="580.95.05",
     )
@@ -45,9 +50,8 @@ def test_the_hook_is_told_the_folders_and_the_links_that_are_missing_there() -> 
     )
     assert options(hook, "--folder") == [DEBIAN, OTHERS]
     assert options(hook, "--link") == [
-        "../card0::/dev/dri/by-path/pci-0000:1f:00.0-card",
-        f"libGLX_nvidia.so.580.95.05::{DEBIAN}/libGLX_indirect.so.0",
         f"libcuda.so.1::{DEBIAN}/libcuda.so",
+        f"libcuda.so.1::{OTHERS}/libcuda.so",
     ]
     assert options(hook, "--compat") == ["580.95.05"]
     assert options(hook, "--limiter") == [LIMITER_FOLDER]
