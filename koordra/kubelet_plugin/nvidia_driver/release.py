@@ -214,17 +214,20 @@ class DriverRelease(Wakeable):
         empty = wanted.evict and bool(withheld) and not claims
         if empty:
             self._let_go(wanted.reason)
-        elif not wanted.let_go:
-            self._take_up()
+        stays_closed = wanted.let_go or empty
         report = ReleaseReport(
             phase=phase_of(wanted, free=self._is_free(empty=empty)),
             reason=wanted.reason,
-            nvml_closed=self._closed,
+            nvml_closed=stays_closed and self._closed,
             claims=claims,
             users=tuple(self._seen_users.lines()) if empty else (),
             request=request,
         )
-        self._tell(report)
+        try:
+            self._tell(report)  # that it is open, before it is
+        finally:
+            if not stays_closed:
+                self._take_up()
 
     def _wanted(self, request: str) -> ReleaseWanted | None:
         """None while it is not known: until the Node was seen, what the last plugin did holds."""

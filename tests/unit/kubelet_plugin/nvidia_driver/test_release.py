@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +26,7 @@ from koordra.kubelet_plugin.nvidia_driver.release import (
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.node_state.disk import Disk
 from tests.fakes.clock import Clock
-from tests.fakes.disks import FailingDisk
+from tests.fakes.disks import FailingDisk, Killed, StepDisk
 
 CLAIM = "ResourceClaim team-a/train"
 OTHER = Holder(4711, "nvidia-persistenced", ("/dev/nvidiactl",))
@@ -281,6 +284,70 @@ def test_a_request_holds_over_a_restart_without_the_api(node: Node) -> None:
 
     assert node.step().phase is Phase.EVICTING
     assert not node.nvml.open
+
+
+class DyingNode(Node):
+    """Whose plugin is killed at the step number `at`: at whatever it asks of others, and as it writes."""
+
+    def __init__(self, folder: Path, at: int) -> None:
+        self.left = at
+        node = self
+
+        class Dying(StepDisk):
+            def at_step(self, step: str, path: Path) -> None:
+                node.tick()
+
+        super().__init__(folder, disk=Dying())
+        for name in ("_claims", "_users", "_changed"):
+            setattr(self.release, name, self._ticking(getattr(self.release, name)))
+        self.nvml.let_go = self._ticking(self.nvml.let_go)  # type: ignore[method-assign]
+        self.nvml.take_up = self._ticking(self.nvml.take_up)  # type: ignore[method-assign]
+
+    def tick(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+    def _ticking(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def ticking(*given: Any, **named: Any) -> Any:
+            self.tick()
+            found = call(*given, **named)
+            self.tick()
+            return found
+
+        return ticking
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_killed_between_any_two_steps_it_goes_on(tmp_path: Path, resumes: bool) -> None:
+    """And what the file says of NVML is so at every moment: driver-manager goes by it."""
+    for at in itertools.count():
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        node = DyingNode(folder, at)
+        try:
+            node.claims = [CLAIM]
+            node.ask()
+            node.step()
+            node.claims = []
+            node.step()
+            if resumes:
+                (folder / REQUEST_FILE).unlink()
+                node.step()
+        except Killed:
+            told = read_report(folder, Disk())
+            assert told is None or not told.may_unload or not node.nvml.open
+        node.disk, node.claims = Disk(), []
+        node.start()
+        if resumes:
+            (folder / REQUEST_FILE).unlink(missing_ok=True)
+        node.label()
+        node.step()
+        assert node.step().phase is (Phase.IN_USE if resumes else Phase.RELEASED)
+        assert node.nvml.open is resumes
+        if node.left >= 0 or at > 200:
+            break
+    assert 20 < at < 200
 
 
 def test_unknown_claims_keep_the_phase(tmp_path: Path) -> None:
