@@ -8,7 +8,7 @@ from typing import Literal
 
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.cdi.hook_program import HookProgram, folders_for
-from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot
+from koordra.kubelet_plugin.nvidia_driver.driver_root import NamedRoot
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 from koordra.kubelet_plugin.publish.devices import Mode
 from koordra.kubelet_plugin.publish.resource_slices import Offering
@@ -61,7 +61,7 @@ class Settings:
     roce_without_network: Literal["report", "refuse"] = "report"
     network_pools: Path | None = None
     namespace: str = "koordra-system"
-    driver_root: DriverRoot | None = None
+    driver_root: NamedRoot | None = None
     limiter_context: int | None = None
     limiter_strict: bool = False
     legacy_node_labels: bool = False

@@ -3,6 +3,7 @@ Kubernetes."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -133,7 +134,7 @@ def selftest(
             peer=fabric,
             peer_port=fabric_port,
             own_address=fabric_own,
-            driver_root=named_home(driver_root.absolute(), host) if driver_root else None,
+            driver_root=partial(named_home, driver_root.absolute(), host) if driver_root else None,
         )
         Course(settings, made, Stopwatch(budget)).run()
     if output == "json":

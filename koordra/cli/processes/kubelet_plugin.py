@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -231,7 +232,8 @@ def command(
             isolation=node_policy(allowed_isolation.replace(",", " ").split(), default_isolation),
         ),
         host=host,
-        driver_root=named_home(
+        driver_root=partial(
+            named_home,
             driver_root.absolute(),
             host,
             on_host=driver_root_on_host,

@@ -81,10 +81,12 @@ class DriverUsers:
 
 
 def driver_users(root: Path) -> DriverUsers:
-    """Whoever uses the driver of the machine below `root`."""
-    majors = driver_majors(root)
-    holders = tuple(sorted(_holders(root, majors))) if majors else ()
-    return DriverUsers(holders, () if holders else tuple(_uses_of_modules(root)))
+    """Whoever uses the driver of the machine below `root`. Where the kernel counts nobody, no process is
+    looked at: a node may have ten thousand."""
+    uses, majors = tuple(_uses_of_modules(root)), driver_majors(root)
+    counted = (root / "sys/module/nvidia/refcnt").exists()
+    holders = tuple(sorted(_holders(root, majors))) if majors and (uses or not counted) else ()
+    return DriverUsers(holders, () if holders else uses)
 
 
 def driver_majors(root: Path) -> frozenset[int]:
@@ -100,7 +102,7 @@ def _holders(root: Path, majors: frozenset[int]) -> Iterator[Holder]:
                 found = _POD.search(_text(process / "cgroup"))
                 yield Holder(
                     int(process.name),
-                    _text(process / "comm").strip()[:_LONGEST_NAME] or "?",
+                    _printable(_text(process / "comm").strip()) or "?",
                     devices,
                     found[1].replace("_", "-") if found else None,
                 )
@@ -120,7 +122,12 @@ def _open_devices(process: Path, majors: frozenset[int]) -> Iterator[str]:
         except OSError:
             continue
         if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in majors:
-            yield name
+            yield _printable(name)
+
+
+def _printable(name: str) -> str:
+    """Bounded, without line ends and escape sequences: whoever runs the process chose it."""
+    return "".join(each if each.isprintable() else "?" for each in name[:_LONGEST_NAME])
 
 
 def _may_be_device(name: str) -> bool:

@@ -8,6 +8,7 @@ below /home/kubernetes/bin/nvidia and its device nodes in the host's /dev.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -46,3 +47,7 @@ class DriverRoot:
     def host_path(self, path: str) -> str:
         """A path below the root, as the host names it."""
         return str(paths_below.at(self.on_host, path))
+
+
+NamedRoot = Callable[[], DriverRoot]
+"""The root that an operator named, as it is now: it may come later, with or without a `dev` of its own."""

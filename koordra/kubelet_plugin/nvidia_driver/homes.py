@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.kubelet_plugin.nvidia_driver.driver_libraries import library_paths
-from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot, Home
+from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot, Home, NamedRoot
 from koordra.kubelet_plugin.nvidia_driver.paths_below import at, content, resolved
 from koordra.topology.problems import Problem
 
@@ -231,7 +231,7 @@ class HomeSource:
     """The driver's home now. Looking costs about a millisecond, so nothing is kept but what the operator
     said. `root` is the machine, whose /sys says which module is loaded."""
 
-    def __init__(self, host: HostRoot, *, root: Path, named: DriverRoot | None = None) -> None:
+    def __init__(self, host: HostRoot, *, root: Path, named: NamedRoot | None = None) -> None:
         self.host = host
         self._root = root
         self._named = named
@@ -242,7 +242,8 @@ class HomeSource:
         return cls(HostRoot(root, root), root=root)
 
     def now(self) -> FoundHome:
-        return find_home(self.host, loaded=loaded_version(self._root), named=self._named)
+        named = self._named() if self._named else None
+        return find_home(self.host, loaded=loaded_version(self._root), named=named)
 
     def nvml(self) -> Path | None:
         return self.now().nvml

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot
+from koordra.kubelet_plugin.nvidia_driver.driver_root import NamedRoot
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 from koordra.kubelet_plugin.selftest import fabric
 from koordra.kubelet_plugin.selftest.claims import LIMITER, ClaimPreparation, WantedClaim
@@ -58,7 +58,7 @@ class Settings:
     peer: str | None = None
     peer_port: int = fabric.PORT
     own_address: str | None = None
-    driver_root: DriverRoot | None = None
+    driver_root: NamedRoot | None = None
 
     @property
     def homes(self) -> HomeSource:

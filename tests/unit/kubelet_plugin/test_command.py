@@ -108,8 +108,8 @@ def test_an_operators_word_about_the_driver(
 ) -> None:
     ran = CliRunner().invoke(command, ["--node-name", "node-a", "--host-root", "/host", *options])
     assert ran.exit_code == 0, ran.output
-    found = settings[0].driver_root
-    assert found is not None
+    assert settings[0].driver_root is not None
+    found = settings[0].driver_root()
     assert (found.root, found.on_host, found.dev_on_host) == (Path(root), Path(on_host), Path(dev_on_host))
 
 

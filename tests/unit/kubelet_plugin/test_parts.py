@@ -243,6 +243,7 @@ def test_a_card_that_took_over_the_minor_of_another_one_in_use_is_not_given(
 
 
 MADE_ANEW = "MIG-00000000-0000-0000-0000-000000000000"
+ELSEWHERE = "MIG-00000000-0000-0000-0000-000000000001"
 
 
 def made_anew(inventory: Discovery, **card: str) -> NodeInventory:
@@ -310,6 +311,28 @@ def test_an_instance_that_is_not_made_again_is_told(mig_node: PluginNode, mig_ma
     assert {"key": UNHEALTHY_TAINT, "value": "InstanceGone", "effect": "NoSchedule"} in entry["taints"]
     mig_node.plugin().unprepare(ref_of(obj))
     assert absent_instances(mig_node.plugin().remembered, mig_node.inventory) == ()
+
+
+def test_instances_that_were_lost_and_made_again_in_part_and_elsewhere(
+    mig_node: PluginNode, mig_machine: Discovery
+) -> None:
+    """Of three, the small one is back, the large one is at another place, the medium one is not there."""
+    prepare(mig_node, claim(1, part("large", LARGE), part("small", SMALL)))
+    prepare(mig_node, claim(2, part("gpu", MEDIUM)))
+
+    def reset(card: Gpu) -> Gpu:
+        large, _, small = card.mig_instances
+        again = (replace(large, uuid=ELSEWHERE, start=4), replace(small, uuid=MADE_ANEW))
+        return replace(card, mig_instances=again)
+
+    mig_node.inventory = rebooted(changed(mig_machine, CARD, reset))
+    records = mig_node.plugin().remembered()
+    lost = [(each.device, each.reason) for one in records for each in lost_devices(one, mig_node.inventory)]
+
+    assert lost == [(LARGE, "DeviceGone"), (MEDIUM, "DeviceGone")]
+    assert absent_instances(mig_node.plugin().remembered, mig_node.inventory) == (MEDIUM, LARGE)
+    assert f"{LARGE} is gone from this node" in refusal(mig_node, claim(1, part("large", LARGE)))
+    assert prepare(mig_node, claim(3, part("gpu", SMALL))).devices[0].uuid == MADE_ANEW
 
 
 def test_what_is_not_there_or_not_offered_is_refused_with_the_reason(

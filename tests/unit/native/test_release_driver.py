@@ -210,16 +210,16 @@ class Host:
         with self._process.stdout as told:
             if told.readline() != b"made\n":
                 pytest.skip("mounts cannot be made here")
-        self._driver = root / "run/nvidia/driver"
-        self._driver.mkdir(parents=True)
+        self._root = root
         self._inside = ["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt"]
         self.pod = [*self._inside, "unshare", "--mount", "--propagation", "slave"]
 
-    def mount(self, root: Path) -> None:
-        subprocess.run([*self._inside, "mount", "--bind", root, self._driver], check=True)
+    def mount(self, root: Path, place: str = "run/nvidia/driver", *, options: str = "bind") -> None:
+        (self._root / place).mkdir(parents=True, exist_ok=True)
+        subprocess.run([*self._inside, "mount", "-o", options, root, self._root / place], check=True)
 
     def unmount(self) -> None:
-        subprocess.run([*self._inside, "umount", "--lazy", self._driver], check=True)
+        subprocess.run([*self._inside, "umount", "--lazy", self._root / "run/nvidia/driver"], check=True)
 
     def close(self) -> None:
         self._process.kill()
@@ -228,7 +228,8 @@ class Host:
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts need root and unshare")
 def test_a_driver_container_comes_late_is_mounted_anew_and_goes(tmp_path: Path) -> None:
-    """The one that restarts is of the same configuration: nothing is unloaded, and its root is another."""
+    """The one that restarts is of the same configuration: nothing is unloaded, and its root is another. In
+    the end there is an installer's folder on a read-only file system."""
     first, second = (install(tmp_path / name) for name in ("first", "second"))
     (tmp_path / "host").mkdir()
     with (
@@ -250,4 +251,7 @@ def test_a_driver_container_comes_late_is_mounted_anew_and_goes(tmp_path: Path) 
 
         host.unmount()
         assert wait_for(node.has_let_go, PATIENCE)
-        assert node.plugin.poll() is None
+
+        host.mount(tmp_path / "first", "usr/local/nvidia", options="bind,ro")
+        assert wait_for(node.holds, PATIENCE)
+        assert node.mapped() == {first.stat().st_ino}

@@ -107,6 +107,27 @@ def test_what_no_process_shows_is_seen_in_the_modules(proc: Proc) -> None:
     ]
 
 
+def test_a_name_that_a_process_chose_cannot_speak_to_the_operators_terminal(
+    proc: Proc, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia\x1b[2J").symlink_to("/dev/null")
+    proc.process(41, str(tmp_path / "nvidia\x1b[2J"), comm="\x1b]0;x\nkoordra")
+
+    (line,) = driver_users(proc.root).lines()
+    assert line.isprintable()
+    assert line.startswith("?]0;x?koordra (pid 41, no pod)")
+
+
+def test_where_the_kernel_counts_nobody_no_process_is_looked_at(proc: Proc) -> None:
+    proc.process(41, "/dev/null")
+    proc.module("nvidia", 1)
+    assert not driver_users(proc.root).nobody
+
+    (proc.root / "sys/module/nvidia/refcnt").write_text("0\n")
+    (proc.root / "proc/41").rename(proc.root / "proc/42")
+    assert driver_users(proc.root).nobody
+
+
 def test_modules_that_only_use_each_other_are_free(proc: Proc) -> None:
     proc.module("nvidia", 2, "nvidia_uvm", "nvidia_modeset")
     proc.module("nvidia_uvm", 0)

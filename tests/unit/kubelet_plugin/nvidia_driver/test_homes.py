@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _ctypes
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,12 +165,14 @@ def test_a_driver_that_comes_later_moves_and_goes_is_noticed(host: Path) -> None
 def test_the_operators_word_stands(host: Path) -> None:
     driver_homes.debian(host)
     driver_homes.libraries(host / "srv/driver/usr/lib64", "570.1.2")
-    named = named_home(host / "srv/driver", HostRoot(host, Path("/")))
-    found = HomeSource(HostRoot(host, Path("/")), root=host, named=named).now()
-    assert (found.driver, found.version, found.matches) == (named, "570.1.2", False)
-    assert (named.on_host, named.dev_on_host) == (Path("/srv/driver"), Path("/dev"))
-    (host / "srv/driver/dev").mkdir()
-    with_dev = named_home(host / "srv/driver", HostRoot(host, Path("/")))
+    named = partial(named_home, host / "srv/driver", HostRoot(host, Path("/")))
+    source = HomeSource(HostRoot(host, Path("/")), root=host, named=named)
+    found = source.now()
+    assert (found.driver, found.version, found.matches) == (named(), "570.1.2", False)
+    assert (named().on_host, named().dev_on_host) == (Path("/srv/driver"), Path("/dev"))
+    (host / "srv/driver/dev").mkdir()  # comes later, as all of it may
+    with_dev = source.now().driver
+    assert with_dev is not None
     assert (with_dev.dev, with_dev.dev_on_host) == (host / "srv/driver/dev", Path("/srv/driver/dev"))
 
 
