@@ -31,6 +31,8 @@ at the module that touches the foreign thing and never travel inward.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
 
@@ -163,3 +165,21 @@ class ClusterError(KoordraError):
     """The development cluster or the demo did not come up, or ended early."""
 
     exit_code = 5
+
+
+@contextmanager
+def one_by_one() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Work on several things, each in a context of the kind that is given: an error with one does not stop
+    the others, and the first is raised at the end."""
+    failed: list[KoordraError] = []
+
+    @contextmanager
+    def one() -> Iterator[None]:
+        try:
+            yield
+        except KoordraError as error:
+            failed.append(error)
+
+    yield one
+    if failed:
+        raise failed[0]

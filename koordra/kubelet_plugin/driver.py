@@ -101,10 +101,10 @@ class Driver:
         metrics: Metrics | None = None,
     ) -> None:
         self._settings, self._client = settings, client
-        disk, paths = disk or Disk(), settings.paths
-        self._homes = settings.homes
-        self._nvml = NvmlLibrary(self._homes.nvml)
-        self._watcher = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
+        disk, paths, homes = disk or Disk(), settings.paths, settings.homes
+        self._nvml = NvmlLibrary(homes.nvml)
+        made = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
+        self._watcher = partial(made, paths.root, homes, self._nvml)
         parts = NodeParts(client, node=settings.node, namespace=settings.namespace)
         pools = NetworkPools(settings.network_pools, parts.of, of_host=NetlinkLinks().addresses)
         claims = ClaimSource(client, reads_networks=settings.pod_network, pools=pools)
@@ -124,9 +124,7 @@ class Driver:
         )
         known = backends(limiter.backend)
         usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
-        self._inventory = InventorySource(
-            paths.root, offering=settings.offering.on(usable), homes=self._homes
-        )
+        self._inventory = InventorySource(paths.root, offering=settings.offering.on(usable), homes=homes)
         self._state = DeviceState(
             node=settings.node,
             paths=paths,
@@ -219,7 +217,7 @@ class Driver:
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread
         ends."""
-        watcher = self._watcher(self._settings.paths.root, self._homes, self._nvml)
+        watcher = self._watcher()
         threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
         asking = spawn(lambda: negotiate(self._client, stop), name="ask-versions")
         try:

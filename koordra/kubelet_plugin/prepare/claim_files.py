@@ -21,12 +21,11 @@ claim whose files are as they were costs a few calls of lstat, and only others a
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordra.errors import CDIError, CheckpointError, NodeError
+from koordra.errors import CDIError, CheckpointError, NodeError, one_by_one
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.nvidia_driver.device_nodes import is_node, own_nodes
@@ -196,35 +195,24 @@ class ClaimFiles:
             return set(filter(None, map(layout.claim_of_file, self._disk.names(self._paths.prepared))))
 
     def remove_stale(self, keep: set[str]) -> None:
-        """Remove our files of claims that are not in `keep`, and temporary files. An error with one does not
-        stop the others; the first error is raised at the end."""
-        failed: list[NodeError] = []
-        for kind, folder, claim_of in (
-            (CDIError, self._paths.cdi, claim_spec.claim_of_file),
-            (CheckpointError, self._paths.prepared, layout.claim_of_file),
-            (CheckpointError, self._paths.network, layout.claim_of_file),
-            (CheckpointError, self._paths.attached, layout.claim_of_file),
-        ):
-            with _collected(failed), reported(kind, folder, "cleaned up"):
-                for name in self._disk.names(folder):
-                    uid = claim_of(name.removesuffix(TEMPORARY))
-                    if uid is not None and (name.endswith(TEMPORARY) or uid not in keep):
-                        with _collected(failed), reported(kind, folder / name, "removed"):
-                            self._disk.remove(folder / name)
-                            log.info("stale_file_removed", path=str(folder / name))
-        folders = self._paths.claims
-        with _collected(failed), reported(CheckpointError, folders, "cleaned up"):
-            for name in self._disk.names(folders):
-                if is_claim_uid(name) and name not in keep:
-                    with _collected(failed), reported(CheckpointError, folders / name, "removed"):
-                        self._disk.remove_folder(self._paths.claim_folder(name))
-        if failed:
-            raise failed[0]
-
-
-@contextmanager
-def _collected(failed: list[NodeError]) -> Iterator[None]:
-    try:
-        yield
-    except NodeError as error:
-        failed.append(error)
+        """Remove our files of claims that are not in `keep`, and temporary files."""
+        with one_by_one() as one:
+            for kind, folder, claim_of in (
+                (CDIError, self._paths.cdi, claim_spec.claim_of_file),
+                (CheckpointError, self._paths.prepared, layout.claim_of_file),
+                (CheckpointError, self._paths.network, layout.claim_of_file),
+                (CheckpointError, self._paths.attached, layout.claim_of_file),
+            ):
+                with one(), reported(kind, folder, "cleaned up"):
+                    for name in self._disk.names(folder):
+                        uid = claim_of(name.removesuffix(TEMPORARY))
+                        if uid is not None and (name.endswith(TEMPORARY) or uid not in keep):
+                            with one(), reported(kind, folder / name, "removed"):
+                                self._disk.remove(folder / name)
+                                log.info("stale_file_removed", path=str(folder / name))
+            folders = self._paths.claims
+            with one(), reported(CheckpointError, folders, "cleaned up"):
+                for name in self._disk.names(folders):
+                    if is_claim_uid(name) and name not in keep:
+                        with one(), reported(CheckpointError, folders / name, "removed"):
+                            self._disk.remove_folder(self._paths.claim_folder(name))

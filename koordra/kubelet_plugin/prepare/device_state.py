@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from koordra.api.objects import Object
-from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
+from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError, one_by_one
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import (
     Checkpoint,
@@ -203,24 +203,16 @@ class DeviceState:
 
     def restore_files(self) -> None:
         """Rewrite files of prepared claims that are missing or were changed, and the hook that they name: the
-        kubelet does not prepare a running pod's claim again. An error with one claim does not stop the
-        others; the first error is raised at the end."""
-        failed: list[KoordraError] = []
-        with self._lock.held():
+        kubelet does not prepare a running pod's claim again."""
+        with self._lock.held(), one_by_one() as one:
             held = self._load().of_boot(self._inventory().boot_id)
-            try:
+            with one():
                 if held:
                     self._hook_program()
-            except KoordraError as error:
-                failed.append(error)
             for record in held:
-                try:
+                with one():
                     if record.state is State.COMPLETED and not self._files.unchanged(record):
                         self._restore(record)
-                except KoordraError as error:
-                    failed.append(error)
-        if failed:
-            raise failed[0]
 
     def _restore(self, record: ClaimRecord) -> None:
         contents = container_files.file_contents(record, self._inventory())

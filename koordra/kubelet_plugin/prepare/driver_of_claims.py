@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from koordra.errors import KoordraError
+from koordra.errors import KoordraError, one_by_one
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -51,16 +51,10 @@ class DriverOfClaims(Wakeable):
         return Pause(1.0, INTERVAL)
 
     def follow(self) -> None:
-        """An error with one claim does not stop the others; the first error is raised at the end."""
-        failed: list[KoordraError] = []
         inventory = self._inventory()
-        for record in self._state.records():
-            if record.state is not State.COMPLETED or not names_other_driver(record, inventory):
-                continue
-            try:
-                self._state.prepare(record.ref)
-                log.info("claim_follows_driver", claim=str(record.ref), driver=str(inventory.home))
-            except KoordraError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        with one_by_one() as one:
+            for record in self._state.records():
+                if record.state is State.COMPLETED and names_other_driver(record, inventory):
+                    with one():
+                        self._state.prepare(record.ref)
+                        log.info("claim_follows_driver", claim=str(record.ref), driver=str(inventory.home))
