@@ -7,7 +7,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koordra.errors import NodeError
+from koordra.errors import KoordraError, NodeError
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,15 @@ class Wakeable:
     gather = 0.0
     """Seconds between a wake and the step, where several changes arrive as several events: one step answers
     them all."""
+    failed = "step_failed"
+    """The event in the log, once until it is another error."""
+    retry = Pause(0.0, 10.0)
+    """After a step that failed."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
         self.was_woken = False
+        self._error = ""
 
     def wake(self) -> None:
         """Work soon: something may have changed."""
@@ -40,15 +48,25 @@ class Wakeable:
         while not stop.is_set():
             self.was_woken = self._woken.is_set()
             self._woken.clear()
-            pause = self.step()
+            pause = self.attempt()
             if not stop.wait(pause.at_least):
                 self._woken.wait(None if pause.at_most is None else pause.at_most - pause.at_least)
                 if self.gather:
                     stop.wait(self.gather)
 
+    def attempt(self) -> Pause:
+        """One step, whose errors the next one may not meet."""
+        try:
+            pause, error = self.step(), ""
+        except (OSError, KoordraError) as failure:
+            pause, error = self.retry, str(failure)
+        if error and error != self._error:
+            log.warning(self.failed, error=error)
+        self._error = error
+        return pause
+
     def step(self) -> Pause:
-        """Do the work once; errors that the next step may not meet are logged. `was_woken`: since the last
-        step began."""
+        """Do the work once. `was_woken`: since the last step began. Raises OSError, KoordraError."""
         raise NotImplementedError
 
 

@@ -39,7 +39,7 @@ from typing import Any, Final, Protocol
 
 from koordra.api import names
 from koordra.api.objects import Fields
-from koordra.errors import KoordraError, NodeError
+from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.device_holders import DriverUsers, driver_users
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import (
     NOBODY,
@@ -193,19 +193,18 @@ class DriverRelease(Wakeable):
         self._seen.append(wanted_by_node(node))
         self.wake()
 
-    def step(self) -> Pause:
-        try:
-            self.advance()
-        except (OSError, KoordraError) as error:
-            log.warning("driver_release_failed", error=str(error))
-        return Pause(0.0, LOOK_EVERY)
+    failed = "driver_release_failed"
+    retry = Pause(0.0, LOOK_EVERY)
 
-    def advance(self) -> None:
+    def step(self) -> Pause:
         """Look who asks, and do what follows from it. Raises KoordraError where the claims are not known."""
         request = self._request()
         wanted = self._wanted(request)
-        if wanted is None:
-            return
+        if wanted is not None:
+            self._follow(wanted, request)
+        return Pause(0.0, LOOK_EVERY)
+
+    def _follow(self, wanted: ReleaseWanted, request: str) -> None:
         if wanted.let_go:
             self._let_go(wanted.reason)
         withheld = self.report.withheld

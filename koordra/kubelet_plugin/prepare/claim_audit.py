@@ -109,11 +109,11 @@ class ClaimAudit(Wakeable):
         self._unknown_since: dict[str, float] = {}
         self.held: tuple[ClaimRecord, ...] = ()
 
+    failed = "claims_not_audited"
+    retry = Pause(_BETWEEN, PATIENCE / 2)
+
     def step(self) -> Pause:
-        try:
-            self.audit()
-        except KoordraError as error:
-            log.warning("claims_not_audited", error=str(error))
+        self.audit()
         # Held claims are audited more often: their devices are waited for.
         return Pause(_BETWEEN, _BETWEEN + (PATIENCE / 2 if self.held else INTERVAL))
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from koordra.errors import KoordraError, one_by_one
+from koordra.errors import one_by_one
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
@@ -43,14 +43,10 @@ class DriverOfClaims(Wakeable):
         self._state = state
         self._inventory = inventory
 
-    def step(self) -> Pause:
-        try:
-            self.follow()
-        except KoordraError as error:
-            log.warning("claims_without_driver_update", error=str(error))
-        return Pause(1.0, INTERVAL)
+    failed = "claims_without_driver_update"
+    retry = Pause(1.0, INTERVAL)
 
-    def follow(self) -> None:
+    def step(self) -> Pause:
         inventory = self._inventory()
         with one_by_one() as one:
             for record in self._state.records():
@@ -58,3 +54,4 @@ class DriverOfClaims(Wakeable):
                     with one():
                         self._state.prepare(record.ref)
                         log.info("claim_follows_driver", claim=str(record.ref), driver=str(inventory.home))
+        return self.retry

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import ApiError, Conflict, NotFound
+from koordra.errors import Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import generation_of, same_content
@@ -55,8 +55,7 @@ def own_slices_selector(node: str) -> str:
 class Publisher(Wakeable):
     """Publishes for one node.
 
-    `written` is called after each publication. In seconds: `retry` after an error, INTERVAL without an
-    event, `settle` after a write.
+    `written` is called after each publication. In seconds: INTERVAL without an event, `settle` after a write.
     """
 
     def __init__(
@@ -80,16 +79,13 @@ class Publisher(Wakeable):
         self._dropped: set[str] = set()
 
     gather = 0.05
-    retry = 2.0
+    failed = "slices_not_published"
+    retry = Pause(0.0, 2.0)
     settle = 1.0
 
     def step(self) -> Pause:
         """At every wake, and at least every INTERVAL; a write is given time to settle."""
-        try:
-            written = self.sync()
-        except ApiError as error:
-            log.warning("slices_not_published", node=self._node, error=str(error))
-            return Pause(0.0, self.retry)
+        written = self.sync()
         if written:
             self._when_written()
         rest = INTERVAL if self._recheck_after is None else min(INTERVAL, self._recheck_after)

@@ -34,7 +34,7 @@ from typing import Final
 from koordra.api import kinds, names, objects
 from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
-from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
+from koordra.errors import ApiError, Conflict, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
@@ -193,13 +193,11 @@ class ClaimStatusWriter(Wakeable):
         self._unwritten: list[Object] | None = None
         """What it has of other claims: nothing, once those are seen that are older than this process."""
 
+    failed = "claim_status_sync_failed"
+    retry = Pause(RETRY, RETRY)
+
     def step(self) -> Pause:
-        try:
-            complete = self.sync()
-        except KoordraError as error:
-            log.warning("claim_status_sync_failed", error=str(error))
-            complete = False
-        return Pause(PAUSE, None) if complete else Pause(RETRY, RETRY)
+        return Pause(PAUSE, None) if self.sync() else self.retry
 
     def sync(self) -> bool:
         """Write what differs from the last write; False if something has to be retried."""

@@ -23,7 +23,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.compat.dialect.allocation import NodeCards
 from koordra.compat.dialects import DIALECTS
-from koordra.errors import ApiError, Conflict
+from koordra.errors import Conflict
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.node_slices import label_value
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
@@ -140,14 +140,14 @@ class NodeLabels(Wakeable):
 
     gather = 0.05
 
+    failed = "node_labels_not_written"
+    retry = Pause(0.0, RETRY)
+
     def step(self) -> Pause:
         try:
             self.sync()
         except Conflict:
             return Pause(0.0, 0.5)
-        except ApiError as error:
-            log.warning("node_labels_not_written", node=self._node, error=str(error))
-            return Pause(0.0, RETRY)
         return Pause(0.0, INTERVAL)
 
     def sync(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
-from koordra.errors import ApiError, Conflict, KoordraError, NotFound
+from koordra.errors import ApiError, Conflict, NotFound, one_by_one
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
@@ -53,26 +53,20 @@ class OveruseReporter(Wakeable):
         self._told: frozenset[str] = frozenset()
         self._evicted: dict[str, float] = {}
 
+    failed = "overuse_not_reported"
+    retry = Pause(0.0, _RETRY)
+
     def step(self) -> Pause:
         over = self._overused()
         self._told &= over.keys()
-        for record in self._known() if over.keys() - self._told else ():
-            found = over.get(record.ref.uid)
-            if found is None or record.ref.uid in self._told:
-                continue
-            try:
-                if self._report(record, found):
-                    self._told |= {record.ref.uid}
-            except KoordraError as error:
-                log.warning("overuse_not_reported", claim=str(record.ref), error=str(error))
-        return Pause(0.0, _RETRY if over.keys() - self._told else None)
-
-    def _known(self) -> Iterable[ClaimRecord]:
-        try:
-            return self._records()
-        except KoordraError as error:
-            log.warning("overuse_not_reported", error=str(error))
-            return ()
+        with one_by_one() as one:
+            for record in self._records() if over.keys() - self._told else ():
+                found = over.get(record.ref.uid)
+                if found is not None and record.ref.uid not in self._told:
+                    with one():
+                        if self._report(record, found):
+                            self._told |= {record.ref.uid}
+        return self.retry if over.keys() - self._told else Pause(0.0, None)
 
     def _report(self, record: ClaimRecord, found: Overuse) -> bool:
         """False if there is more to do. Raises ApiError."""

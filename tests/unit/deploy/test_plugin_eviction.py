@@ -50,7 +50,7 @@ def used(*, evict: bool) -> set[Right]:
 
     reported.api.get, reported.api.create = noted_get, noted_create  # type: ignore[method-assign]
     reported.overuse(0)
-    reported.reporter.step()
+    reported.reporter.attempt()
     return asked
 
 

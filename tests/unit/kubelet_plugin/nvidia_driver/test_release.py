@@ -91,7 +91,7 @@ class Node:
 
     def step(self, after: float = 0.5) -> ReleaseReport:
         self.clock.now += after
-        self.release.step()
+        self.release.attempt()
         return self.release.report
 
 

@@ -61,7 +61,7 @@ def libraries(node: PluginNode, number: int) -> set[str]:
 
 
 def follow(state: DeviceState, node: PluginNode) -> None:
-    DriverOfClaims(state, lambda: node.inventory).follow()
+    DriverOfClaims(state, lambda: node.inventory).step()
 
 
 def test_a_gpu_without_libcuda_is_refused_with_home_folders_and_remedy(host: Host, node: PluginNode) -> None:

@@ -14,6 +14,7 @@ from koordra.api.objects import Object
 from koordra.errors import ApiError
 from koordra.kubelet_plugin.publish.publisher import Publisher, missing_fields
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.wakeable import Pause
 from koordra.topology.problems import Discovery
 from tests.fakes.node_claims import NODE
 from tests.fakes.slice_api import FakeSliceApi
@@ -32,7 +33,7 @@ class Published:
 
     def restarted(self) -> Publisher:
         publisher = Publisher(self.api, node=NODE, build=self.slices)
-        publisher.retry = publisher.settle = 0.05
+        publisher.retry, publisher.settle = Pause(0.0, 0.05), 0.05
         return publisher
 
     def slices(self, node: Object, generation: int) -> list[Object]:

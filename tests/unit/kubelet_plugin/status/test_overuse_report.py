@@ -83,7 +83,7 @@ def test_by_default_the_pods_are_told_once_and_nobody_is_evicted() -> None:
     reported = Reported(evict=False)
     reported.overuse(0)
     for _ in range(3):
-        reported.reporter.step()
+        reported.reporter.attempt()
     (event,) = reported.api.events.values()
     assert (event["reason"], event["involvedObject"]["name"]) == ("OverLimit", "pod-0")
     assert "5120Mi" in event["message"]
@@ -92,11 +92,11 @@ def test_by_default_the_pods_are_told_once_and_nobody_is_evicted() -> None:
 
 def test_where_the_operator_says_so_the_pods_of_the_claim_are_evicted_once() -> None:
     reported = Reported(claims=2, evict=True)
-    reported.reporter.step()
+    reported.reporter.attempt()
     assert reported.api.evicted == []
     reported.overuse(1)
     for _ in range(3):
-        reported.reporter.step()
+        reported.reporter.attempt()
     assert reported.api.evicted == [("team", "pod-1")]
 
 
@@ -104,11 +104,11 @@ def test_a_budget_keeps_its_own_pods_and_nobody_elses() -> None:
     reported = Reported(claims=2, evict=True)
     reported.overuse(0, 1)
     reported.api.budgets = {"pod-0"}
-    assert reported.reporter.step().at_most is not None
+    assert reported.reporter.attempt().at_most is not None
     assert reported.api.evicted == [("team", "pod-1")]
     assert len(reported.api.events) == 2
     reported.api.budgets.clear()
-    assert reported.reporter.step().at_most is None
+    assert reported.reporter.attempt().at_most is None
     assert reported.api.evicted == [("team", "pod-1"), ("team", "pod-0")]
 
 
@@ -116,9 +116,9 @@ def test_a_server_that_is_down_is_asked_again() -> None:
     reported = Reported(evict=True)
     reported.overuse(0)
     reported.api.down = True
-    assert reported.reporter.step().at_most is not None
+    assert reported.reporter.attempt().at_most is not None
     reported.api.down = False
-    assert reported.reporter.step().at_most is None
+    assert reported.reporter.attempt().at_most is None
     assert reported.api.evicted == [("team", "pod-0")]
 
 
@@ -129,9 +129,9 @@ def test_a_checkpoint_that_cannot_be_read_is_read_again() -> None:
     reported = Reported(evict=True)
     reported.overuse(0)
     readable, reported.reporter._records = reported.reporter._records, unreadable
-    assert reported.reporter.step().at_most is not None
+    assert reported.reporter.attempt().at_most is not None
     reported.reporter._records = readable
-    assert reported.reporter.step().at_most is None
+    assert reported.reporter.attempt().at_most is None
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -142,16 +142,16 @@ def test_a_claim_that_is_gone_needs_nothing(gone: bool) -> None:
         reported.api.claims.clear()
     else:
         reported.api.claims["claim-0"] = 7  # another claim under its name
-    assert reported.reporter.step().at_most is None
+    assert reported.reporter.attempt().at_most is None
     assert reported.api.evicted == []
 
 
 def test_no_more_than_five_pods_are_evicted_in_ten_minutes() -> None:
     reported = Reported(claims=8, evict=True)
     reported.overuse(*range(8))
-    reported.reporter.step()
-    reported.reporter.step()
+    reported.reporter.attempt()
+    reported.reporter.attempt()
     assert len(reported.api.evicted) == 5
     reported.time = 601.0
-    reported.reporter.step()
+    reported.reporter.attempt()
     assert len(reported.api.evicted) == 8
