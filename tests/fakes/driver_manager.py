@@ -11,7 +11,7 @@ internal/kubernetes/client.go).
                 it, uncordon after it, evict pods with nvidia.com/gpu* resources or claims of gpu.nvidia.com
 
 The program is named by KOORDRA_DRIVER_MANAGER. It runs in a mount namespace with a module "nvidia" of its
-own, and a seccomp filter answers its delete_module with success.
+own, and a seccomp filter answers its delete_module with success, or that the module is in use.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Final
 
 from koordra.api import kinds, objects
 from koordra.kube import KubeClient
+from koordra.kubelet_plugin.nvidia_driver.release_wanted import POLICY_ANNOTATION
 from tests.patience import PATIENCE
 
 PAUSED: Final = "paused-for-driver-upgrade"
@@ -36,7 +37,7 @@ PROGRAM: Final = os.environ.get("KOORDRA_DRIVER_MANAGER")
 
 _IN_NAMESPACE: Final = """
 import ctypes, os, struct, subprocess, sys
-folder, *program = sys.argv[1:]
+folder, error, *program = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(0x00020000) == 0, os.strerror(ctypes.get_errno())
 for place in ("/sys/module", "/run"):
@@ -46,8 +47,8 @@ os.makedirs("/sys/module/nvidia/holders")
 open("/sys/module/nvidia/refcnt", "w").write("0")
 os.makedirs("/run/nvidia")
 open("/run/nvidia/nvidia-driver.state", "w").write("as-it-is")
-# seccomp: delete_module (176 on x86-64) gives 0, all else is allowed.
-code = [(0x20, 0, 0, 0), (0x15, 0, 1, 176), (0x06, 0, 0, 0x00050000), (0x06, 0, 0, 0x7fff0000)]
+# seccomp: delete_module (176 on x86-64) gives the error, all else is allowed.
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, 176), (0x06, 0, 0, 0x00050000 | int(error)), (0x06, 0, 0, 0x7fff0000)]
 filters = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *each) for each in code))
 rules = struct.pack("<HxxxxxxQ", len(code), ctypes.addressof(filters))
 assert libc.prctl(38, 1, 0, 0, 0) == 0
@@ -65,7 +66,8 @@ class RealDriverManager:
     kubeconfig: Path
     node: str
 
-    def run(self, *, digest: str, unloading: Callable[[], None]) -> int:
+    def run(self, *, digest: str, unloading: Callable[[], None], error: int = 0) -> int:
+        """`error`: what the kernel answers to the unloading."""
         assert PROGRAM is not None
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
@@ -75,8 +77,9 @@ class RealDriverManager:
             "KUBECONFIG": str(self.kubeconfig),
             "NODE_NAME": self.node,
             "DRIVER_CONFIG_DIGEST": digest,
+            "ENABLE_GPU_POD_EVICTION": "true",
         }
-        command = [sys.executable, "-c", _IN_NAMESPACE, str(folder), PROGRAM, "uninstall_driver"]
+        command = [sys.executable, "-c", _IN_NAMESPACE, str(folder), str(error), PROGRAM, "uninstall_driver"]
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             for line in process.stderr:
@@ -87,12 +90,12 @@ class RealDriverManager:
 
 @dataclass
 class ModelDriverManager:
-    """Its rules, where the Operator has an upgrade policy."""
+    """Its rules."""
 
     client: KubeClient
     node: str
 
-    def run(self, *, digest: str, unloading: Callable[[], None]) -> int:
+    def run(self, *, digest: str, unloading: Callable[[], None], error: int = 0) -> int:
         before = {
             key: value
             for key, value in objects.labels_of(self._node()).items()
@@ -103,9 +106,12 @@ class ModelDriverManager:
             self._patch({"metadata": {"labels": before}})
             return 1
         if digest != "as-it-is":
+            by_policy = objects.annotations_of(self._node()).get(POLICY_ANNOTATION) == "true"
+            self._patch({"spec": {"unschedulable": not by_policy}})
             unloading()
+            self._patch({"spec": {"unschedulable": False}})
         self._patch({"metadata": {"labels": before}})
-        return 0
+        return int(error != 0)
 
     def _node(self) -> objects.Object:
         return self.client.get(kinds.NODES, self.node)

@@ -3,6 +3,7 @@ let go of NVML, and unloads the driver only then."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -41,7 +42,7 @@ class DaemonSetPod:
         self._node = node
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)
-        self.ends = 0
+        self.starts = self.ends = 0
         self.node_when_it_ended: list[list[int]] = []
 
     def __enter__(self) -> DaemonSetPod:
@@ -68,6 +69,7 @@ class DaemonSetPod:
             env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
         )
         assert wait_for(self._listens, PATIENCE)
+        self.starts += 1
 
     def _listens(self) -> bool:
         """Whether the process takes SIGTERM itself: before, it would end of it."""
@@ -101,14 +103,18 @@ def driver_manager(request: pytest.FixtureRequest, node: Node) -> Any:
 
 @pytest.fixture
 def client_pod(node: Node) -> Iterator[DaemonSetPod]:
-    """On a node whose upgrades go by the Operator's policy: driver-manager itself neither cordons nor
-    evicts."""
-    node.client.patch(kinds.NODES, NODE, {"metadata": {"annotations": {POLICY_ANNOTATION: "true"}}})
     node.label(CLIENT, "true")
     with DaemonSetPod(node) as pod:
         yield pod
 
 
+@pytest.fixture
+def policy(node: Node) -> None:
+    """The node's upgrades go by the Operator's policy: driver-manager itself neither cordons nor evicts."""
+    node.client.patch(kinds.NODES, NODE, {"metadata": {"annotations": {POLICY_ANNOTATION: "true"}}})
+
+
+@pytest.mark.usefixtures("policy")
 def test_an_upgrade_finds_nobody_at_the_driver(
     node: Node, client_pod: DaemonSetPod, driver_manager: Any
 ) -> None:
@@ -122,6 +128,7 @@ def test_an_upgrade_finds_nobody_at_the_driver(
     assert objects.labels_of(node.client.get(kinds.NODES, NODE))[CLIENT] == "true"
 
 
+@pytest.mark.usefixtures("policy")
 def test_a_driver_that_stays_is_taken_up_again(
     node: Node, client_pod: DaemonSetPod, driver_manager: Any
 ) -> None:
@@ -132,3 +139,23 @@ def test_a_driver_that_stays_is_taken_up_again(
     assert at_unload == []
     assert client_pod.ends == 1
     assert wait_for(node.holds, PATIENCE)
+
+
+def test_without_a_policy_the_node_is_emptied_for_the_next_attempt(
+    node: Node, client_pod: DaemonSetPod, driver_manager: Any
+) -> None:
+    """driver-manager knows no pod of koordra's: it cordons, finds the driver in use, and takes all back at
+    once. Until it tries again nothing may start."""
+    assert driver_manager.run(digest="new", unloading=lambda: None, error=errno.EBUSY) == 1
+    assert wait_for(lambda: node.report()["phase"] == "Released", PATIENCE)
+    found = node.client.get(kinds.NODES, NODE)
+    assert (objects.labels_of(found)[CLIENT], bool(objects.spec_of(found).get("unschedulable"))) == (
+        "true",
+        False,
+    )
+
+    assert wait_for(lambda: client_pod.starts == 2, PATIENCE)
+    at_unload: list[list[int]] = []
+    assert driver_manager.run(digest="new", unloading=lambda: at_unload.append(node.fake.holders())) == 0
+    assert at_unload == [[]]
+    assert wait_for(lambda: client_pod.ends == 2, PATIENCE)
