@@ -232,8 +232,6 @@ class DeviceState:
         with self._lock.held():
             return self._load().claims
 
-    # Steps of Prepare.
-
     def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:
             claim = self._claims.get(ref.namespace, ref.name)
@@ -307,8 +305,6 @@ class DeviceState:
     def _release_network(self, ref: ClaimRef) -> None:
         if self._networks is not None:
             self._networks.release_claim(ref.uid)
-
-    # Files.
 
     def _write_files(self, record: ClaimRecord) -> None:
         self._files.write(record, container_files.file_contents(record, self._inventory()))
