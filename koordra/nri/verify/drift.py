@@ -52,6 +52,8 @@ from koordra.nri.verify.bundles import Running
 BREACHES = frozenset(
     {"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount", "MountChanged"}
 )
+NAMED = 4
+"""Device nodes that a difference names; of the others it says how many."""
 LACKS = frozenset({"InterfaceMissing"})
 NOTICES = frozenset({"CardsCounted", "NotConfined"})
 KINDS = (
@@ -142,7 +144,8 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
         found += _interfaces(running, expected.interfaces, devices)
     if expected.guarded is not None:
         why = "" if granted.confined else "it is privileged, and this runtime denies nothing to it"
-        found += _foreign(running, expected.guarded, granted.numbers, why=why)
+        foreign = _foreign(running, expected.guarded, granted.numbers, why=why)
+        found += [foreign] if foreign else []
         try:
             check_mounts(
                 running.container,
@@ -245,27 +248,25 @@ def _unknown_to_hook(
 def unconfined(running: Running, expected: Expected) -> Drift | None:
     """That a container from which nothing is taken away can open devices that it does not hold, if it can."""
     held = expected.granted.numbers if expected.granted else frozenset()
-    found = _foreign(running, expected.guarded, held, why=expected.belongs) if expected.guarded else ()
-    return next((replace(drift, message=f"{running.container}: {drift.message}") for drift in found), None)
+    found = _foreign(running, expected.guarded, held, why=expected.belongs) if expected.guarded else None
+    return found and replace(found, message=f"{running.container}: {found.message}")
 
 
 def _foreign(
     running: Running, guarded: DeviceGuard, held: frozenset[tuple[str, int, int]], *, why: str
-) -> Iterator[Drift]:
-    """One for each device that it can open and does not hold; `why` it may open them, if it may."""
-    where = "the kernel lets it" if running.from_kernel else "its device rules let it"
+) -> Drift | None:
+    """That it can open devices that it does not hold: one difference for all, since a privileged container
+    can open each of the node's. `why` it may, if it may."""
     opened = [
-        number
-        for number in sorted({node.number for node in guarded.nodes} - held)
-        if can_open(running.container.rules, number)
+        f"{kind} {major}:{minor}"
+        for kind, major, minor in sorted({node.number for node in guarded.nodes} - held)
+        if can_open(running.container.rules, (kind, major, minor))
     ]
-    if opened and why:
-        some = ", ".join(f"{kind} {major}:{minor}" for kind, major, minor in opened[:2])
-        yield Drift(
-            "NotConfined",
-            f"{where} open {len(opened)} device nodes of GPUs and NICs that it does not hold ({some}"
-            f"{', ...' if len(opened) > 2 else ''}): {why}",
-        )
-        return
-    for kind, major, minor in opened:
-        yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")
+    if not opened:
+        return None
+    where = "the kernel lets it" if running.from_kernel else "its device rules let it"
+    more = f" and {len(opened) - NAMED} more" if opened[NAMED:] else ""
+    what = (
+        f"{where} open device nodes of GPUs and NICs that it does not hold: {', '.join(opened[:NAMED])}{more}"
+    )
+    return Drift("NotConfined", f"{what}; {why}") if why else Drift("ForeignDevice", what)
