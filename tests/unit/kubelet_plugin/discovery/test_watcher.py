@@ -17,6 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from koordra.errors import NodeError
+from koordra.kubelet_plugin.discovery import watcher
 from koordra.kubelet_plugin.discovery.events import (
     Event,
     HardwareChanged,
@@ -24,8 +25,10 @@ from koordra.kubelet_plugin.discovery.events import (
     XidReported,
 )
 from koordra.kubelet_plugin.discovery.gpu_faults import Ledger, LedgerFile
-from koordra.kubelet_plugin.discovery.reading import discover, probe
+from koordra.kubelet_plugin.discovery.reading import boot_id, discover, probe
 from koordra.kubelet_plugin.discovery.watcher import ONE_REPORT_IN, MachineWatcher, WatchTiming
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
+from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, same_content
 from koordra.node_state.disk import Disk
 from koordra.topology.presets.facts import preset
@@ -396,6 +399,44 @@ def test_an_xid_is_known_to_a_watcher_that_starts_again(tmp_path: Path, root: Pa
     watcher = MachineWatcher(read=lambda: discover(root), probe=lambda: probe(root), remembered=again)
     watcher.run(stop, take)
     assert taints(told[0], "gpu-0000-0f-00-0") == ["Xid79"]
+
+
+def test_on_a_node_xids_come_from_the_kernels_log_and_stay_over_a_restart(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that `of` gives a watcher of this machine; the log is a pipe, which keeps records apart."""
+    state = tmp_path / "state"
+
+    def following(*records: str) -> list[Discovery]:
+        """Of a plugin that starts, up to its second change."""
+        reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
+        monkeypatch.setattr(watcher, "KMSG", Path(f"/proc/self/fd/{reading}"))
+        for record in records:
+            os.write(writing, record.encode())
+        homes = HomeSource.of(root)
+        made = MachineWatcher.of(Path("/"), homes, NvmlLibrary(homes.nvml), state=state)
+        made.read, made.probe, made.timing = lambda: discover(root), lambda: None, QUICK
+        told: list[Discovery] = []
+        stop = threading.Event()
+
+        def take(found: Discovery) -> None:
+            told.append(found)
+            if found.machine.gpus[0].faults:
+                stop.set()
+
+        try:
+            made.run(stop, take)
+        finally:
+            os.close(reading)
+            os.close(writing)
+        return told
+
+    line = "NVRM: Xid (PCI:0000:0f:00): 79, GPU has fallen off the bus."
+    heard = following(f"4,41,1,-;{line}\n")
+    assert taints(heard[-1], "gpu-0000-0f-00-0") == ["Xid79"]
+    again = following(f"4,41,1,-;{line}\n", f"4,42,1,-;{line.replace('79', '48')}\n")
+    assert taints(again[0], "gpu-0000-0f-00-0") == ["Xid79"]
+    assert LedgerFile(state, Disk(), boot_id=boot_id(Path("/"))).load().following == 43
 
 
 def test_a_link_that_goes_down_between_two_probes_counts(root: Path, watching: Callable[..., Watch]) -> None:

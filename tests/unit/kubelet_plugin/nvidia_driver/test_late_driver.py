@@ -31,7 +31,9 @@ def watched(host: Path) -> Iterator[Callable[[], list[Discovery]]]:
     """The readings so far of a watcher with all that it is given on a node."""
     homes = HomeSource.of(host)
     watcher = MachineWatcher.of(host, homes, NvmlLibrary(homes.nvml))
-    watcher.timing = WatchTiming(settle=0.02, settle_limit=0.2, probe=0.05, recheck=60.0, stop_within=0.02)
+    watcher.timing = WatchTiming(
+        settle=0.02, settle_limit=0.2, probe=0.05, between_readings=0.0, recheck=60.0, stop_within=0.02
+    )
     told: list[Discovery] = []
     stop = threading.Event()
     thread = threading.Thread(target=lambda: watcher.run(stop, told.append))

@@ -20,14 +20,17 @@ from koordra._proto.dra import (
     drahealth_v1_pb2,
     drahealth_v1_pb2_grpc,
 )
-from koordra.api.names import RELEASE_TAINT
+from koordra.api.names import RELEASE_TAINT, UNHEALTHY_TAINT
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
+from koordra.kubelet_plugin.discovery.gpu_faults import Ledger, LedgerFile
+from koordra.kubelet_plugin.discovery.reading import boot_id
 from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.kubelet_plugin.prepare import claim_audit
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.node_state.disk import Disk
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -74,6 +77,16 @@ def test_stored_files_heal_while_the_plugin_runs(
         harm()
         assert wait_for(lambda: file.is_file() and file.read_bytes() == before), harm
     assert running.thread.is_alive()
+
+
+def test_an_xid_of_before_the_start_taints_the_card(machine_root: Path) -> None:
+    """The ledger is the plugin's, in its state directory; its boot is the machine's."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        plugin = RunningPlugin(Path(folder), machine_root)
+        ledger = LedgerFile(plugin.paths.state, Disk(), boot_id=boot_id(machine_root))
+        ledger.save(Ledger().with_xid("0000:0f:00.0", 79, now=0.0))
+        with plugin.serving():
+            assert wait_for(lambda: taints(plugin).get(UNHEALTHY_TAINT) == "Xid79")
 
 
 def test_a_cordon_on_the_node_becomes_a_taint_and_goes_again(running: RunningPlugin) -> None:
