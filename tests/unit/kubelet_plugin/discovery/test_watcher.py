@@ -407,6 +407,9 @@ def test_on_a_node_xids_come_from_the_kernels_log_and_stay_over_a_restart(
     """With all that `of` gives a watcher of this machine; the log is a pipe, which keeps records apart."""
     state = tmp_path / "state"
 
+    def remembered() -> Ledger:
+        return LedgerFile(state, Disk(), boot_id=boot_id(Path("/"))).load()
+
     def following(*records: str) -> list[Discovery]:
         """Of a plugin that starts, up to its second change."""
         reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
@@ -422,6 +425,7 @@ def test_on_a_node_xids_come_from_the_kernels_log_and_stay_over_a_restart(
         def take(found: Discovery) -> None:
             told.append(found)
             if found.machine.gpus[0].faults:
+                assert remembered().faults  # a plugin that is killed now has it
                 stop.set()
 
         try:
@@ -431,12 +435,12 @@ def test_on_a_node_xids_come_from_the_kernels_log_and_stay_over_a_restart(
             os.close(writing)
         return told
 
-    line = "NVRM: Xid (PCI:0000:0f:00): 79, GPU has fallen off the bus."
-    heard = following(f"4,41,1,-;{line}\n")
-    assert taints(heard[-1], "gpu-0000-0f-00-0") == ["Xid79"]
-    again = following(f"4,41,1,-;{line}\n", f"4,42,1,-;{line.replace('79', '48')}\n")
-    assert taints(again[0], "gpu-0000-0f-00-0") == ["Xid79"]
-    assert LedgerFile(state, Disk(), boot_id=boot_id(Path("/"))).load().following == 43
+    log = [f"4,{41 + n},1,-;NVRM: Xid (PCI:0000:0f:00): {xid}, x\n" for n, xid in enumerate((79, 48, 62))]
+    assert taints(following(*log[:1])[-1], "gpu-0000-0f-00-0") == ["Xid79"]
+    assert taints(following(*log[:2])[0], "gpu-0000-0f-00-0") == ["Xid79"]
+    assert remembered().following == 43
+    LedgerFile(state, Disk(), boot_id=boot_id(Path("/"))).save(Ledger(following=43), also_the_place=True)
+    assert taints(following(*log)[-1], "gpu-0000-0f-00-0") == ["Xid62"]  # those that are over stay over
 
 
 def test_a_link_that_goes_down_between_two_probes_counts(root: Path, watching: Callable[..., Watch]) -> None:
