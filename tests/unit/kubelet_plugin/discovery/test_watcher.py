@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery import watcher
 from koordra.kubelet_plugin.discovery.events import (
+    DriverLoaded,
     Event,
     HardwareChanged,
     PortsMayHaveChanged,
@@ -255,11 +256,25 @@ def test_an_xid_is_told_from_the_last_reading(root: Path, watching: Callable[...
 def test_a_program_that_makes_xids_does_not_keep_the_node_busy(
     root: Path, watching: Callable[..., Watch]
 ) -> None:
-    watch = watching(root, DEAF)
+    clock = Clock()
+    watch = watching(root, DEAF, clock.monotonic)
     watch.source.say(*[XidReported(GPU0, number) for number in (13, 31, 32, 43) for _ in range(500)])
-    watch.source.say(XidReported(GPU0, 79))  # which is heard after them
+    eventually(lambda: watch.source.taken == 2000)
+    clock.now += 10.0
+    time.sleep(0.2)
+    assert watch.readings == 1
+    watch.source.say(XidReported(GPU0, 79))
     watch.next(lambda found: found.machine.gpus[0].faults == ("Xid79",))
-    assert watch.readings <= 2
+    clock.now += DEAF.settle
+    eventually(lambda: watch.readings == 2)
+
+
+def test_a_driver_that_is_loaded_anew_ends_what_was_wrong(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root, DEAF)
+    watch.source.say(XidReported(GPU0, 48))
+    watch.next(lambda found: found.machine.gpus[0].faults == ("Xid48",))
+    watch.source.say(DriverLoaded(7))
+    watch.next(lambda found: not found.machine.gpus[0].faults)
 
 
 def test_what_nvml_and_the_kernels_log_both_tell_is_one_report(

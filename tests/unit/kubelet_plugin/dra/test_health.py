@@ -23,6 +23,7 @@ from koordra._proto.dra import (
     grpc_health_v1_pb2_grpc,
 )
 from koordra.errors import InvalidInput
+from koordra.kubelet_plugin.dra.dra_service import PluginMetrics
 from koordra.kubelet_plugin.dra.health import (
     MOST_STREAMS,
     DeviceHealth,
@@ -33,8 +34,10 @@ from koordra.kubelet_plugin.dra.health import (
     device_health,
 )
 from koordra.kubelet_plugin.dra.sockets import SocketServer
-from koordra.kubelet_plugin.publish.node_inventory import inventory_of
+from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
+from koordra.metrics import Metrics
 from koordra.topology.problems import Discovery
+from tests.fakes.metric_samples import sample
 from tests.fakes.node_claims import GPU_0, NIC_0
 from tests.patience import PATIENCE
 
@@ -174,3 +177,27 @@ def test_probes_hear_what_the_plugin_says_of_itself() -> None:
         server.close()
     with pytest.raises(InvalidInput):
         ProbeServer("somewhere", lambda: True)
+
+
+def test_faults_and_counted_errors_are_metrics_that_may_go_back(inventory: NodeInventory) -> None:
+    """After a reset the driver counts from 0 again, and a fault that is over is no series any more."""
+    machine = inventory.machine
+    metrics = Metrics()
+    plugin = PluginMetrics(metrics)
+
+    def observe(*faults: str, replays: int, downs: int) -> None:
+        card = replace(machine.gpus[0], faults=faults, errors={"nvlink_replay": replays})
+        nic = replace(machine.nics[0], downs=downs)
+        plugin.observe_devices((), replace(machine, gpus=(card,), nics=(nic,)))
+
+    def found(name: str, **labels: str) -> float | None:
+        return sample(metrics, f"koordra_plugin_{name}", labels)
+
+    observe("NeedsReset", "Xid48", replays=7, downs=4)
+    assert found("device_fault", device=GPU_0, fault="Xid48") == 1
+    assert found("gpu_errors", device=GPU_0, kind="nvlink_replay") == 7
+    assert found("nic_link_downs", device=NIC_0) == 4
+    observe(replays=0, downs=0)
+    assert found("device_fault", device=GPU_0, fault="Xid48") is None
+    assert found("gpu_errors", device=GPU_0, kind="nvlink_replay") == 0
+    assert found("nic_link_downs", device=NIC_0) == 0
