@@ -3,6 +3,8 @@ runtime cannot deny devices to them (unless it is new enough)."""
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -172,6 +174,26 @@ def test_while_the_api_is_away_the_network_still_starts(
             containerd.cri.remove_pod(pod)
     finally:
         restart(node.control_plane)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])
+def test_without_an_answer_of_the_hook_it_starts(
+    containerd: Containerd, node: WatchedNode, run: Run, number: signal.Signals
+) -> None:
+    """containerd waits two seconds for a plugin, drops it, and goes on."""
+    process, times = node.hook._process, node.hook.count("nri_synchronized")
+    assert process is not None
+    os.kill(process.pid, number)
+    try:
+        for pod in (KUBE_PROXY, CSI_NFS):
+            run(pod, pod.containers[-1])
+    finally:
+        if number is signal.SIGSTOP:
+            os.kill(process.pid, signal.SIGCONT)
+        else:
+            process.wait()
+            node.hook.start()
+        node.wait_hook_registered(times=times + 1)
 
 
 def restart(control_plane: Process) -> None:

@@ -197,13 +197,14 @@ def _nic(
 
 
 def link_downs(root: MachineRoot, base: str, interface: str) -> int | None:
-    """How often the device's link went down since its driver was loaded; None where nothing counts it. On
-    Ethernet the interface counts; the port's counter stays at 0 there, or counts the same."""
-    ports = [entry for entry in root.names(f"{base}/ports") if entry.isdecimal()]
-    counts = [root.integer(f"{base}/ports/{port}/counters/link_downed") for port in ports]
-    by_port = [count for count in counts if count is not None]
-    by_interface = root.integer(f"{interface}/carrier_down_count") if interface else None
-    return max(sum(by_port), by_interface or 0) if by_port or by_interface is not None else None
+    """How often the device's link went down since its driver was loaded; None where nothing counts it here.
+    InfiniBand ports count; on Ethernet the interface does, which may be in a pod."""
+    ports = [f"{base}/ports/{entry}" for entry in root.names(f"{base}/ports") if entry.isdecimal()]
+    infiniband = [port for port in ports if root.line(f"{port}/link_layer") == "InfiniBand"]
+    if not infiniband:
+        return root.integer(f"{interface}/carrier_down_count") if interface else None
+    counts = [root.integer(f"{port}/counters/link_downed") for port in infiniband]
+    return None if None in counts else sum(count for count in counts if count)
 
 
 def _ports(root: MachineRoot, base: str, report: Report) -> tuple[RdmaPort, ...]:

@@ -14,6 +14,7 @@ from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot
+from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
@@ -54,6 +55,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         ([], Offering(slots_per_gpu=16, mig=False, vfs=False)),
         (["--mig"], Offering(mig=True)),
         (["--vfs"], Offering(vfs=True)),
+        (["--drain-on", "GpuLost, Xid79"], Offering(drain=DrainPolicy(frozenset({"GpuLost", "Xid79"})))),
         (["--allowed-isolation", "none"], Offering(isolation=IsolationPolicy(("none",)))),
         (
             ["--allowed-isolation", "mps,limiter", "--default-isolation", "limiter"],
@@ -123,4 +125,13 @@ def test_more_about_a_driver_root_that_is_not_named_is_refused(settings: list[Se
 def test_an_address_that_cannot_be_is_refused(settings: list[Settings]) -> None:
     ran = CliRunner().invoke(command, ["--node-name", "node-a", "--health-address", "nowhere"])
     assert isinstance(ran.exception, InvalidInput)
+    assert not settings
+
+
+@pytest.mark.parametrize("word", ["Sneezing", "Xid13"])
+def test_a_fault_that_never_comes_is_refused_at_the_start(settings: list[Settings], word: str) -> None:
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--drain-on", word])
+    assert isinstance(ran.exception, InvalidInput)
+    assert word in str(ran.exception)
+    assert "--drain-on" in str(ran.exception)
     assert not settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,16 @@ def test_what_follows_does_not_hide_what_came_first() -> None:
 @pytest.mark.parametrize("number", sorted(NO_FAULT))
 def test_what_a_program_can_cause_says_nothing_about_the_card(number: int) -> None:
     assert ledger(number) == Ledger()
+
+
+def test_the_documentation_lists_them() -> None:
+    text = (Path(__file__).resolve().parents[4] / "docs/health.md").read_text()
+    (listed,) = re.findall(r"restart of the program: ([-0-9,\s]+)\.", text)
+    numbers: set[int] = set()
+    for entry in listed.split(","):
+        first, _, last = entry.strip().partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    assert numbers == NO_FAULT
 
 
 @pytest.mark.parametrize("number", [46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 145, 155, 158])

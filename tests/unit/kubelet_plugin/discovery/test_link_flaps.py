@@ -72,26 +72,36 @@ def test_a_driver_that_counts_anew_and_a_nic_that_is_gone_begin_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "interface", "expected"),
+    ("layers", "ports", "interface", "expected"),
     [
-        ({1: 3}, None, 3),
-        ({1: 3, 2: 4}, None, 7),
-        ({1: 0}, 5, 5),
-        ({1: 5}, 5, 5),  # a driver that counts for both: once
-        ({}, 5, 5),
-        ({}, None, None),
+        (["InfiniBand"], [3], None, 3),
+        (["InfiniBand"], [3], 9, 3),  # IPoIB may come and go
+        (["InfiniBand", "InfiniBand"], [3, 4], None, 7),
+        (["InfiniBand"], [None], 9, None),
+        (["Ethernet"], [0], 5, 5),
+        (["Ethernet"], [5], 5, 5),  # a driver that counts for both
+        (["Ethernet"], [0], None, None),  # its interface is in a pod
+        ([], [], 5, 5),
     ],
 )
-def test_a_flap_is_counted_once_wherever_the_driver_counts(
-    tmp_path: Path, ports: dict[int, int], interface: int | None, expected: int | None
+def test_one_counter_counts_wherever_the_interface_is(
+    tmp_path: Path, layers: list[str], ports: list[int | None], interface: int | None, expected: int | None
 ) -> None:
-    for number, count in ports.items():
-        (tmp_path / f"ib/ports/{number}/counters").mkdir(parents=True)
-        (tmp_path / f"ib/ports/{number}/counters/link_downed").write_text(f"{count}\n")
+    for number, (layer, count) in enumerate(zip(layers, ports, strict=True), start=1):
+        port = tmp_path / f"ib/ports/{number}"
+        (port / "counters").mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+        if count is not None:
+            (port / "counters/link_downed").write_text(f"{count}\n")
     if interface is not None:
         (tmp_path / "net").mkdir()
         (tmp_path / "net/carrier_down_count").write_text(f"{interface}\n")
-    assert link_downs(MachineRoot(tmp_path), "ib", "net") == expected
+    assert link_downs(MachineRoot(tmp_path), "ib", "net" if interface is not None else "") == expected
+
+
+def test_a_nic_that_comes_back_from_a_pod_is_not_flapping() -> None:
+    """Its interface counts what it has counted all along."""
+    assert judged(seen((0.0, 7), (10.0, None), (500.0, 8)), 500.0) == []
 
 
 def test_the_others_are_left_alone() -> None:

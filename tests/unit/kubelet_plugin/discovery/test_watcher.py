@@ -459,7 +459,9 @@ def test_on_a_node_xids_come_from_the_kernels_log_and_stay_over_a_restart(
 
 
 def test_a_link_that_goes_down_between_two_probes_counts(root: Path, watching: Callable[..., Watch]) -> None:
-    counters = next((root / "sys/devices").rglob("infiniband/mlx5_0/ports/1")) / "counters"
+    port = next((root / "sys/devices").rglob("infiniband/mlx5_0/ports/1"))
+    (port / "link_layer").write_text("InfiniBand\n")
+    counters = port / "counters"
     counters.mkdir(exist_ok=True)
     (counters / "link_downed").write_text("4\n")
     watch = watching(root)
