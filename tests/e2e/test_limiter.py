@@ -68,17 +68,23 @@ def tenant(node: KoordraNode, tmp_path: Path) -> Iterator[Tenant]:
     for path in re.findall(r"(/\S+)", linked):
         name = Path(path).name
         shutil.copy(path, made.folder / ("loader" if name.startswith("ld-") else f"lib/{name}"))
-    gpu = node.machine.gpus[0]
+    with fake_driver(node, made.card):
+        yield made
+
+
+@contextlib.contextmanager
+def fake_driver(node: KoordraNode, card: Path) -> Iterator[None]:
+    """In place of the machine's; `card` is the folder of its memory, which containers mount."""
+    out, gpu = build(), node.machine.gpus[0]
     subprocess.run(
-        [str(out / "test" / "tenant"), "--world", str(made.card), str(gpu.uuid), str(gpu.memory_bytes)],
-        check=True,
+        [str(out / "test" / "tenant"), "--world", str(card), str(gpu.uuid), str(gpu.memory_bytes)], check=True
     )
-    (made.card / "world").chmod(0o666)
+    (card / "world").chmod(0o666)
     libraries = {name: _library(node, name) for name in ("libcuda", "libnvidia-ml")}
     before = {name: path.read_bytes() for name, path in libraries.items()}
     libraries["libcuda"].write_bytes((out / "test" / "driver" / "libcuda.so.1").read_bytes())
     node.restart_plugin("--allowed-isolation", "limiter")
-    yield made
+    yield
     node.plugin.stop()
     for name, path in libraries.items():
         path.write_bytes(before[name])

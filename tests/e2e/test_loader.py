@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from tests.e2e.loader_images import (
 )
 from tests.e2e.node import KoordraNode, Prepared
 from tests.e2e.test_containers import pod, prepare, share_of, whole  # noqa: F401  fixtures
-from tests.e2e.test_limiter import SHARE, limited
+from tests.e2e.test_limiter import SHARE, fake_driver, limited
 from tests.unit.limiter.native_build import build
 
 pytestmark = pytest.mark.e2e
@@ -104,21 +103,11 @@ def loaders(
     tmp_path: Path,
     images: None,
 ) -> Iterator[Loaders]:
-    card, out, gpu = tmp_path / "card", build(), node.machine.gpus[0]
+    card = tmp_path / "card"
     card.mkdir()
     card.chmod(0o777)
-    subprocess.run(
-        [str(out / "test" / "tenant"), "--world", str(card), str(gpu.uuid), str(gpu.memory_bytes)], check=True
-    )
-    (card / "world").chmod(0o666)
-    folder = node.root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
-    driver = folder / f"libcuda.so.{node.machine.driver_version}"
-    before = driver.read_bytes()
-    driver.write_bytes((out / "test" / "driver" / "libcuda.so.1").read_bytes())
-    node.restart_plugin("--allowed-isolation", "limiter")
-    yield Loaders(containerd, node, pod, prepare, card, [])
-    driver.write_bytes(before)
-    node.restart_plugin()
+    with fake_driver(node, card):
+        yield Loaders(containerd, node, pod, prepare, card, [])
 
 
 def libcuda_dirs(run: Callable[[str], str], environ: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ class Api:
         self.events: dict[str, Any] = {}
         self.evicted: list[tuple[str, str]] = []
         self.down = False
+        self.more_pods: list[str] = []
         self.budgets: set[str] = set()
         """Of pods that may not be evicted now."""
 
@@ -34,10 +35,11 @@ class Api:
         if name not in self.claims:
             raise NotFound(name, code=404, reason="NotFound")
         number = self.claims[name]
-        pods = [{"resource": "pods", "name": f"pod-{number}", "uid": f"pod-uid-{number}"}]
+        pods = [f"pod-{number}", *self.more_pods]
+        reserved = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"} for pod in pods]
         return {
             "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{number}"},
-            "status": {"reservedFor": pods},
+            "status": {"reservedFor": reserved},
         }
 
     def create(self, kind: kinds.Kind, body: Any, *, namespace: str, **where: str) -> Any:
@@ -110,6 +112,17 @@ def test_a_budget_keeps_its_own_pods_and_nobody_elses() -> None:
     reported.api.budgets.clear()
     assert reported.reporter.attempt().at_most is None
     assert reported.api.evicted == [("team", "pod-1"), ("team", "pod-0")]
+
+
+def test_all_pods_of_a_claim_are_told_and_evicted_whatever_keeps_one() -> None:
+    reported = Reported(evict=True)
+    reported.api.more_pods = ["second", "third"]
+    reported.api.budgets = {"second"}
+    reported.overuse(0)
+    for _ in range(2):
+        reported.reporter.step()
+    assert reported.api.evicted == [("team", "pod-0"), ("team", "third")], "nobody twice"
+    assert len(reported.api.events) == 3
 
 
 def test_a_server_that_is_down_is_asked_again() -> None:
