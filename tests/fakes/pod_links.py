@@ -63,9 +63,9 @@ class FakeLinks:
         here = (name for name in (own, interface) if (netns, name) in self.where)
         return next(here, None)
 
-    def addresses_in(self, netns: str) -> tuple[str, ...]:
+    def addresses_in(self, netns: str) -> dict[str, str]:
         here = [state for (namespace, _), state in self.where.items() if namespace == netns]
-        return tuple(address.partition("/")[0] for state in here for address in state.addresses)
+        return {address.partition("/")[0]: state.name for state in here for address in state.addresses}
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         self._step(f"{name} into the pod as {as_name}")

@@ -46,6 +46,11 @@ class RdmaFabric:
     address_range: str | None = None
     pkey: int | None = None
 
+    @property
+    def family(self) -> AddressFamily | None:
+        """That of the range, or what is said."""
+        return _family(self.address_range) if self.address_range else self.address_family
+
 
 def decode_fabric(read: Reader) -> RdmaFabric:
     """Raises InvalidParameters naming the field and what it may be."""

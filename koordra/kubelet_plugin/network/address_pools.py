@@ -111,7 +111,7 @@ def read_pools(text: str, *, source: str) -> Mapping[str, Pool]:
 def _pool(read: Reader) -> Pool:
     read.only("name", "perNode", "networks")
     networks = tuple(map(_network, read.each("networks")))
-    length = read.between("perNode", 1, 128)
+    length = read.between("perNode")
     if length is None or not networks:
         raise read.wrong("it is missing", at="networks" if length else "perNode")
     for network in networks:

@@ -37,8 +37,8 @@ class Consumers:
     claim names, as JSON text; `multus` if Multus gives one of them networks, and `resources`, the names by
     which those networks ask for devices (k8s.v1.cni.cncf.io/resourceName); `pools` of addresses that the
     operator has, where the claim has to do with addresses, and `given`, those that its classes name, with
-    this node's parts; `of_host`, the host's own addresses; `problem`, why what its classes name cannot be
-    had, which does not matter to a claim that has it already."""
+    this node's parts; `of_host`, the host's own addresses, and their interfaces; `problem`, why what its
+    classes name cannot be had, which does not matter to a claim that has it already."""
 
     pods: tuple[str, ...] = ()
     host_network: bool = False
@@ -48,7 +48,7 @@ class Consumers:
     resources: frozenset[str] = frozenset()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     given: Mapping[str, NodePool] = field(default_factory=dict)
-    of_host: frozenset[str] = frozenset()
+    of_host: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -117,7 +117,7 @@ class ClaimSource:
             },
             pools=pools,
             given={name: source.parts(pool) for name, pool in pools.items() if source and name in named},
-            of_host=frozenset(source.of_host() if source else ()),
+            of_host=source.of_host() if source else {},
         )
 
     def _pod(self, namespace: str, entry: Object) -> Object:

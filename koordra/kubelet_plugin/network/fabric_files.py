@@ -66,7 +66,7 @@ def fabric_settings(
     addresses is one that the libraries are told to take."""
     found: dict[str, str] = {}
     fabric = config.fabric
-    family = fabric.address_family if fabric else None
+    family = fabric.family if fabric else None
     if fabric is not None and fabric.traffic_class is not None:
         found |= {
             "NCCL_IB_TC": str(fabric.traffic_class),
@@ -79,8 +79,6 @@ def fabric_settings(
             "NCCL_IB_ADDR_RANGE": fabric.address_range,
             "UCX_IB_ROCE_SUBNETS": fabric.address_range,
         }
-        version = ipaddress.ip_network(fabric.address_range).version
-        family = next(each for each in AddressFamily if each.version == version)
     if family is None and plan is not None and plan.addresses:
         versions = {ipaddress.ip_interface(address).version for address in plan.addresses}
         family = AddressFamily.IPV6 if versions == {AddressFamily.IPV6.version} else None

@@ -21,11 +21,12 @@ def with_addresses(
     network: RdmaNetwork,
     *,
     rail: int | None,
+    routed: bool,
     consumers: Consumers,
     holders: Sequence[ClaimRecord],
 ) -> NetworkPlan:
-    """The plan with an address from the pool that the class names. Raises PrepareError, also for an address
-    of the claim's that this host or another claim on it has."""
+    """The plan with an address from the pool that the class names; `routed`: routers of its network give it
+    one. Raises PrepareError, also for an address of the claim's that this host or another claim on it has."""
     used = {
         address
         for holder in holders
@@ -40,17 +41,20 @@ def with_addresses(
                 f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is of pool {pool}, which "
                 "gives its addresses itself; take one of another network, or a class with that pool"
             )
-        if address.partition("/")[0] in used | consumers.of_host:
+        bare = address.partition("/")[0]
+        its_own = plan.host_interface if plan.kind is NetworkKind.MOVE else None
+        if bare in used or consumers.of_host.get(bare, its_own) != its_own:
             raise PrepareError(
                 f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is this node's or "
                 "another claim's; take another"
             )
     if network.pool is None:
-        if plan.kind is NetworkKind.MACVLAN and not plan.addresses:
+        if plan.kind is NetworkKind.MACVLAN and not plan.addresses and not routed:
             raise PrepareError(
                 f"{record.ref}: {device.device} gets a macvlan interface in the pod, which has no address by itself, and RDMA "
                 "over Ethernet takes its own from there; name a pool of addresses in the class "
-                "(RdmaConfig.network.pool), or addresses in the claim"
+                "(RdmaConfig.network.pool), or addresses in the claim; or say fabric.addressFamily: IPv6 in the class, where "
+                "routers of the network give addresses (SLAAC)"
             )
         return plan
     given = consumers.given.get(network.pool)

@@ -146,13 +146,13 @@ class NetlinkLinks:
 
         return _inside(netns, task)
 
-    def addresses(self) -> tuple[str, ...]:
-        """Every address of the host, without its length."""
+    def addresses(self) -> dict[str, str]:
+        """Every address of the host, without its length, and the interface that has it."""
         with _route() as route:
             return _addresses(route)
 
-    def addresses_in(self, netns: str) -> tuple[str, ...]:
-        """Every address that a pod has."""
+    def addresses_in(self, netns: str) -> dict[str, str]:
+        """The same of a pod."""
         return _inside(netns, _addresses)
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
@@ -283,8 +283,10 @@ def opened_namespace(netns: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _addresses(route: Any) -> tuple[str, ...]:
-    return tuple(str(entry.get("local") or entry.get("address")) for entry in route.get_addr())
+def _addresses(route: Any) -> dict[str, str]:
+    names = {link["index"]: str(link.get("ifname")) for link in route.get_links()}
+    entries = route.get_addr()
+    return {str(each.get("local") or each.get("address")): names.get(each["index"], "") for each in entries}
 
 
 def _index(route: Any, name: str) -> int:

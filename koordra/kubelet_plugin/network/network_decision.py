@@ -67,6 +67,7 @@ from typing import Final
 
 from koordra.api import names
 from koordra.api.opaque.parameters import RdmaConfig, RdmaMode
+from koordra.api.opaque.rdma_fabric import AddressFamily, RdmaFabric
 from koordra.api.opaque.rdma_network import RdmaNetwork
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
@@ -157,6 +158,7 @@ def network_plans(
                 plan,
                 config.rdma(device.request).network or RdmaNetwork(),
                 rail=_rail(inventory, device),
+                routed=_routed(config.rdma(device.request).fabric),
                 consumers=consumers,
                 holders=[*holders, replace(record, devices=_planned(record, plans))],
             )
@@ -178,6 +180,10 @@ def network_plans(
 def _planned(record: ClaimRecord, plans: Sequence[NetworkPlan | None]) -> tuple[DeviceRecord, ...]:
     """The devices that have their plans already."""
     return tuple(replace(device, network=plan) for device, plan in zip(record.devices, plans, strict=False))
+
+
+def _routed(fabric: RdmaFabric | None) -> bool:
+    return fabric is not None and fabric.family is AddressFamily.IPV6
 
 
 def _rail(inventory: NodeInventory, device: DeviceRecord) -> int | None:

@@ -16,7 +16,7 @@ own name, and nothing else.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -109,14 +109,14 @@ def _taken(data: Mapping[str, str]) -> dict[Network, str]:
 
 class NetworkPools:
     """The operator's pools: `file` is read anew each time, since a ConfigMap's file changes in place.
-    `of_host` gives the host's own addresses, without their lengths."""
+    `of_host` gives the host's own addresses, without their lengths, and the interfaces that have them."""
 
     def __init__(
         self,
         file: Path | None,
         parts: Callable[[Pool], NodePool],
         *,
-        of_host: Callable[[], Collection[str]] = tuple,
+        of_host: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._file = file
         self.parts = parts

@@ -225,6 +225,7 @@ def test_a_lost_checkpoint_forgets_no_address(node: PluginNode) -> None:
         (("10.11.0.0/24, rail: 1", "10.11.0.0/24, rail: 0"), "two networks are of one rail"),
         (("10.11.0.0/24", "10.10.0.128/25"), "10.10.0.0/24 of rails and 10.10.0.128/25 of rails overlap"),
         (("10.11.0.0/24", "10.11.0.1/24"), "has host bits set"),
+        (("gateway: 10.10.0.6", "gateway: none"), "gateway: 'none' does not appear to be an IPv4 or IPv6"),
         (("gateway: 10.10.0.6", "gateway: 10.12.0.6"), "10.12.0.6 is not in 10.10.0.0/24"),
         (("routes: [10.0.0.0/8]", 'routes: ["fd00::/8"]'), "fd00::/8 is not of the kind of 10.10.0.0/24"),
         (("rail: 1", "exclude: [10.12.0.0/28]"), "10.12.0.0/28 is not in 10.11.0.0/24"),
@@ -367,10 +368,10 @@ def test_the_pools_of_a_claims_class_are_read_with_this_nodes_number(tmp_path: P
     file.write_text(POOLS)
     api: Any = FakeConfigMap(**{"10.10.0.0-29": "other"})
     parts = NodeParts(api, node=NODE, namespace="koordra-system")
-    source = ClaimSource(api, pools=NetworkPools(file, parts.of, of_host=lambda: ["192.168.1.7"]))
+    source = ClaimSource(api, pools=NetworkPools(file, parts.of, of_host=lambda: {"192.168.1.7": "eth0"}))
     found = source.consumers(wanting(1))
     assert {name: str(given.parts[0]) for name, given in found.given.items()} == {"rails": "10.10.0.8/29"}
-    assert ([*found.pools], found.of_host) == (["rails", "wide"], {"192.168.1.7"})
+    assert ([*found.pools], found.of_host) == (["rails", "wide"], {"192.168.1.7": "eth0"})
     assert ClaimSource(api, pools=NetworkPools(None, parts.of)).consumers(wanting(1)).pools == {}
 
 
@@ -394,7 +395,7 @@ def test_no_claim_takes_an_address_of_the_node_or_of_another_claim(node: PluginN
         config = [parameters("RdmaConfig", network={"addresses": [address]})]
         return claim(number, nic("nic", NIC_0, "1"), config=config)
 
-    of = replace(consumers(), of_host=frozenset({"192.168.1.7"}))
+    of = replace(consumers(), of_host={"192.168.1.7": "eth0"})
     with pytest.raises(
         PrepareError, match=r"192\.168\.1\.7/24 is this node's or another claim's; take another"
     ):
@@ -407,7 +408,7 @@ def test_no_claim_takes_an_address_of_the_node_or_of_another_claim(node: PluginN
 
 def test_a_pool_with_an_address_of_the_node_gives_none(node: PluginNode) -> None:
     for own, refuses in (("10.11.0.77", True), ("10.12.0.1", False), ("fd00::1", False)):
-        of = replace(consumers(), of_host=frozenset({own, "127.0.0.1", "fe80::1"}))
+        of = replace(consumers(), of_host={own: "eth0", "127.0.0.1": "lo", "fe80::1": "eth0"})
         if refuses:
             with pytest.raises(
                 PrepareError, match=r"own address 10\.11\.0\.77 is in 10\.11\.0\.0/24 of pool rails"

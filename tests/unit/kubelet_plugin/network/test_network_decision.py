@@ -272,6 +272,33 @@ def test_infiniband_needs_no_interface(infiniband: PluginNode) -> None:
     assert planned(infiniband, claim(1, vf(VF_0)), policy=NetworkPolicy(refuses=True)) == [None]
 
 
+def test_where_routers_give_addresses_a_share_needs_none(roce: PluginNode) -> None:
+    """The class says that its network is of IPv6; whether one comes is looked at in the pod."""
+    share = nic("pf", PF, "10")
+    for fabric in ({"addressFamily": "IPv6"}, {"addressRange": "2001:db8::/32"}):
+        of_class = parameters("RdmaConfig", source=FROM_CLASS, fabric=fabric)
+        node_plugin = roce.networked(ONE_POD, hook="/opt/koordra-cdi-hook")
+        roce.claims.put(claim(1, share, config=[of_class]))
+        (device,) = node_plugin.prepare(ref_of(claim(1))).devices
+        assert device.network is not None
+        assert (device.network.kind, device.network.addresses) == (NetworkKind.MACVLAN, ())
+        assert dict(device.fabric)["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"
+        node_plugin.unprepare(ref_of(claim(1)))
+    of_class = parameters("RdmaConfig", source=FROM_CLASS, fabric={"addressFamily": "IPv4"})
+    assert "in the class, where routers" in refused(roce, claim(1, share, config=[of_class]))
+
+
+def test_a_nic_that_moves_may_be_given_the_address_that_it_has_on_the_host(roce: PluginNode) -> None:
+    of_host = {"192.168.1.7": "ethv0", "192.168.1.8": "eth0"}
+    config = [parameters("RdmaConfig", network={"addresses": ["192.168.1.7/24"]})]
+    (plan,) = planned(roce, claim(1, vf(VF_0), config=config), replace(ONE_POD, of_host=of_host))
+    assert (plan.kind, plan.addresses) == (NetworkKind.MOVE, ("192.168.1.7/24",))
+    plugin(roce).unprepare(ref_of(claim(1)))
+    config = [parameters("RdmaConfig", network={"addresses": ["192.168.1.8/24"]})]
+    text = refused(roce, claim(2, vf(VF_3), config=config), replace(ONE_POD, of_host=of_host))
+    assert "192.168.1.8/24 is this node's or another claim's" in text
+
+
 def test_pods_are_asked_for_where_a_nic_is_at_stake(node: PluginNode) -> None:
     asked: list[Any] = []
 

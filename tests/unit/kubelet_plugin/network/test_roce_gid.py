@@ -154,13 +154,14 @@ def test_no_container_starts_before_the_address_is_there(tmp_path: Path, netns: 
     gate = network_decision.gate_file(StateFolder(tmp_path), uid(1))
     assert not gate.exists()
     assert [claim.devices[0].gid_ready for claim in pods.attached()] == [False]
+    assert pods.ready() == ()
     # The interface waits in the pod: one that goes in and out at every try never gets a router's address.
     steps = list(links.steps)
     table(tmp_path / "sys", *DEFAULTS, (OWN, "RoCE v2"))
     pods.attach(sandbox(netns))
     assert gate.exists()
     assert links.steps == steps
-    assert [claim.devices[0].gid_ready for claim in pods.attached()] == [True]
+    assert [claim.devices[0].gid_ready for claim in pods.ready()] == [True]
     pods.detach(sandbox(netns))
     assert links.where == before
 
@@ -354,4 +355,4 @@ def test_the_real_sysfs_of_a_pods_namespace(veth: tuple[str, str]) -> None:
     assert "rail0" in in_pods_sysfs(path, listed)
     assert {entry.name for entry in Path("/sys/class/net").iterdir()} == here - {name}
     NetlinkLinks().move_back("rail0", netns=path, as_name=name)
-    assert NetlinkLinks().addresses_in(path) == ()
+    assert NetlinkLinks().addresses_in(path) == {}
