@@ -98,8 +98,8 @@ def nodes(
     stop = threading.Event()
     published = {}
     for name in NODES:
-        _remove_node(client, name)
-        node = _add_node(client, name)
+        remove_node(client, name)
+        node = add_node(client, name)
         root = tmp_path_factory.mktemp(name)
         presets.write_machine(presets.load("hgx-h100"), root, serial=name)
         slices = build_slices(
@@ -116,10 +116,10 @@ def nodes(
     stop.set()
     keeper.join(10)
     for name in NODES:
-        _remove_node(client, name)
+        remove_node(client, name)
 
 
-def _add_node(client: KubeClient, name: str) -> Object:
+def add_node(client: KubeClient, name: str) -> Object:
     amounts = {"cpu": "32", "memory": "256Gi", "pods": "110"}
     labels = {"kubernetes.io/hostname": name, "koordra.io/test": "true"}
     client.create(
@@ -135,7 +135,7 @@ def _add_node(client: KubeClient, name: str) -> Object:
     return client.patch(kinds.NODES, name, {"spec": {"taints": None}})
 
 
-def _remove_node(client: KubeClient, name: str) -> None:
+def remove_node(client: KubeClient, name: str) -> None:
     for entry in client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")[0]:
         client.delete(kinds.RESOURCE_SLICES, objects.name(entry))
     try:
@@ -168,7 +168,11 @@ def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
 def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
     """What deploy/kustomize ships, but for the workloads: CRDs, classes, policies, RBAC, webhook
     configurations."""
-    found = Installation(client, webhook_port, more=("legacy", "elastic", "node-labels", "driver-upgrade"))
+    found = Installation(
+        client,
+        webhook_port,
+        more=("legacy", "elastic", "node-labels", "driver-upgrade", "kubelet-plugin-evict"),
+    )
     found.apply()
     yield found
     found.remove_webhooks()

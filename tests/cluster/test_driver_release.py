@@ -26,11 +26,13 @@ GANG = {"koordra.io/gang": "train", "koordra.io/gang-min": "2"}
 
 
 class Release(Workload):
-    """The node is released, and pods that hold its GPUs."""
+    """A node that is released, and pods that hold its GPUs."""
+
+    node = NODE
 
     def taint(self, phase: str) -> None:
         """What the plugin says of the driver; empty: it is in use."""
-        selector = f"spec.nodeName={NODE}"
+        selector = f"spec.nodeName={self.node}"
 
         def written() -> bool:
             for one in self.client.list(kinds.RESOURCE_SLICES, field_selector=selector)[0]:
@@ -54,7 +56,7 @@ class Release(Workload):
         head = {"labels": {"app": name}, "annotations": annotations}
         spec = {
             "terminationGracePeriodSeconds": 0,
-            "nodeSelector": {"kubernetes.io/hostname": NODE},
+            "nodeSelector": {"kubernetes.io/hostname": self.node},
             "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": "share"}],
             "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "devices"}]}}],
         }
@@ -106,6 +108,16 @@ class Release(Workload):
 
         eventually(settled, f"budget {name}")
 
+    def remove_workloads(self) -> None:
+        for kind in (REPLICA_SETS, kinds.POD_DISRUPTION_BUDGETS):
+            for one in self.client.list(kind, namespace=self.namespace)[0]:
+                self.client.delete(kind, objects.name(one), namespace=self.namespace)
+
+    def annotation(self) -> str:
+        """What the Node says of it."""
+        node = self.client.get(kinds.NODES, self.node)
+        return objects.annotations_of(node).get(names.RELEASE_ANNOTATION, "")
+
     def told(self, pod: str, words: str) -> None:
         eventually(
             lambda: any(words in str(event.get("message")) for event in self.events(pod)),
@@ -120,9 +132,7 @@ def release(client: KubeClient, namespace: str, nodes: dict[str, list[Object]]) 
     release.template("share", [request("gpu", names.CLASS_GPU, memory="1Gi")])
     yield release
     release.taint("")
-    for kind in (REPLICA_SETS, kinds.POD_DISRUPTION_BUDGETS):
-        for one in client.list(kind, namespace=namespace)[0]:
-            client.delete(kind, objects.name(one), namespace=namespace)
+    release.remove_workloads()
 
 
 def test_pods_go_as_their_budget_lets_them_and_bare_ones_stay(release: Release) -> None:
@@ -143,13 +153,13 @@ def test_pods_go_as_their_budget_lets_them_and_bare_ones_stay(release: Release) 
     eventually(lambda: not release.there(first) and not release.there(second), "the other's")
     assert release.there("bare")
     release.taint("Released")
-    eventually(lambda: release_annotation(release) == "Released", "the Node's annotation")
+    eventually(lambda: release.annotation() == "Released", "the Node's annotation")
 
     anew = [objects.name(pod) for pod in release.pods("web")]
     assert not [pod for pod in release.pods("web") if objects.spec_of(pod).get("nodeName")]
     release.taint("")
     assert [release.bound(pod) for pod in anew] == [NODE, NODE]
-    eventually(lambda: not release_annotation(release), "the annotation's end")
+    eventually(lambda: not release.annotation(), "the annotation's end")
 
 
 def test_a_gang_goes_whole_or_not_at_all(release: Release) -> None:
@@ -173,7 +183,3 @@ def test_a_pod_with_two_budgets_stays_and_nobody_waits_for_it(release: Release) 
     release.told(kept, "more than one PodDisruptionBudget")
     eventually(lambda: not release.there(goes), "the other pod's end")
     assert release.there(kept)
-
-
-def release_annotation(release: Release) -> str:
-    return objects.annotations_of(release.client.get(kinds.NODES, NODE)).get(names.RELEASE_ANNOTATION, "")
