@@ -252,6 +252,46 @@ TEST(nothing_of_the_image_is_executed)
     CHECK_EQUAL(listed("libcuda.so.1"), 1);
 }
 
+static void without_a_clock(void)
+{
+#ifdef SYS_alarm
+    forbid(SYS_alarm, SECCOMP_RET_KILL_PROCESS);
+#else
+    forbid(SYS_setitimer, SECCOMP_RET_KILL_PROCESS);
+#endif
+}
+
+static void with_signals_blocked(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    CHECK(sigprocmask(SIG_SETMASK, &all, NULL) == 0);
+}
+
+/* A file system that never answers would keep the runtime for ever. */
+static void time_passes(pid_t hook)
+{
+    CHECK(usleep(200000) == 0 && kill(hook, SIGALRM) == 0);
+}
+
+static void hold_state(void)
+{
+    int ends[2];
+    with_signals_blocked();
+    CHECK(pipe(ends) == 0 && dup2(ends[0], 0) == 0 && fcntl(ends[1], F_SETFD, 0) == 0); /* whose end never comes */
+}
+
+TEST(it_ends_in_time_whatever_the_runtime_blocks)
+{
+    begin_driver();
+    before_hook = without_a_clock;
+    CHECK_EQUAL(run_hook(""), 128 + SIGSYS); /* it does set one */
+    before_hook = hold_state;
+    with_hook = time_passes;
+    CHECK_EQUAL(run_hook(""), 1);
+    CHECK(strstr(said, "did not answer in time"));
+}
+
 TEST(pipes_devices_and_folders_in_place_of_files_are_passed_by)
 {
     begin_driver();

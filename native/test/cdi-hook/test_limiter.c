@@ -36,6 +36,14 @@ TEST(nothing_in_the_container_can_write_or_remove_the_preload)
     CHECK(rename(path, outside("/etc/other")) != 0 && errno == EBUSY);
 }
 
+TEST(the_limiter_is_enforced_wherever_it_is_mounted)
+{
+    image_begin();
+    mount_limiter();
+    HOOK(LIMITED);
+    CHECK(strstr(text_of("/etc/ld.so.preload"), LIMITER));
+}
+
 TEST(a_share_lists_no_driver_but_the_mounted)
 {
     begin_limited();
