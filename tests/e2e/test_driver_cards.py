@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from koordra.api import kinds
 from tests.e2e.containerd import Containerd
 from tests.e2e.cri import ContainerSpec
-from tests.e2e.node import KoordraNode, Prepared
-from tests.e2e.test_containers import node_of, pod, prepare, share_of, whole  # noqa: F401  fixtures
+from tests.e2e.node import NODE, KoordraNode, Prepared
+from tests.e2e.test_containers import ALLOWED, node_of, pod, prepare, share_of, whole  # noqa: F401  fixtures
 
 pytestmark = pytest.mark.e2e
 
@@ -72,6 +73,43 @@ def test_egl_lists_the_cards_of_the_container_alone(
     mask = sum(1 << node_of(card).minor for card in cards)
     said = _text(containerd, pod, "two", spec, f"cat {PROFILE}")
     assert f'"EGLVisibleDGPUDevices",{mask:#x}]' in said
+
+
+GROUP = 4242
+
+
+@pytest.fixture
+def group_owned(containerd: Containerd, node: KoordraNode) -> Iterator[None]:
+    """The host's cards are a group's (NVreg_DeviceFileMode=0660), and the runtime is known."""
+    name = node.api.get(kinds.NODES, NODE)
+    name["status"] = {"nodeInfo": {"containerRuntimeVersion": f"containerd://{containerd.runtime.version}"}}
+    node.api.update(kinds.NODES, name, subresource="status")
+    nodes = list((node.root / "dev").glob("nvidia*"))
+    for path in nodes:
+        path.chmod(0o660)
+        os.chown(path, 0, GROUP)
+    node.restart_plugin()
+    yield
+    for path in nodes:
+        path.chmod(0o666)
+        os.chown(path, 0, 0)
+    node.restart_plugin()
+
+
+@pytest.mark.usefixtures("group_owned")
+def test_who_is_not_root_joins_the_groups_of_the_hosts_nodes(
+    containerd: Containerd,
+    node: KoordraNode,
+    pod: str,  # noqa: F811
+    prepare: Callable[..., Prepared],  # noqa: F811
+) -> None:
+    card = node.machine.gpus[2]
+    spec = ContainerSpec(cdi=prepare(whole(card)).all_cdi, user=65534)
+    script = f"id; dd if={node_of(card).path} count=1"
+    said = _text(containerd, pod, "nobody", spec, script)
+    assert "uid=65534" in said
+    assert str(GROUP) in said
+    assert ALLOWED in said
 
 
 def _text(containerd: Containerd, pod: str, name: str, spec: ContainerSpec, script: str) -> str:  # noqa: F811

@@ -24,7 +24,7 @@ from tests.e2e.debian import Runtime
 from tests.e2e.loader_images import COMPAT, DEBIAN
 from tests.e2e.node import NAMESPACE, KoordraNode, Prepared
 from tests.e2e.test_containers import ALLOWED, dns_label, node_of, whole
-from tests.e2e.test_driver_cards import PARAMETERS, PROFILE, loaded  # noqa: F401  fixture
+from tests.e2e.test_driver_cards import PARAMETERS, PROFILE, group_owned, loaded  # noqa: F401  fixtures
 from tests.e2e.test_limiter import SHARE
 from tests.e2e.test_loader import OUT_OF_MEMORY, Loaders, images, loaders  # noqa: F401  fixtures
 
@@ -97,19 +97,6 @@ def pod(
     wait_until(can_run, "containerd takes up its network", log=containerd.log)
     yield made[0]
     containerd.cri.remove_pod(made[0])
-
-
-@pytest.fixture
-def group_owned(node: KoordraNode) -> Iterator[None]:
-    """The host's cards are a group's (NVreg_DeviceFileMode=0660), which is none in the pod."""
-    nodes = list((node.root / "dev").glob("nvidia*"))
-    for path in nodes:
-        path.chmod(0o660)
-    node.restart_plugin()
-    yield
-    for path in nodes:
-        path.chmod(0o666)
-    node.restart_plugin()
 
 
 @pytest.fixture
