@@ -1,7 +1,9 @@
 #include "beneath.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +37,25 @@ static int open_resolved(int root, const char *path, int flags, uint64_t resolve
 int open_beneath(int root, const char *path, int flags)
 {
     return open_resolved(root, path, flags, 0);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+size_t names_of(int root, const char *folder, const char *pattern, char **names, size_t most)
+{
+    size_t count = 0;
+    int opened = open_beneath(root, folder, O_RDONLY | O_DIRECTORY);
+    DIR *entries = opened >= 0 ? fdopendir(opened) : NULL;
+    for (struct dirent *entry; entries && count < most && (entry = readdir(entries));)
+        if (entry->d_name[0] != '.' && fnmatch(pattern, entry->d_name, 0) == 0 && (names[count] = strdup(entry->d_name)))
+            count++;
+    if (entries)
+        closedir(entries);
+    qsort(names, count, sizeof names[0], by_name);
+    return count;
 }
 
 int open_file(int folder, const char *path, struct stat *is)

@@ -23,6 +23,9 @@ int folder_of_root(int root, const char *path);
 /* The same; ends the program where it cannot be had. */
 int folder_to_write(int root, const char *path);
 
+/* The names in the folder that match the pattern, no hidden ones, sorted, each to be freed; no more than `most`. */
+size_t names_of(int root, const char *folder, const char *pattern, char **names, size_t most);
+
 /* A regular file, to be read; -1 with errno. Nothing else is ever opened: opening a pipe waits, opening a device may act. */
 int open_file(int folder, const char *path, struct stat *is);
 

@@ -2,13 +2,9 @@
  * are relative to the file, "hwcap" is of the past. Wildcards are taken in the last part of a pattern, where everybody has them. */
 #include "conf.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "beneath.h"
 
@@ -39,30 +35,17 @@ void folders_add(struct folders *folders, const char *path)
 
 static void read_conf(int root, const char *path, struct folders *folders, unsigned depth, unsigned *files);
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static void include(int root, const char *pattern, struct folders *folders, unsigned depth, unsigned *files)
 {
     char folder[PATH_LONGEST], path[2 * PATH_LONGEST];
     const char *last = strrchr(pattern, '/');
     char *names[FILES_MOST];
-    size_t count = 0;
     if (!strpbrk(pattern, "*?[")) {
         read_conf(root, pattern, folders, depth, files);
         return;
     }
     snprintf(folder, sizeof folder, "%.*s", (int)(last - pattern), pattern);
-    int opened = open_beneath(root, folder[0] ? folder : "/", O_RDONLY | O_DIRECTORY);
-    DIR *entries = opened >= 0 ? fdopendir(opened) : NULL;
-    for (struct dirent *entry; entries && count < FILES_MOST && (entry = readdir(entries));)
-        if (entry->d_name[0] != '.' && fnmatch(last + 1, entry->d_name, 0) == 0 && (names[count] = strdup(entry->d_name)))
-            count++;
-    if (entries)
-        closedir(entries);
-    qsort(names, count, sizeof names[0], by_name);
+    size_t count = names_of(root, folder[0] ? folder : "/", last + 1, names, FILES_MOST);
     for (size_t at = 0; at < count; at++) {
         if (snprintf(path, sizeof path, "%s/%s", folder, names[at]) < (int)sizeof path)
             read_conf(root, path, folders, depth, files);

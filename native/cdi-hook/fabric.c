@@ -10,7 +10,6 @@
  * are copied as they are. */
 #include "fabric.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -59,25 +58,12 @@ static void append_claim(int root, const char *folder, const char *claim, struct
     free(lines);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Of all claims of the container, in the order of their names: whichever claim's hook comes first, the result is one. */
 static struct text lines_of_claims(int root, const char *folder)
 {
     struct text text = {NULL, 0};
     char *claims[CLAIMS_MOST];
-    size_t count = 0;
-    int opened = open_beneath(root, folder, O_RDONLY | O_DIRECTORY);
-    DIR *entries = opened >= 0 ? fdopendir(opened) : NULL;
-    for (struct dirent *entry; entries && count < CLAIMS_MOST && (entry = readdir(entries));)
-        if (entry->d_name[0] != '.' && (claims[count] = strdup(entry->d_name)))
-            count++;
-    if (entries)
-        closedir(entries);
-    qsort(claims, count, sizeof claims[0], by_name);
+    size_t count = names_of(root, folder, "*", claims, CLAIMS_MOST);
     for (size_t at = 0; at < count; at++) {
         append_claim(root, folder, claims[at], &text);
         free(claims[at]);
