@@ -294,6 +294,8 @@ def test_every_node_has_parts_of_its_own_and_keeps_them() -> None:
     ]
     api.between = lambda: api.write({"10.10.0.128-26": "e", "10.11.0.128-26": "e"})
     assert parts_of(api, "d", pool) == ["10.10.0.192/26", "10.11.0.192/26"]
+    links = pool_of("10.13.0.0/30", per_node=31)
+    assert [parts_of(api, node, links) for node in ("a", "b")] == [["10.13.0.0/31"], ["10.13.0.2/31"]]
     halves = pool_of("10.12.0.0/24", per_node=25)
     assert [parts_of(api, node, halves) for node in ("a", "b")] == [["10.12.0.0/25"], ["10.12.0.128/25"]]
     assert parts_of(api, "a", pool_of("fd00:1::/48", per_node=64)) == ["fd00:1::/64"]

@@ -483,6 +483,8 @@ class FakePods:
 
     def get(self, kind: Any, name: str, *, namespace: str) -> Any:
         assert namespace == "team-a"
+        if kind.plural == "pods" and name not in self.pods:
+            raise NotFound(name)
         if kind.plural == "pods":
             return {
                 "metadata": {"uid": f"uid-{name}", "annotations": self.annotations},
@@ -514,6 +516,14 @@ def test_who_the_claim_is_for() -> None:
     config = [parameters("RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "absent"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
     assert "NetworkAttachmentDefinition team-a/absent does not exist" in found.problem
+    # A pod that is gone, or another one of its name, says nothing.
+    away = source.consumers(reserved(claim(1, vf(VF_0)), "gone"))
+    assert (away.pods, away.host_network) == (("uid-gone",), False)
+    other = reserved(claim(1, vf(VF_0)), "a")
+    other["status"]["reservedFor"][0]["uid"] = "uid-of-before"
+    assert source.consumers(other) == Consumers(("uid-of-before",))
+    only_memlock = claim(1, vf(VF_0), config=[parameters("RdmaConfig", memlock=False)])
+    assert source.consumers(reserved(only_memlock, "a")) == Consumers(("uid-a",), host_network=True)
     # What is misspelt is the decision's to refuse.
     assert source.consumers(claim(1, vf(VF_0), config=[parameters("RdmaConfig", nonsense=1)])) == Consumers()
 
