@@ -6,12 +6,14 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
+from koordra.api.names import UNHEALTHY_TAINT
 from koordra.api.objects import Object
 from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin import driver
@@ -156,6 +158,13 @@ def test_a_node_that_offers_mig_instances(folder: Path, tmp_path: Path) -> None:
         ]
         answer = plugin.prepare()
         assert (answer.error, [device.device_name for device in answer.devices]) == ("", [name])
+
+        # A reset, say: nobody is to get it, and its claim's holders are to see why it does not work.
+        found = discover(tmp_path)
+        gpus = tuple(replace(card, mig_instances=()) for card in found.machine.gpus)
+        plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=gpus)))
+        gone = {"key": UNHEALTHY_TAINT, "value": "InstanceGone", "effect": "NoSchedule"}
+        assert wait_for(lambda: gone in plugin.api.devices().get(name, {}).get("taints", ()))
 
 
 def test_without_a_place_for_its_state_it_does_not_start(folder: Path, machine_root: Path) -> None:
