@@ -44,9 +44,17 @@ def test_options_of_the_hook_are_its_settings(started: list[Any], tmp_path: Path
     assert CliRunner().invoke(nri.command, arguments).exception is None
     (options,) = started
     assert (options.node_name, options.state_dir, options.socket_path) == ("n", tmp_path, Path("/s"))
-    assert (options.plugin_index, options.exempt, options.validating) == ("07", {"a"}, True)
+    assert (options.plugin_index, options.exempt, options.validating) == ("07", {"a", "koordra-system"}, True)
     assert (options.proc, options.cgroups, options.bundles) == (Path("/p"), Path("/c"), None)
     assert (options.verify_period, options.metrics_address, options.client) == (0.0, ":1", None)
+
+
+def test_the_hook_never_keeps_the_devices_from_koordras_own_plugin(started: list[Any]) -> None:
+    """Whatever the operator lists, and wherever it is installed."""
+    for env in ({}, {"POD_NAMESPACE": "gpus"}):
+        ran = CliRunner().invoke(nri.command, ["--node-name", "n", "--exempt-namespace", "storage"], env=env)
+        assert ran.exception is None
+    assert [options.exempt for options in started] == [{"storage", "koordra-system"}, {"storage", "gpus"}]
 
 
 def test_options_of_the_controller_are_its_settings(started: list[Any]) -> None:

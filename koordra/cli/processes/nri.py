@@ -10,7 +10,6 @@ import click
 from koordra.cli import options
 
 SYSTEM_NAMESPACES = (
-    "koordra-system",
     "kube-system",
     "calico-system",
     "tigera-operator",
@@ -19,7 +18,7 @@ SYSTEM_NAMESPACES = (
     "network-operator",
     "nvidia-network-operator",
 )
-"""Where koordra, the cluster's own pods, Calico's operator and NVIDIA's two operators are installed by their
+"""Where the cluster's own pods, Calico's operator and NVIDIA's two operators are installed by their
 documentation, on OpenShift too. Whoever may make a namespace of such a name may as well label it."""
 
 
@@ -50,8 +49,14 @@ documentation, on OpenShift too. Whoever may make a namespace of such a name may
     multiple=True,
     default=SYSTEM_NAMESPACES,
     help="Do not take anything away from containers of this namespace. Repeatable; replaces the defaults, with which "
-    "koordra's own kubelet plugin sees the devices it manages, and the pods of the node's networks and of NVIDIA's "
-    "operator work as shipped. Namespaces labelled koordra.io/exempt=true are exempt too, with --api.",
+    "the pods of the node's networks and of NVIDIA's operator work as shipped. Koordra's own namespace is exempt besides, "
+    "and with --api those labelled koordra.io/exempt=true.",
+)
+@click.option(
+    "--namespace",
+    envvar="POD_NAMESPACE",
+    default="koordra-system",
+    help="Koordra's own namespace, whose kubelet plugin has to see the devices that it manages.",
 )
 @click.option(
     "--privileged",
@@ -114,6 +119,7 @@ documentation, on OpenShift too. Whoever may make a namespace of such a name may
 def command(
     state_dir: Path,
     exempt: tuple[str, ...],
+    namespace: str,
     bundles: Path,
     verify_period: float,
     on_drift: str,
@@ -162,7 +168,7 @@ def command(
     logs.configure(level=log_level, json=log_json, process="nri")
     options = Options(
         state_dir=state_dir,
-        exempt=frozenset(exempt),
+        exempt=frozenset((*exempt, namespace)),
         root=root,
         bundles=bundles if verify_period else None,
         koordinator_scheduler=koordinator_scheduler if koordinator else None,

@@ -162,10 +162,8 @@ class ForeignBackend:
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
         def call() -> ContainerEdits:
-            found = self.backend.edits(share, config)
-            if not isinstance(found, ContainerEdits):
-                raise TypeError(f"it answered {found!r} and not ContainerEdits")
-            return CONTAINER_EDITS.read(json.loads(json.dumps(CONTAINER_EDITS.write(found))), "edits")
+            found = CONTAINER_EDITS.write(self.backend.edits(share, config))
+            return CONTAINER_EDITS.read(json.loads(json.dumps(found)), "edits")
 
         return self._answer("edits", share.claim_uid, call)
 

@@ -45,6 +45,12 @@ def test_every_argument_is_one_of_the_program() -> None:
     assert context.params["privileged"] == "refuse"
 
 
+def test_the_hook_knows_its_own_namespace() -> None:
+    (container,) = pod_spec()["containers"]
+    fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
+    assert fields == {"NODE_NAME": "spec.nodeName", "POD_NAMESPACE": "metadata.namespace"}
+
+
 def test_the_pod_has_no_power_that_it_does_not_need() -> None:
     spec = pod_spec()
     (container,) = spec["containers"]

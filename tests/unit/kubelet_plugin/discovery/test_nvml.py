@@ -9,6 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from koordra.kubelet_plugin.discovery.gpu_health import COUNTERS
 from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 from koordra.kubelet_plugin.discovery.nvml_query import normal_bus_id
 from koordra.kubelet_plugin.nvidia_driver import nvml_session
@@ -169,6 +170,19 @@ def test_what_the_driver_asks_for_is_a_fault(
     library.answers["nvmlDeviceGetFieldValues"] = lambda *_: values
     (gpu,) = nvml_facts().gpus
     assert (gpu.faults, gpu.recovered) == (faults, recovered)
+
+
+def test_counters_are_the_fields_that_nvml_calls_so() -> None:
+    assert COUNTERS == {
+        pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: "ecc_corrected",
+        pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: "ecc_uncorrected",
+        pynvml.NVML_FI_DEV_REMAPPED_COR: "rows_remapped_corrected",
+        pynvml.NVML_FI_DEV_REMAPPED_UNC: "rows_remapped_uncorrected",
+        pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL: "nvlink_crc_flit",
+        pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL: "nvlink_crc_data",
+        pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL: "nvlink_replay",
+        pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL: "nvlink_recovery",
+    }
 
 
 def test_counters_of_errors_are_no_fault_and_may_begin_anew(library: Library) -> None:
