@@ -12,7 +12,7 @@ from koordra.cli import options
 @click.command("check")
 @click.option(
     "--root",
-    type=options.FOLDER,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
     default="/",
     envvar="KOORDRA_HOST_ROOT",
     show_envvar=True,

@@ -10,7 +10,7 @@ from koordra.kubelet_plugin.node_check.readings.cdi import CdiHook
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
 from koordra.kubelet_plugin.node_check.result import Fault, Outcome, judged, not_applicable, ok, problem
 
-_NOT_INSTALLED: Final = "koordra is not installed on this node yet"
+_NOT_INSTALLED: Final = "koordra is not installed on this node yet, or only root can see it"
 _GPU_DRIVER: Final = "gpu.nvidia.com"
 
 

@@ -49,6 +49,7 @@ FIELDS: Final = {
     "memoryManagerPolicy": "memory-manager-policy",
     "topologyManagerPolicy": "topology-manager-policy",
     "cgroupDriver": "cgroup-driver",
+    "containerRuntimeEndpoint": "container-runtime-endpoint",
 }
 _STATE_FILES: Final = {"cpuManagerPolicy": "cpu_manager_state", "memoryManagerPolicy": "memory_manager_state"}
 _FLAG: Final = re.compile(r"--?([a-z0-9-]+)(?:=(.*))?")
@@ -65,6 +66,12 @@ class Kubelet:
     policies: Mapping[str, str]
     garbled: tuple[str, ...] = ()
 
+    @property
+    def runtime_endpoint(self) -> str | None:
+        """The path of the runtime's socket; None where nothing names it."""
+        said = self.settings.get("containerRuntimeEndpoint")
+        return str(said.value).removeprefix("unix://") or None if said else None
+
 
 def read_kubelet(root: HostFiles, processes: tuple[Process, ...]) -> Kubelet:
     process = next((one for one in processes if one.name == "kubelet" and not one.in_pod), None)
@@ -74,8 +81,11 @@ def read_kubelet(root: HostFiles, processes: tuple[Process, ...]) -> Kubelet:
     for path in _RANCHER:
         flags |= _rancher_flags(root, path)
     named = flags.get("config")
-    paths = [str(named.value).lstrip("/")] if named else [one for one in CONFIGS if root.is_file(one)][:1]
-    folders = [str(flags["config-dir"].value).strip("/")] if "config-dir" in flags else list(DROP_INS)
+    # A kubelet that is seen to run has no other files than its flags name.
+    guessed = [] if process else [one for one in CONFIGS if root.is_file(one)][:1]
+    paths = [str(named.value).lstrip("/")] if named else guessed
+    drop_ins = [] if process else list(DROP_INS)
+    folders = [str(flags["config-dir"].value).strip("/")] if "config-dir" in flags else drop_ins
     paths += [
         f"{folder}/{name}"
         for folder in folders
@@ -118,7 +128,7 @@ def _of_files(root: HostFiles, paths: Iterable[str]) -> tuple[dict[str, Setting]
         if document is None:
             garbled.append(f"/{path}")
             continue
-        for field in (*FIELDS, "failCgroupV1", "containerRuntimeEndpoint"):
+        for field in (*FIELDS, "failCgroupV1"):
             if field in document:
                 settings[field] = Setting(document[field], _line_of(root.words(path), field, path))
     return settings, tuple(garbled)

@@ -7,7 +7,9 @@ A captured machine is asked nothing.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -79,8 +81,8 @@ def _nvml(library: Path | None) -> str | None:
 
 
 def output_of(command: list[str], *, seconds: float) -> str | None:
-    """What the command prints. One that does not end in time is killed and not waited for: if it hangs in the
-    kernel, it does not even die."""
+    """What the command prints. One that does not end in time is killed with all that it started, and not
+    waited for: if it hangs in the kernel, it does not even die."""
     try:
         process = subprocess.Popen(
             command,
@@ -96,10 +98,12 @@ def output_of(command: list[str], *, seconds: float) -> str | None:
     try:
         output: str = process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
-        process.kill()
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1.0)
-        return None
     return output if process.returncode == 0 else None
 
 

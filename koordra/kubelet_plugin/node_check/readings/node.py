@@ -78,7 +78,7 @@ def read_node(directory: Path, *, live: LiveNode | None = None, cdi_folder: str 
         gpus=read_gpu_devices(root, driver.dev),
         nvml=_nvml(root, driver, live),
         users=driver_users(directory),
-        runtime=read_runtime(root, processes, live),
+        runtime=read_runtime(root, processes, live, endpoint=kubelet.runtime_endpoint),
         cdi=read_cdi(root, cdi_folder, kubelet_root=kubelet.root),
         cgroup=read_cgroup(root),
         access_control=read_access_control(root),

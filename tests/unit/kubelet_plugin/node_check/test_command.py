@@ -27,6 +27,17 @@ def test_a_problem_ends_with_1_and_names_the_remedy(tmp_path: Path) -> None:
     assert checks["platform"]["remedy"]
 
 
+def test_without_a_problem_it_ends_with_0(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["node", "check", "--root", str(tmp_path)])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "36 checks, no problems")
+
+
+def test_a_node_that_is_not_there_is_not_well(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["node", "check", "--root", str(tmp_path / "hots")])
+    assert done.exit_code == 2
+    assert "hots' does not exist" in done.output
+
+
 @pytest.mark.parametrize("arguments", [["node", "--help"], ["node", "check", "--help"]])
 def test_help_imports_click_and_the_standard_library_alone(arguments: list[str]) -> None:
     code = (

@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,59 @@ def test_the_running_process_says_which_file_it_reads(node: NodeFiles) -> None:
     found = read(node)
     assert found.cdi == Setting(True, "/opt/c.toml:4")
     assert found.memlock.setting == Setting("1G", "/run/systemd/system/my.service:2")
+
+
+DOCKER_S, K3S_S = "run/containerd/containerd.sock", "run/k3s/containerd/containerd.sock"
+
+
+def with_docker_s(node: NodeFiles) -> None:
+    """Docker's containerd, which serves no CRI, started before k3s's."""
+    node.write(CONTAINERD, of_containerd(_NEW, 3, "enable_cdi = false"))
+    node.process(9, "/usr/bin/containerd", cgroup="0::/system.slice/containerd.service")
+    node.socket(DOCKER_S)
+    node.write("data/bin/runc", "")
+    node.write("usr/bin/runc", "")
+    node.write("data/bin/containerd", "")
+    node.link("proc/80/exe", "/data/bin/containerd")
+    node.write("opt/c.toml", "[grpc]\naddress = '/run/k3s/containerd/containerd.sock'\n")
+    node.process(80, "containerd", "-c", "/opt/c.toml")
+    node.socket(K3S_S)
+
+
+def answered(node: NodeFiles, *sockets: str, endpoint: str | None = None) -> Runtime:
+    def runtime(path: Path) -> RuntimeAnswer | None:
+        return RuntimeAnswer("containerd", "2.2.0") if str(path).endswith(sockets) else None
+
+    root = HostFiles(node.root)
+    live = replace(node.live(), runtime=runtime)
+    found = read_runtime(root, read_processes(root), live, endpoint=endpoint)
+    assert found is not None
+    return found
+
+
+def test_of_two_runtimes_the_one_that_serves_cri_counts(node: NodeFiles) -> None:
+    with_docker_s(node)
+    found = answered(node, K3S_S)
+    assert (found.files, found.version, found.oci_runtime) == (("/opt/c.toml",), "2.2.0", "/data/bin/runc")
+
+
+def test_of_two_that_serve_cri_the_kubelet_s_counts(node: NodeFiles) -> None:
+    with_docker_s(node)
+    assert answered(node, DOCKER_S, K3S_S).files == (f"/{CONTAINERD}",)
+    assert answered(node, DOCKER_S, K3S_S, endpoint=f"/{K3S_S}").files == ("/opt/c.toml",)
+
+
+def test_of_two_that_do_not_answer_the_kubelet_s_counts_with_its_program_s_version(node: NodeFiles) -> None:
+    with_docker_s(node)
+    asked: list[str] = []
+    root = HostFiles(node.root)
+    live = replace(
+        node.live(), runtime=lambda _: None, program_version=lambda _, path: asked.append(path) or "2.0.1"
+    )
+    found = read_runtime(root, read_processes(root), live, endpoint=f"/{K3S_S}")
+    assert found is not None
+    assert (found.files, found.version) == (("/opt/c.toml",), "2.0.1")
+    assert asked == ["data/bin/containerd", "data/bin/runc"]
 
 
 def test_a_process_of_a_pod_is_no_runtime_of_the_node(node: NodeFiles) -> None:

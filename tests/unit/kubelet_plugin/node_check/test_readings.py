@@ -126,7 +126,6 @@ def test_a_captured_machine_is_not_this_one(node: NodeFiles) -> None:
         (("--config", "/etc/k.yaml"), "static", "/etc/k.yaml:2"),
         (("--config=/etc/k.yaml", "--cpu-manager-policy=none"), "none", "a flag of the kubelet"),
         (("--config=/etc/k.yaml", "--config-dir=/etc/k.d"), "none", "/etc/k.d/10.conf:1"),
-        (("--root-dir", "/data/kubelet"), "static", "/var/lib/kubelet/config.yaml:1"),
     ],
 )
 def test_flags_of_the_kubelet_win_over_its_files(
@@ -139,7 +138,15 @@ def test_flags_of_the_kubelet_win_over_its_files(
     root = HostFiles(node.root)
     found = read_kubelet(root, read_processes(root))
     assert found.settings["cpuManagerPolicy"] == Setting(policy, where)
-    assert found.root == ("/data/kubelet" if "--root-dir" in arguments else "/var/lib/kubelet")
+
+
+def test_a_kubelet_that_runs_without_a_file_has_none(node: NodeFiles) -> None:
+    node.write(f"{KUBELET}/config.yaml", "cpuManagerPolicy: static\n")
+    node.write("etc/kubernetes/kubelet.conf.d/10.conf", "cpuManagerPolicy: static\n")
+    node.process(7, "/usr/bin/kubelet", "--root-dir", "/data/kubelet")
+    root = HostFiles(node.root)
+    found = read_kubelet(root, read_processes(root))
+    assert (found.root, found.settings) == ("/data/kubelet", {})
 
 
 @pytest.mark.parametrize(

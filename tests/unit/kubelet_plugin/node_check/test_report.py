@@ -37,10 +37,8 @@ def test_words_and_document(
     golden(f"node_check/{name}.json", json.dumps(document(results), indent=2) + "\n")
 
 
-def table() -> str:
-    rows = (f"| `{check.name}` | {check.what} | {check.good} |\n" for check in CHECKS)
-    return "| check | what is read | how it has to be |\n|---|---|---|\n" + "".join(rows)
-
-
-def test_the_documentation_has_the_table_of_the_checks() -> None:
-    assert table() in (ROOT / "docs" / "node-check.md").read_text()
+def test_the_documentation_says_of_every_check_what_is_read() -> None:
+    text = (ROOT / "docs" / "node-check.md").read_text()
+    table = text.partition("| check | what is read | how it has to be |\n|---|---|---|\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()]
+    assert [name for name, _what, _good in rows] == [f"`{name}`" for name in CHECKS]

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from koordra.kubelet_plugin.node_check.readings.container_runtime import containerd_config, crio_config
 from koordra.kubelet_plugin.node_check.readings.container_runtime.containerd_config import cri, nri
+from koordra.kubelet_plugin.node_check.readings.container_runtime.cri_client import RuntimeAnswer
 from koordra.kubelet_plugin.node_check.readings.container_runtime.systemd_unit import service_setting
 from koordra.kubelet_plugin.node_check.readings.container_runtime.toml_settings import Settings
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
@@ -17,7 +18,7 @@ from koordra.kubelet_plugin.node_check.readings.processes import Process, memloc
 from koordra.kubelet_plugin.node_check.readings.setting import Setting
 
 Kind = Literal["containerd", "cri-o"]
-_PROGRAMS: Final = {"containerd": "containerd", "crio": "cri-o"}
+_PROGRAMS: Final[Mapping[str, Kind]] = {"containerd": "containerd", "crio": "cri-o"}
 _BIN: Final = ("usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin", "bin", "sbin", "opt/bin")
 _NRI_SOCKET: Final = "/var/run/nri/nri.sock"
 _UNITS: Final = {"containerd": "containerd.service", "cri-o": "crio.service"}
@@ -69,27 +70,36 @@ def release_of(version: str | None) -> tuple[int, int] | None:
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and all(map(str.isdecimal, parts[:2])) else None
 
 
-def read_runtime(root: HostFiles, processes: tuple[Process, ...], live: LiveNode) -> Runtime | None:
-    """The runtime that runs, else the one that is configured; None where there is neither."""
-    process = next((one for one in processes if one.name in _PROGRAMS and not one.in_pod), None)
+def read_runtime(
+    root: HostFiles, processes: tuple[Process, ...], live: LiveNode, *, endpoint: str | None = None
+) -> Runtime | None:
+    """The runtime that runs, else the one that is configured; None where there is neither. Of several
+    (Docker's containerd beside k3s's) that counts which the kubelet talks to (`endpoint`, the path of its
+    socket), else one that serves CRI."""
+    found = [one for one in processes if one.name in _PROGRAMS and not one.in_pod]
+    if endpoint is not None:
+        found.sort(key=lambda one: _address(root, one) != _below_run(endpoint))
+    answered = ((one, _answer_at(root, live, (_address(root, one),))) for one in found)
+    process, answer = next((each for each in answered if each[1]), (found[0] if found else None, None))
     kind = _kind(root, process)
     if kind is None:
         return None
-    sockets = _sockets(kind, process)
-    socket = next((path for path in sockets if root.is_socket(path)), None)
-    answer = live.runtime(root.path(socket)) if socket else None
-    version = answer.version if answer else _program(root, live, kind)
+    if process is None:
+        answer = _answer_at(root, live, _sockets(kind))
+    version = answer.version if answer else _program(root, live, kind, process)
     if kind == "containerd":
         path = _config_path(root, process)
         settings, files = containerd_config.read_containerd(root, path, release=release_of(version))
-        found = _of_containerd(settings)
+        configured = _of_containerd(settings)
     else:
         path = (process.option("--config", "-c") if process else None) or crio_config.PATH
         folder = (process.option("--config-dir", "-d") if process else None) or crio_config.DROP_INS
         settings, files = crio_config.read_crio(root, path.lstrip("/"), folder.lstrip("/"))
-        found = _of_crio(settings)
-    oci = _oci_runtime(root, found.pop("oci"))
-    nri_socket = str(found.pop("nri_socket"))
+        configured = _of_crio(settings)
+    # k3s has its own runc beside its containerd.
+    beside = (_executable(root, process) or "").rpartition("/")[0]
+    oci = _oci_runtime(root, configured.pop("oci"), beside)
+    nri_socket = str(configured.pop("nri_socket"))
     return Runtime(
         kind=kind,
         version=version,
@@ -101,7 +111,7 @@ def read_runtime(root: HostFiles, processes: tuple[Process, ...], live: LiveNode
         oci_version=live.program_version(root.directory, oci) if oci else None,
         memlock=_memlock(root, kind, process),
         running=answer.config if answer else {},
-        **found,
+        **configured,
     )
 
 
@@ -113,10 +123,29 @@ def _kind(root: HostFiles, process: Process | None) -> Kind | None:
     return "cri-o" if root.is_file(crio_config.PATH) or root.is_folder(crio_config.DROP_INS) else None
 
 
-def _sockets(kind: Kind, process: Process | None) -> tuple[str, ...]:
-    named = process.option("--address", "-a", "--listen") if process else None
-    known = containerd_config.SOCKETS if kind == "containerd" else crio_config.SOCKETS
-    return (named.lstrip("/"), *known) if named else known
+def _sockets(kind: Kind) -> tuple[str, ...]:
+    """The usual ones, the program's own default first."""
+    return containerd_config.SOCKETS if kind == "containerd" else crio_config.SOCKETS
+
+
+def _address(root: HostFiles, process: Process) -> str:
+    """Its socket, below the root, as its command line or its configuration says."""
+    named = process.option("--address", "-a", "--listen")
+    if named is None and process.name == "containerd":
+        settings, _ = containerd_config.read_containerd(root, _config_path(root, process), release=None)
+        said = settings.get(("grpc", "address"))
+        named = said.value if said and isinstance(said.value, str) else None
+    return _below_run(named) if named else _sockets(_PROGRAMS[process.name])[0]
+
+
+def _below_run(address: str) -> str:
+    """/var/run is /run on every node."""
+    return address.removeprefix("unix://").strip("/").replace("var/run/", "run/", 1)
+
+
+def _answer_at(root: HostFiles, live: LiveNode, sockets: tuple[str, ...]) -> RuntimeAnswer | None:
+    there = (live.runtime(root.path(path)) for path in sockets if root.is_socket(path))
+    return next(filter(None, there), None)
 
 
 def _config_path(root: HostFiles, process: Process | None) -> str:
@@ -126,14 +155,20 @@ def _config_path(root: HostFiles, process: Process | None) -> str:
     return next(filter(root.is_file, containerd_config.PATHS), containerd_config.PATHS[0])
 
 
-def _program(root: HostFiles, live: LiveNode, kind: Kind) -> str | None:
+def _program(root: HostFiles, live: LiveNode, kind: Kind, process: Process | None) -> str | None:
+    """The version that the running program prints, else the installed one."""
     name = next(program for program, known in _PROGRAMS.items() if known == kind)
-    path = _found_program(root, name)
+    path = _executable(root, process) or _found_program(root, name)
     return live.program_version(root.directory, path) if path else None
 
 
-def _found_program(root: HostFiles, name: str) -> str | None:
-    return next((f"{folder}/{name}" for folder in _BIN if root.is_file(f"{folder}/{name}")), None)
+def _executable(root: HostFiles, process: Process | None) -> str | None:
+    path = "/".join(root.link(f"proc/{process.pid}/exe")).lstrip("/") if process else ""
+    return path if root.is_file(path) else None
+
+
+def _found_program(root: HostFiles, name: str, *first: str) -> str | None:
+    return next((f"{folder}/{name}" for folder in (*first, *_BIN) if root.is_file(f"{folder}/{name}")), None)
 
 
 def _of_containerd(settings: Settings) -> dict[str, Any]:
@@ -180,13 +215,14 @@ def _negated(setting: Setting | None) -> Setting | None:
     return Setting(not setting.value, setting.where) if setting else None
 
 
-def _oci_runtime(root: HostFiles, named: Any) -> str | None:
-    """Where the program is that starts containers, below the root."""
+def _oci_runtime(root: HostFiles, named: Any, beside: str) -> str | None:
+    """Where the program is that starts containers, below the root; first looked for in the folder
+    `beside`."""
     if not isinstance(named, str) or not named:
         return None
     if named.startswith("/"):
         return named.lstrip("/") if root.is_file(named) else None
-    return _found_program(root, named)
+    return _found_program(root, named, beside)
 
 
 def _memlock(root: HostFiles, kind: Kind, process: Process | None) -> Memlock:
