@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import platform
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +24,7 @@ from koordra.topology.machine import Gpu, Nic
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostDevice, HostMount
 from tests.e2e.node import LIBRARY_TEXT, NODE, KoordraNode, Prepared
+from tests.fakes import vllm_devices
 
 pytestmark = pytest.mark.e2e
 
@@ -225,6 +228,38 @@ def test_two_claims_of_one_container_are_joined(
     assert env["UCX_NET_DEVICES"] == ",".join(f"{nic.ib_device}:1" for nic in nics)
     for gpu in (first, second):
         assert ALLOWED in opens(containerd, container, node_of(gpu))
+
+
+def test_vllm_counts_the_cards_of_its_container(
+    containerd: Containerd,
+    node: KoordraNode,
+    pod: str,
+    prepare: Callable[..., Prepared],
+) -> None:
+    """What reads CUDA_VISIBLE_DEVICES as vLLM does, in the environment of a container whose image wants all
+    cards."""
+    second, first = node.machine.gpus[2], node.machine.gpus[1]
+    claim = prepare(whole(second), whole(first))
+    spec = ContainerSpec(cdi=claim.all_cdi, env={"NVIDIA_VISIBLE_DEVICES": "all"})
+    env = environment(containerd, containerd.cri.run(pod, "vllm", spec))
+    assert {name for name in env if "VISIBLE_DEVICES" in name} == {"NVIDIA_VISIBLE_DEVICES"}
+    command = [sys.executable, vllm_devices.__file__, "2"]
+    assert subprocess.run(command, env=env, capture_output=True, check=True).stdout == b"0,1\n"
+
+
+def test_a_privileged_pod_with_the_whole_node_starts_and_is_told_nothing(
+    containerd: Containerd, node: KoordraNode, prepare: Callable[..., Prepared]
+) -> None:
+    """On every runtime; there is no card of anybody else."""
+    claim = prepare(*(whole(gpu) for gpu in node.machine.gpus))
+    sandbox = containerd.cri.run_pod("whole-node", privileged=True)
+    try:
+        spec = ContainerSpec(cdi=claim.all_cdi, privileged=True)
+        container = containerd.cri.run(sandbox, "c", spec)
+        assert "CUDA_VISIBLE_DEVICES" not in environment(containerd, container)
+        assert all(ALLOWED in opens(containerd, container, node_of(gpu)) for gpu in node.machine.gpus)
+    finally:
+        containerd.cri.remove_pod(sandbox)
 
 
 def test_two_shares_of_one_card_and_a_third_that_does_not_fit(

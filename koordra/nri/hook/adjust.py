@@ -137,7 +137,7 @@ def decide(
         env[VISIBLE_DEVICES] = (",".join(grants.uuids) if annotated else "") or NOTHING_VISIBLE
     deny, confined = ((), True) if exempt else _deny(container, facts, grants)
     if not confined:
-        env |= cards_on_node(grants, facts.minors)
+        env |= cards_on_node(grants, facts.minors, facts.guarded)
     last = outvote(container, env)
     refuse_repeated(container, env)
     rlimits = (MEMLOCK,) if grants.memlock and MEMLOCK not in container.rlimits else ()

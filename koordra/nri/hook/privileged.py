@@ -86,11 +86,11 @@ def _holds_every_card(grants: Grants, guarded: DeviceGuard | None) -> bool:
     return bool(cards) and cards <= held
 
 
-def cards_on_node(grants: Grants, minors: Sequence[int]) -> dict[str, str]:
-    """The variables by which CUDA keeps to the held cards where it sees the node's. `minors`: of the node's
-    cards, in the order of their PCI addresses."""
+def cards_on_node(grants: Grants, minors: Sequence[int], guarded: DeviceGuard | None) -> dict[str, str]:
+    """The variables by which CUDA keeps to the held cards where it sees the node's; none where all are held.
+    `minors`: of the node's cards, in the order of their PCI addresses."""
     gpus = [grant.device for grant in grants.held if grant.device.type in names.GPU_TYPES]
-    if not gpus:
+    if not gpus or _holds_every_card(grants, guarded):
         return {}
     held = list(dict.fromkeys(device.nodes[0].minor for device in gpus if device.nodes))
     if any(device.type != names.TYPE_GPU for device in gpus) or not set(held) <= set(minors):
