@@ -18,6 +18,7 @@
  * It is statically linked, ignores its environment, executes nothing, mounts nothing but what it has just written, keeps nothing
  * open, and ends after TIME_MOST seconds. Whatever it cannot do keeps the container from starting, with one line on stderr: a
  * container without its cache would find another driver, or none, long after it has started. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -97,11 +98,20 @@ static void parse(int count, char **given, struct arguments *arguments)
     }
 }
 
+/* What all below rests on, tried on the node's own root; ends the program where the kernel cannot. */
+static void require_kernel(void)
+{
+    int root = open_beneath(AT_FDCWD, "/", O_PATH);
+    is_mount(root);
+    close(root);
+}
+
 int main(int count, char **given)
 {
     static struct arguments arguments;
     char preloaded[4096], compat[256];
     set_bounds();
+    require_kernel(); /* first, so that the plugin learns of it when it installs this, and not every container */
     parse(count, given, &arguments);
     int root = container_root(preloaded, sizeof preloaded);
     if (arguments.fabric)
