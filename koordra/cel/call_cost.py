@@ -15,6 +15,7 @@ from koordra.cel.functions import FUNCTIONS, METHODS, RENAMED
 from koordra.cel.syntax import Node
 
 LIMIT: Final = 1_000_000
+"""resource.k8s.io/v1 types.go, CELSelectorExpressionMaxCost."""
 LIST, MAP, MESSAGE = 10, 30, 40
 READ, PATTERN = 0.1, 0.25
 _CEILING: Final = 2**63

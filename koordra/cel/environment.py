@@ -59,9 +59,12 @@ def _part(number: int, variables: Mapping[str, Any]) -> Any:
     return returned(found.value())
 
 
+_CODE: Final = re.compile(r"^(?:INVALID_ARGUMENT|NOT_FOUND|UNKNOWN|OUT_OF_RANGE|ALREADY_EXISTS): ")
+
+
 def first_line(error: object) -> str:
     """The library's words as Kubernetes has them."""
-    text = str(error).removeprefix("INVALID_ARGUMENT: ").removeprefix("NOT_FOUND: ").removeprefix("UNKNOWN: ")
+    text = _CODE.sub("", str(error))
     line = re.sub(r" \[[A-Z_]+\]$", "", text.splitlines()[0]) if text else "unknown error"
     line = re.sub(r'Key not found in map : "(.*)"', r"no such key: \1", line)
     return line.replace("No matching overloads found : <iter_range>", "expected iterable type")

@@ -17,10 +17,10 @@ what cannot be bridged is refused.
 
 What is known to differ. Refused where Kubernetes answers: comparing whole numbers of two types by `<` outside
 of `dyn`, `asInteger` of a quantity from 10^18 on, a precision above 100 in `format`, 10,000 iterations in one
-evaluation, and others as rare. Answered where Kubernetes has an error: a version (address, URL) compared by
-`==` with a value of another type is unequal; and some expressions that Kubernetes refuses for their types,
-since the literals and calls in them, and what is deeper than the library parses, are not typed as finely
-here. The API server does not store those.
+evaluation, 2,800 elements of a list that a comprehension makes, and others as rare. Answered where Kubernetes
+has an error: a version (address, URL) compared by `==` with a value of another type is unequal; and some
+expressions that Kubernetes refuses for their types, since the literals and calls in them, and what is deeper
+than the library parses, are not typed as finely here. The API server does not store those.
 
 Programs are cached by expression; results by expression and exactly the values that the expression reads.
 """

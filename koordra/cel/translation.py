@@ -11,8 +11,11 @@
     X.format(L), X.indexOf(S), X.lastIndexOf(S), X.reverse(), X.flatten(),
     lists.range(N)                                                   functions of koordra's under names of
                                                                      their own
-    string(X), where ip or cidr occurs                               a function of koordra's, which knows
-                                                                     these two
+    X.split(S)                                                       likewise: an empty text has no parts
+    string(X), where ip, cidr, duration or timestamp occurs          likewise, which knows these
+    int(X), uint(X), double(X), timestamp(X)                         int(koordraInt(X)): refuses texts that
+                                                                     Go does not read
+    X.matches(P)                                                     X.matches(koordraPattern(P)), likewise
     device.attributes[D]          device.attributes[?D].orValue({})  an unknown domain is an empty map
 
 Each part of a tree is written once, so what is written is as long as what was read, but for a factor.
@@ -31,7 +34,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from koordra.cel.functions import RENAMED
+from koordra.cel.functions import READ, RENAMED
 from koordra.cel.functions.values import EXACT_FIELD
 from koordra.cel.syntax import Node, Steps, SyntaxRefused, is_bind, variables_of, walk
 
@@ -40,6 +43,7 @@ PART: Final = "koordraPart"
 _DEPTH: Final = 22
 _LEVELS: Final = {"||": 1, "&&": 2, "relation": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
 _UNARY, _PRIMARY = 6, 7
+_OWN_TEXT: Final = frozenset({"ip", "cidr", "duration", "timestamp"})
 _OPTIONAL: Final = frozenset({"optional", "first", "last", "validate", "named"})
 
 
@@ -56,15 +60,17 @@ class Written(NamedTuple):
 def translated(expression: Node) -> tuple[Written, ...]:
     """The expression and the parts it asks for, which come first. Raises SyntaxRefused for what Kubernetes
     does not take."""
-    writer = _Writer(
-        addresses=any(node.text in ("ip", "cidr") and not node.of for node in _nodes(expression))
-    )
+    writer = _Writer(own_text=any(node.text in _OWN_TEXT and not node.of for node in _nodes(expression)))
     last = walk(writer.write(expression))
+    # One environment for all parts: so no name may be a variable in one and something else in another.
+    variables = frozenset[str]().union(*(part.free for part in writer.parts))
+    for name in sorted(variables & writer.unbound):
+        raise SyntaxRefused(f"undeclared reference to '{name}'")
     if writer.parts and any(node.optional or node.text in _OPTIONAL for node in _nodes(expression)):
         raise SyntaxRefused(
             f"optional values cannot be evaluated in an expression of more than {_DEPTH} levels"
         )
-    return (*writer.parts, last)
+    return (*(part._replace(free=variables) for part in writer.parts), last)
 
 
 def names_read(expression: Node) -> frozenset[str] | None:
@@ -116,9 +122,10 @@ def _nodes(expression: Node) -> Iterator[Node]:
 
 
 class _Writer:
-    def __init__(self, *, addresses: bool) -> None:
+    def __init__(self, *, own_text: bool) -> None:
         self.parts: list[Written] = []
-        self._addresses = addresses
+        self.unbound: set[str] = set()
+        self._own_text = own_text
         self._scope: Counter[str] = Counter()
         self._bound = 0
 
@@ -131,8 +138,12 @@ class _Writer:
         variables = (node.parts[1].text,) if is_bind(node) else variables_of(node)
         outside = 3 if is_bind(node) else 1 + len(variables)
         parts: list[Written] = []
-        for part in node.parts[:outside]:
-            parts += [(yield self.write(part, mixed=mixed))]
+        for place, part in enumerate(node.parts[:outside]):
+            if 1 <= place <= len(variables):
+                _refuse_names(part)
+                parts.append(Written(part.text))
+            else:
+                parts += [(yield self.write(part, mixed=mixed))]
         self._scope.update(variables)
         for part in node.parts[outside:]:
             parts += [(yield self.write(part, mixed=mixed))]
@@ -149,7 +160,10 @@ class _Writer:
     def _written(self, node: Node, parts: list[Written]) -> Written:
         match node.kind:
             case "name":
-                return _variable(node.text) if self._scope[node.text] else Written(node.text)
+                if self._scope[node.text]:
+                    return _variable(node.text)
+                self.unbound.add(node.text)
+                return Written(node.text)
             case "literal":
                 return Written(node.text, level=_UNARY if node.text.startswith("-") else _PRIMARY)
             case "list":
@@ -163,8 +177,7 @@ class _Writer:
                 entries = [f"{field}:{part.text}" for field, part in zip(node.fields, parts, strict=True)]
                 return _around(f"{node.text}{{", entries, "}", parts)
             case "call":
-                own = node.text == "string" and self._addresses
-                return _call("koordraString" if own else node.text, *parts)
+                return self._call(node, parts)
             case "select" | "index" if _is_view(node.parts[0]):
                 key = parts[1] if node.kind == "index" else Written(f'"{node.text}"')
                 found = _method(_index(parts[0], key, mark="?"), "orValue", Written("{}"))
@@ -189,9 +202,19 @@ class _Writer:
             level, (_at_least(parts[0], level), f" {node.text} ", _at_least(parts[1], level + 1))
         )
 
+    def _call(self, node: Node, parts: list[Written]) -> Written:
+        name = node.text
+        if name in READ and len(parts) == 1 and node.parts[0].of not in ("int", "uint", "double"):
+            parts = [_call(READ[name], *parts)]
+        elif name == "matches" and len(parts) == 2:
+            parts = [parts[0], _pattern(node.parts[1], parts[1])]
+        return _call("koordraString" if name == "string" and self._own_text else name, *parts)
+
     def _method(self, node: Node, parts: list[Written]) -> Written:
         receiver, *arguments = parts
         name = node.text
+        if name == "matches" and len(arguments) == 1:
+            arguments = [_pattern(node.parts[1], arguments[0])]
         variables = variables_of(node)
         if is_bind(node):
             return _bind(node.parts[1].text, parts[2], parts[3])
@@ -213,6 +236,11 @@ class _Writer:
         if name == "validate" or (name == "named" and _is_name(node.parts[0], "format")):
             return _index(found, Written("0"), mark="?")
         return found
+
+
+def _pattern(node: Node, written: Written) -> Written:
+    """Looked at where it may hold what only the library takes."""
+    return written if node.of and "C" not in node.text else _call("koordraPattern", written)
 
 
 # --- composing ----------------------------------------------------------------------------------------------

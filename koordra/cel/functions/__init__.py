@@ -17,7 +17,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any, Final
 
-from koordra.cel.functions import formatting, lists, urls
+from koordra.cel.functions import conversions, formatting, lists, urls
 from koordra.cel.functions.formats import FORMATS
 from koordra.cel.functions.values import (
     FORMAT_MESSAGE,
@@ -94,6 +94,13 @@ def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: lists.returned(implementation(*arguments))
 
 
+def _itself(value: Any) -> Any:
+    return lists.returned(value)
+
+
+READ: Final = {kind: f"koordra{kind.title()}" for kind in conversions.READ_FROM}
+"""Conversions -> what their argument goes through before."""
+
 # The library registers one implementation per kind of value, and both message types are of one kind: the
 # first overload of a method brings the implementation for both, the second (None) only informs the type
 # checker.
@@ -127,6 +134,8 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("list:bytes",), "map", _returning(lists.merged)),
         *(((f"list:map:{key}:{each}",), f"map:{key}:{each}", None) for key in _KEYS for each in _ELEMENTS),
     ),
+    "koordraSplit": _overload("list:string", conversions.split, "string", "string")
+    + _overload("list:string", conversions.split, "string", "string", "int"),
     "koordraFormat": _overload("string", formatting.formatted, "string", "list"),
     "koordraIndexOf": (
         (("string", "string"), "int", lists.text_index_of),
@@ -194,6 +203,12 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
         ((kind,), "string", text_of if kind != _CIDR else None)
         for kind in ("bool", "int", "uint", "double", "string", "bytes", "duration", "timestamp", _IP, _CIDR)
     ),
+    **{
+        READ[kind]: _overload("string", conversions.readable(kind), "string")
+        + tuple(((other,), other, _itself) for other in others)
+        for kind, others in conversions.READ_FROM.items()
+    },
+    "koordraPattern": _overload("string", conversions.pattern, "string"),
     "isSemver": _overload("bool", is_valid(semver), "string")
     + _overload("bool", is_valid(semver), "string", "bool"),
 }
@@ -209,6 +224,7 @@ RENAMED: Final = {
     "indexOf": "koordraIndexOf",
     "lastIndexOf": "koordraLastIndexOf",
     "flatten": "koordraFlatten",
+    "split": "koordraSplit",
     "reverse": "koordraReversed",
 }
 """Methods that the library has, and Kubernetes' are not: under which names they are declared here."""

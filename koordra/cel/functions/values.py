@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from koordra.cel.functions import formatting, lists, urls
+from koordra.cel.functions import conversions, formatting, lists, urls
 from koordra.cel.functions.formats import FORMATS
 from koordra.errors import InvalidInput
 
@@ -227,12 +227,10 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _regex(pattern: str) -> Any:
-    """RE2's syntax is Go's but for `\\C`; its time is in proportion to pattern and text, whatever they
-    are."""
+    """Its time is in proportion to pattern and text, whatever they are."""
     if re2 is None:
         raise ValueError("regular expressions need the package google-re2")
-    if re.search(r"(?<!\\)(?:\\\\)*\\C", pattern):
-        raise ValueError("error parsing regexp: invalid escape sequence: `\\C`")
+    conversions.pattern(pattern)
     options = re2.Options()
     options.log_errors = False
     try:

@@ -203,6 +203,29 @@ def test_costs(expression: str, cost: int) -> None:
     assert cost_of(parse(expression)) == cost
 
 
+def test_lists_of_sizes_that_devices_have_cost_what_they_cost_in_kubernetes() -> None:
+    ones = ", ".join(["1"] * 64)
+    assert cost_of(parse(f"[{ones}].map(x, x) == []")) == 20 + 11 + 64 * (12 + 1) + 1
+    assert matches("lists.range(2500).map(x, x).size() == 2500", DEVICE)
+
+
+@pytest.mark.parametrize("count", [1, 10, 120])
+def test_an_expression_has_one_environment_whatever_it_binds(count: int) -> None:
+    """Each costs as much as a thousand elements."""
+    deep = "[" * 23 + "{}" + "]" * 23
+    parts = ", ".join(f"cel.bind(v{n}, 1, {deep.format(f'v{n}')})" for n in range(count))
+    written = translated(parse(f"[{parts}].size() == {count}"))
+    assert len(written) > count
+    assert len({part.free for part in written[:-1]}) == 1
+    assert matches(f"[{parts}].size() == {count}", DEVICE)
+
+
+def test_a_name_that_is_bound_in_one_place_only_is_unknown_in_another() -> None:
+    deep = "[" * 23 + "x" + "]" * 23
+    assert compile_error(f"true || x == 1 || [1].all(x, {deep} == [])") == "undeclared reference to 'x'"
+    assert matches(f"[2].all(x, x == 2) && [1].all(x, {deep} != [])", DEVICE)
+
+
 def test_patterns_of_any_kind_take_linear_time() -> None:
     """A matcher that backtracks would take 2^60 steps."""
     assert matches("'" + "a" * 60 + "!'.find('^(a+)+$') == ''", DEVICE)
