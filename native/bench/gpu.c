@@ -1,4 +1,4 @@
-/* What gpu.py runs on a real card, with and without the limiter in front. Nothing but the driver's own interface. Prints JSON.
+/* What koordra node selftest runs on a real card, with and without the limiter in front. Nothing but the driver's own interface. Prints JSON.
  *
  *     gpu card             which card is the first, and the driver's version
  *     gpu costs PAIRS      ms to start; ns for one call or pair of calls, best of several rounds

@@ -31,6 +31,20 @@ from koordra.kubelet_plugin.selftest.report import allowed_environment
 
 PACKAGES: Final = Path(koordra.__file__).resolve().parents[1]
 """Where Python finds koordra."""
+_OF_ALLOCATORS: Final = frozenset(
+    {
+        *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "XLA_CLIENT_MEM_FRACTION"),
+        *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+    }
+)
+"""Variables that decide what the programs here are to try."""
+_OF_THIS_MACHINE: Final = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "JAX_PLATFORMS"),
+        *("TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"),
+    }
+)
+"""What a container would not have of this machine's variables."""
 _SYSTEM: Final = ("/proc", "/sys", "/dev", "/run")
 
 
@@ -57,6 +71,7 @@ def without_spec(folder: Path, argv: Sequence[str], settings: Mapping[str, str])
 
 
 def _variables(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    given = {name: value for name, value in given.items() if name not in _OF_ALLOCATORS}
     path = [str(PACKAGES), *filter(None, given.get("PYTHONPATH", "").split(":"))]
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -71,25 +86,16 @@ def _variables(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-_CHOICES: Final = frozenset(
-    {
-        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "JAX_PLATFORMS"),
-        *("TRITON_LIBCUDA_PATH", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-    }
-)
-"""What this machine's variables choose for its own programs, and a container would not have of it."""
-
-
 def _in_container(folder: Path) -> dict[str, str]:
-    """Without choices, and without the folders of LD_LIBRARY_PATH in which this machine has a libcuda."""
+    """Without what is this machine's own, and of LD_LIBRARY_PATH without the folders in which it has a
+    libcuda."""
     variables = _variables(folder, allowed_environment())
     folders = [
         folder
         for folder in variables.get("LD_LIBRARY_PATH", "").split(":")
         if folder and not (Path(folder) / "libcuda.so.1").exists()
     ]
-    dropped = {"LD_LIBRARY_PATH", *_CHOICES}
-    kept = {name: value for name, value in variables.items() if name not in dropped}
+    kept = {name: value for name, value in variables.items() if name not in _OF_THIS_MACHINE}
     return kept | ({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})
 
 

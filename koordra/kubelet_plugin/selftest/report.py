@@ -199,7 +199,7 @@ _SHOWN_KINDS: Final = (
     "UCX_",
     "KOORDRA_",
 )
-_SECRET: Final = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL", "AUTH")
+_SECRET: Final = ("TOKEN", "SECRET", "PASS", "KEY", "CREDENTIAL", "AUTH")
 
 
 def allowed_environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:

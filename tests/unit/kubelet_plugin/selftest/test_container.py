@@ -15,6 +15,7 @@ from koordra.kubelet_plugin.selftest.container import (
     ProcessContainer,
     driver_on_host,
     kept_mounts,
+    without_spec,
 )
 from koordra.kubelet_plugin.selftest.namespace_init import inside
 from koordra.kubelet_plugin.selftest.spec_edits import edits_of, hooks_of
@@ -109,6 +110,7 @@ def test_what_a_machine_chooses_for_its_own_programs_is_not_in_the_container(
     for name, value in (
         ("CUDA_VISIBLE_DEVICES", "3"),
         ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("XLA_CLIENT_MEM_FRACTION", ".5"),
         ("JAX_PLATFORMS", "cpu"),
         ("NCCL_DEBUG", "INFO"),
         ("LD_LIBRARY_PATH", f"/opt/lib:{tmp_path / 'driver'}"),
@@ -123,6 +125,14 @@ def test_what_a_machine_chooses_for_its_own_programs_is_not_in_the_container(
     assert "CUDA_VISIBLE_DEVICES" not in namespace
     assert process["CUDA_VISIBLE_DEVICES"] == gpu.uuid
     assert namespace["LD_LIBRARY_PATH"] == "/opt/lib"
+    alone = without_spec(tmp_path, ("x",), {}).environment
+    assert alone["CUDA_VISIBLE_DEVICES"] == "3"
+    assert not alone.keys() & {"PYTORCH_ALLOC_CONF", "XLA_CLIENT_MEM_FRACTION"}
     for variables in (namespace, process):
         assert variables["NCCL_DEBUG"] == "INFO"
-        assert not variables.keys() & {"PYTORCH_ALLOC_CONF", "JAX_PLATFORMS", "SOME_TOKEN"}
+        assert not variables.keys() & {
+            "PYTORCH_ALLOC_CONF",
+            "XLA_CLIENT_MEM_FRACTION",
+            "JAX_PLATFORMS",
+            "SOME_TOKEN",
+        }
