@@ -39,7 +39,7 @@ def release_driver(
     """
     from koordra.cli.output import show_document
     from koordra.kubelet_plugin.nvidia_driver.device_holders import driver_users
-    from koordra.kubelet_plugin.nvidia_driver.release import Phase, report_document
+    from koordra.kubelet_plugin.nvidia_driver.release import REPORT, Phase
     from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder, pods_on
     from koordra.node_state.disk import Disk
 
@@ -55,7 +55,7 @@ def release_driver(
         show_document(
             {
                 "released": released,
-                "report": report_document(report) if report else None,
+                "report": REPORT.write(report) if report else None,
                 "holders": [
                     {
                         "pid": holder.pid,

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from koordra.api import names
 from koordra.api.objects import Fields
@@ -53,6 +53,7 @@ from koordra.kubelet_plugin.nvidia_driver.release_wanted import (
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk, reported
+from koordra.node_state.strict_json import BOOLEAN, STRING, listed, load, record, word
 
 log = get_logger(__name__)
 
@@ -123,31 +124,25 @@ class Nvml(Protocol):
     def take_up(self) -> None: ...
 
 
+REPORT: Final = record(
+    ReleaseReport,
+    {
+        "phase": word(Phase),
+        "reason": STRING,
+        "nvmlClosed": BOOLEAN,
+        "claims": listed(STRING),
+        "users": listed(STRING),
+        "request": STRING,
+    },
+)
+
+
 def read_report(state: Path, disk: Disk) -> ReleaseReport | None:
     """The plugin's last report; None where there is none that can be read."""
     try:
-        found = json.loads(disk.read(state / REPORT_FILE) or b"")
-        return ReleaseReport(
-            phase=Phase(found["phase"]),
-            reason=str(found["reason"]),
-            nvml_closed=bool(found["nvmlClosed"]),
-            claims=tuple(map(str, found["claims"])),
-            users=tuple(map(str, found["users"])),
-            request=str(found["request"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return REPORT.read(load(disk.read(state / REPORT_FILE) or b""), "")
+    except (OSError, ValueError):
         return None
-
-
-def report_document(report: ReleaseReport) -> dict[str, Any]:
-    return {
-        "phase": report.phase.value,
-        "reason": report.reason,
-        "nvmlClosed": report.nvml_closed,
-        "claims": list(report.claims),
-        "users": list(report.users),
-        "request": report.request,
-    }
 
 
 class DriverRelease(Wakeable):
@@ -283,7 +278,7 @@ class DriverRelease(Wakeable):
             self.report = report
             self._changed(report)
         if report != self._written:
-            data = json.dumps(report_document(report)).encode() + b"\n"
+            data = json.dumps(REPORT.write(report)).encode() + b"\n"
             with reported(NodeError, self._state / REPORT_FILE, "written"):
                 self._disk.replace(self._state / REPORT_FILE, data, mode=MODE)
             self._written = report

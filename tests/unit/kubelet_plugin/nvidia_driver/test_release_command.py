@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from koordra.cli.node.release_driver import release_driver
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.nvidia_driver.release import (
+    REPORT,
     REPORT_FILE,
     REQUEST_FILE,
     Phase,
     ReleaseReport,
-    report_document,
 )
 from koordra.kubelet_plugin.nvidia_driver.release_request import UNTOLD_FOR, ReleaseFolder, pods_on
 from koordra.node_state.disk import Disk
@@ -37,7 +37,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def says(state: Path, report: ReleaseReport) -> None:
-    (state / REPORT_FILE).write_text(json.dumps(report_document(report)))
+    (state / REPORT_FILE).write_text(json.dumps(REPORT.write(report)))
 
 
 def run(state: Path, root: Proc, *options: str) -> Result:
