@@ -139,11 +139,12 @@ def system_pods(options: Options, stop: threading.Event) -> SystemPods:
     labelled.start(stop)
     # The state is below the kubelet's folder, wherever that is.
     own = str(options.state_dir.absolute().parent.parent / Path(POD_RESOURCES).name)
+    trusted = options.privileged is PrivilegedPolicy.REPORT
     return SystemPods(
         listed=options.exempt,
         labelled=labelled,
         client=options.quick_client,
-        pod_resources=frozenset({POD_RESOURCES, own}),
+        pod_resources=frozenset({POD_RESOURCES, own}) if trusted else frozenset(),
     )
 
 

@@ -131,8 +131,20 @@ ATTACKS: Final = (
         "open",
         "pods of this priority must start, or the node does not come up; it is an Event of the pod. Who may use the class is for "
         "a ResourceQuota to say (`scopeSelector` PriorityClass, with `limitedResources` in the API server's admission "
-        "configuration). Not privileged, the pod gains nothing",
+        "configuration). Not privileged, the pod gains nothing by it alone: see `passes-for-a-monitor`",
         newer="denied",
+    ),
+    Attack(
+        "passes-for-a-monitor",
+        "a pod that is not privileged names the class system-node-critical and has the host's folder of the kubelet's pod "
+        "resources, as dcgm-exporter does",
+        "open",
+        "it keeps the cards that NVIDIA's runtime gives to images that ask for all, and is an Event. Pod Security `baseline` forbids "
+        "the hostPath volume; a volume of another kind, or a privileged container, gains nothing by it",
+        tests=(
+            "tests/unit/nri/hook/test_shipped_pods.py::test_who_passes_for_a_monitor_gets_no_card",
+            "tests/unit/nri/hook/test_shipped_pods.py::test_a_privileged_monitor_is_denied_the_cards_like_others",
+        ),
     ),
     Attack(
         "namespace-of-the-list",

@@ -5,7 +5,8 @@
     critical     static pods, and pods of system-critical priority: their privileged containers are not
                  refused for what they mount or can open (privileged.SPARED)
     monitors     containers of critical pods that are not privileged and have the host's folder in which the
-                 kubelet tells which pod has which device (POD_RESOURCES; dcgm-exporter): exempt
+                 kubelet tells which pod has which device (POD_RESOURCES; dcgm-exporter): exempt, unless the
+                 operator trusts no priority (`--privileged refuse`)
 
 None of it is a tenant's to say. Namespaces are labelled by whoever administers them. A static pod is known by
 the annotation that the kubelet writes over whatever the pod says. A priority of 2 billion comes only from the

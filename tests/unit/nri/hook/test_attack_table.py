@@ -33,6 +33,7 @@ def test_every_row_has_a_reason_and_a_name_of_its_own() -> None:
         "leave-cgroup",
         "privileged-holder",
         "critical-priority",
+        "passes-for-a-monitor",
         "namespace-of-the-list",
         "api-away",
         "own-mps-server",

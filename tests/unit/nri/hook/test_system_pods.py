@@ -15,7 +15,10 @@ import pytest
 
 from koordra.api import kinds
 from koordra.errors import ApiError, ApiUnreachable
+from koordra.nri.hook.oci import Mount
+from koordra.nri.hook.privileged import PrivilegedPolicy
 from koordra.nri.hook.system_pods import REMEMBERED, LabelledNamespaces, SystemPods
+from koordra.nri.service import Options, system_pods
 from tests.patience import PATIENCE
 from tests.unit.nri.node_state import container
 
@@ -123,6 +126,40 @@ def test_after_a_reboot_without_the_api_the_last_labels_count(tmp_path: Path) ->
 def test_a_torn_memory_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / REMEMBERED).write_text(text)
     assert LabelledNamespaces(Api(), tmp_path)() == frozenset()  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------- monitors
+
+
+@pytest.mark.parametrize(
+    ("policy", "folder", "expected"),
+    [
+        (PrivilegedPolicy.REPORT, "/var/lib/kubelet/pod-resources", True),
+        (PrivilegedPolicy.REPORT, "{kubelet}/pod-resources/", True),
+        (PrivilegedPolicy.REPORT, "{kubelet}", False),
+        (PrivilegedPolicy.REFUSE, "/var/lib/kubelet/pod-resources", False),
+    ],
+)
+def test_whose_monitors_are_exempt(
+    tmp_path: Path, policy: PrivilegedPolicy, folder: str, expected: bool
+) -> None:
+    """The state directory tells where this node's kubelet is."""
+    api = Api()
+    api.pod(priority=2_000_001_000, priorityClassName="system-node-critical")
+    options = Options(
+        node_name="n",
+        state_dir=tmp_path / "plugins/koordra.io",
+        socket_path=Path("/s"),
+        plugin_index="90",
+        exempt=frozenset(),
+        privileged=policy,
+        client=api,  # type: ignore[arg-type]
+        quick_client=api,  # type: ignore[arg-type]
+    )
+    stop = threading.Event()
+    stop.set()
+    monitor = created(mounts=(Mount(folder.format(kubelet=tmp_path), "/pods", bind=True, read_only=True),))
+    assert bool(system_pods(options, stop).exempt(monitor)) == expected
 
 
 # -------------------------------------------------------------------------------------------- critical pods
