@@ -134,6 +134,7 @@ def test_a_file_that_somebody_changed_is_put_right(
     prepared: PluginNode, what: str, alter: Callable[[Path], None]
 ) -> None:
     plugin = prepared.plugin()
+    plugin.restore_files()  # from now on only what looks changed is read
     paths = prepared.paths
     folder = paths.claim_folder(uid(1))
     path = folder / "gpu.metadata.json" if what == "metadata" else getattr(paths, what)(uid(1))
