@@ -150,6 +150,7 @@ def command(
 
     from koordra import logs
     from koordra.kubelet_plugin.isolation.limiter.report import enforces
+    from koordra.kubelet_plugin.network.patient_networks import PatientNetworks
     from koordra.kubelet_plugin.network.pod_network import PodNetworks
     from koordra.nri.hook.cgroups import RdmaLimit
     from koordra.nri.hook.privileged import PrivilegedPolicy
@@ -179,7 +180,7 @@ def command(
         client=client,
         quick_client=quick_client,
         enforcing=partial(enforces, state_dir / "limiter" / "claims"),
-        networks=PodNetworks(state_dir, sys=root / "sys") if pod_network else None,
+        networks=PatientNetworks(PodNetworks(state_dir, sys=root / "sys")) if pod_network else None,
         **settings,
     )
     run(options, stop)

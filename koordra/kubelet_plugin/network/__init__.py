@@ -4,6 +4,7 @@ network_decision    what happens to each NIC of a claim, decided in Prepare (pur
                     container waiting for it
 fabric_files        what NCCL and UCX must know of the network, in their files (pure)
 pod_network         attaches NICs to a pod's sandbox and detaches them
+patient_networks    the same for a runtime that does not wait long
 netlink_links       network interfaces over netlink
 roce_gid            whether a RoCE NIC has a routable address in the pod
 rdma_links          RDMA devices over NETLINK_RDMA
