@@ -161,9 +161,16 @@ TEST(egl_lists_the_containers_own_cards)
     CHECK(lstat(outside(PROFILE), &is) == 0 && S_ISREG(is.st_mode) && (is.st_mode & 0777) == 0644);
 }
 
-TEST(a_volume_with_the_drivers_settings_is_left_alone)
+TEST(whatever_lies_in_the_place_of_the_profile_is_left_alone)
 {
     begin_card();
+    put("/etc/nvidia", "a file");
+    HOOK("");
+    CHECK(strstr(said, "EGL and Vulkan may list cards"));
+    put_link("/etc/nvidia", "/none");
+    HOOK("");
+    CHECK(strstr(said, "EGL and Vulkan may list cards"));
+    CHECK(unlink(outside("/etc/nvidia")) == 0);
     mount_volume("/etc/nvidia", "licence");
     HOOK("");
     CHECK(strstr(said, "EGL and Vulkan may list cards") && !text_of(PROFILE));
