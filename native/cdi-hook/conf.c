@@ -16,7 +16,7 @@
 #error "no GPU driver for this processor"
 #endif
 
-enum { FILE_MOST = 256 << 10, FILES_MOST = 256, DEEPEST = 8, PATH_LONGEST = 1024 };
+enum { FILE_MOST = 256 << 10, FILES_MOST = 256 /* and so deep, at the most */, PATH_LONGEST = 1024 };
 
 /* A loader's own folders: Debian's kind, then the others', which do not exist, or have nothing else, in an image of Debian's. */
 static const char *const defaults[] = {
@@ -33,28 +33,28 @@ void folders_add(struct folders *folders, const char *path)
         folders->paths[folders->count++] = copy;
 }
 
-static void read_conf(int root, const char *path, struct folders *folders, unsigned depth, unsigned *files);
+static void read_conf(int root, const char *path, struct folders *folders, unsigned *files);
 
-static void include(int root, const char *pattern, struct folders *folders, unsigned depth, unsigned *files)
+static void include(int root, const char *pattern, struct folders *folders, unsigned *files)
 {
     char folder[PATH_LONGEST], path[2 * PATH_LONGEST];
     const char *last = strrchr(pattern, '/');
     char *names[FILES_MOST];
     if (!strpbrk(pattern, "*?[")) {
-        read_conf(root, pattern, folders, depth, files);
+        read_conf(root, pattern, folders, files);
         return;
     }
     snprintf(folder, sizeof folder, "%.*s", (int)(last - pattern), pattern);
     size_t count = names_of(root, folder[0] ? folder : "/", last + 1, names, FILES_MOST);
     for (size_t at = 0; at < count; at++) {
         if (snprintf(path, sizeof path, "%s/%s", folder, names[at]) < (int)sizeof path)
-            read_conf(root, path, folders, depth, files);
+            read_conf(root, path, folders, files);
         free(names[at]);
     }
 }
 
 /* One line without its comment and the space around it. */
-static void take_line(int root, const char *path, char *line, struct folders *folders, unsigned depth, unsigned *files)
+static void take_line(int root, const char *path, char *line, struct folders *folders, unsigned *files)
 {
     static const char space[] = " \t\r\f\v";
     char pattern[PATH_LONGEST];
@@ -63,7 +63,7 @@ static void take_line(int root, const char *path, char *line, struct folders *fo
             int above = (int)(strrchr(path, '/') - path);
             int length = each[0] == '/' ? snprintf(pattern, sizeof pattern, "%s", each) : snprintf(pattern, sizeof pattern, "%.*s/%s", above, path, each);
             if (length < (int)sizeof pattern)
-                include(root, pattern, folders, depth + 1, files);
+                include(root, pattern, folders, files);
         }
         return;
     }
@@ -75,13 +75,13 @@ static void take_line(int root, const char *path, char *line, struct folders *fo
         folders_add(folders, line);
 }
 
-static void read_conf(int root, const char *path, struct folders *folders, unsigned depth, unsigned *files)
+static void read_conf(int root, const char *path, struct folders *folders, unsigned *files)
 {
     size_t length;
-    char *text = depth <= DEEPEST && (*files)++ < FILES_MOST ? read_file(root, path, FILE_MOST, &length) : NULL;
+    char *text = (*files)++ < FILES_MOST ? read_file(root, path, FILE_MOST, &length) : NULL;
     for (char *rest = text, *line; rest && (line = strsep(&rest, "\n"));) {
         line[strcspn(line, "#")] = 0;
-        take_line(root, path, line + strspn(line, " \t\r\f\v"), folders, depth, files);
+        take_line(root, path, line + strspn(line, " \t\r\f\v"), folders, files);
     }
     free(text);
 }
@@ -89,7 +89,7 @@ static void read_conf(int root, const char *path, struct folders *folders, unsig
 void folders_configured(int root, struct folders *folders)
 {
     unsigned files = 0;
-    read_conf(root, "/etc/ld.so.conf", folders, 0, &files);
+    read_conf(root, "/etc/ld.so.conf", folders, &files);
     for (unsigned at = 0; at < sizeof defaults / sizeof defaults[0]; at++)
         folders_add(folders, defaults[at]);
 }
