@@ -27,8 +27,8 @@ from koordra.kubelet_plugin.selftest.machine import facts, nvidia_smi
 from koordra.kubelet_plugin.selftest.machine.aside import aside
 from koordra.kubelet_plugin.selftest.machine.seen_machine import SeenMachine, see
 from koordra.kubelet_plugin.selftest.program_checks import IN_ORDER, LIMITED, UNLIMITED, WHOLE_CARD
-from koordra.kubelet_plugin.selftest.program_runs import Stopwatch
-from koordra.kubelet_plugin.selftest.report import Finding, Report, ok, problem, skipped
+from koordra.kubelet_plugin.selftest.program_runs import LEAST_SECONDS, Stopwatch
+from koordra.kubelet_plugin.selftest.report import Finding, Report, Step, ok, problem, skipped
 from koordra.kubelet_plugin.selftest.trials import PROGRAMS, Trials
 from koordra.topology.machine import Gpu, Machine
 from koordra.topology.pictures.document import document
@@ -124,6 +124,9 @@ class Course:
                 program = (settings.python, "-m", f"{PROGRAMS}.nccl_all_reduce")
                 side = fabric.FabricRun(meeting, nics, settings.folder, program)
                 for trial in trials:
+                    if self._watch.left < LEAST_SECONDS:
+                        self._report.add(Step(f"fabric: {trial.name}", self._watch.used_up()))
+                        continue
                     self._step(f"fabric: {trial.name}", partial(self._fabric_trial, side, trial))
 
     def _fabric_trial(self, side: fabric.FabricRun, trial: fabric.Trial) -> Finding:
@@ -201,6 +204,8 @@ class Course:
         if chosen is None:
             known = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in cards) or "none"
             text = f"whole cards that koordra offers are {known}"
+            divided = [gpu.name for gpu in machine.gpus if gpu.mig_enabled]
+            text += f"; {', '.join(divided)} in MIG mode" if divided else ""
             finding = (
                 skipped(f"no card can be tried: {text}")
                 if wanted is None

@@ -57,18 +57,25 @@ class Side:
 
 
 def server_is(own: str, peer: str) -> bool:
-    """Whether the machine with address `own` is the server. Raises NodeError for two equal addresses."""
-    ours, theirs = ipaddress.ip_address(own), ipaddress.ip_address(peer)
+    """Whether the machine with address `own` is the server. Raises NodeError for two equal addresses, and for
+    what is none."""
+    try:
+        ours, theirs = ipaddress.ip_address(own), ipaddress.ip_address(peer)
+    except ValueError as error:
+        raise NodeError(f"{error}; name the machines by their addresses") from error
     if ours == theirs:
         raise NodeError(f"--fabric {peer} is this machine's own address; name the other's")
     return (ours.version, int(ours)) < (theirs.version, int(theirs))
 
 
 def own_address(peer: str) -> str:
-    """The address from which this machine reaches the peer; nothing is sent. Raises OSError."""
+    """The address from which this machine reaches the peer; nothing is sent. Raises NodeError."""
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, 9))
+        try:
+            probe.connect((peer, 9))
+        except OSError as error:
+            raise NodeError(f"--fabric {peer}: {error.strerror}; name the other machine's address") from error
         return str(probe.getsockname()[0])
 
 
@@ -298,4 +305,9 @@ def has_write_bw() -> bool:
 def has_torch(python: str) -> bool:
     """Whether that interpreter has PyTorch; it is not imported."""
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    return subprocess.run([python, "-c", code], check=False, capture_output=True).returncode == 0
+    try:
+        return (
+            subprocess.run([python, "-c", code], check=False, capture_output=True, timeout=60).returncode == 0
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -22,8 +22,11 @@ from typing import Any, Final
 from koordra.kubelet_plugin.selftest.container import Command
 from koordra.kubelet_plugin.selftest.namespace_init import NO_CONTAINER
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
+from koordra.kubelet_plugin.selftest.report import Finding, skipped
 
 _KEPT: Final = 64 << 10
+LEAST_SECONDS: Final = 5.0
+"""With less of the budget left no program is begun."""
 _KILLED_WITHIN: Final = 5.0
 _LARGEST_FILE: Final = 1 << 30
 """Of the files that a program may write."""
@@ -66,8 +69,9 @@ def ended(command: Command, *, folder: Path, deadline: float, kept: int = _KEPT)
             start_new_session=True,
             cwd=folder,
         )
-        with suppress(ProcessLookupError):  # it has ended already
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, resource.RLIM_INFINITY))
+        with suppress(OSError, ValueError):  # it has ended, its limit is lower, or a sandbox has none
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, most))
         code = None
         try:
             with suppress(subprocess.TimeoutExpired):
@@ -137,3 +141,6 @@ class Stopwatch:
     @property
     def left(self) -> float:
         return self.budget - (time.monotonic() - self._from)
+
+    def used_up(self) -> Finding:
+        return skipped(f"the budget of {self.budget:.0f} s is used up")

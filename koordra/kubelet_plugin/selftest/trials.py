@@ -28,15 +28,13 @@ from koordra.kubelet_plugin.selftest.container import (
 from koordra.kubelet_plugin.selftest.judgement import Expected
 from koordra.kubelet_plugin.selftest.limiter_watch import watched
 from koordra.kubelet_plugin.selftest.program_checks import ProgramCheck, step_name
-from koordra.kubelet_plugin.selftest.program_runs import Answer, Stopwatch, run
+from koordra.kubelet_plugin.selftest.program_runs import LEAST_SECONDS, Answer, Stopwatch, run
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
 from koordra.kubelet_plugin.selftest.report import Finding, Report, Step, ok, problem, skipped
 from koordra.kubelet_plugin.status.dump import without_nonces
 
 PROGRAMS: Final = "koordra.kubelet_plugin.selftest.programs"
 _NONE: Final = "run as root where mounts and namespaces are allowed, or with --container process"
-_LEAST_SECONDS: Final = 5.0
-"""With less of the budget left no program is begun."""
 
 
 class Trials:
@@ -130,8 +128,8 @@ class Trials:
         wanted = self._only
         if wanted and not any(fnmatch(name, pattern) for pattern in wanted):
             return
-        if self._watch.left < _LEAST_SECONDS:
-            self._report.add(Step(name, skipped(f"the budget of {self._watch.budget:.0f} s is used up")))
+        if self._watch.left < LEAST_SECONDS:
+            self._report.add(Step(name, self._watch.used_up()))
             return
         argv = (
             self._python,
@@ -176,7 +174,7 @@ class Trials:
         return run(command, folder=self._folder, deadline=self._deadline(check.deadline))
 
     def _deadline(self, seconds: float) -> float:
-        return max(_LEAST_SECONDS, min(seconds, self._watch.left))
+        return max(LEAST_SECONDS, min(seconds, self._watch.left))
 
     def overhead(self) -> Finding:
         try:

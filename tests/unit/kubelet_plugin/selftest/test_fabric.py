@@ -31,6 +31,13 @@ def test_the_lower_address_is_the_server() -> None:
         fabric.server_is("10.0.0.1", "10.0.0.1")
 
 
+def test_a_peer_that_is_no_address_is_refused_in_words() -> None:
+    with pytest.raises(NodeError, match="name the machines by their addresses"):
+        fabric.server_is("10.0.0.1", "node-2")
+    with pytest.raises(NodeError, match=r"--fabric no\.such\.host: .*; name the other machine's address"):
+        fabric.own_address("no.such.host")
+
+
 def test_nics_are_paired_in_order_each_with_a_port_of_its_own() -> None:
     both = fabric.trials(Side(3, True, True), Side(2, True, True), port=100)
     assert both == (Trial("ib_write_bw 0", 101, 0), Trial("ib_write_bw 1", 102, 1), Trial("nccl", 103))
