@@ -25,7 +25,14 @@ def cached() -> list[str]:
         ).stdout
     except OSError:
         return []
-    return [line.split()[-1] for line in listed.splitlines() if line.split()[:1] == ["libcuda.so.1"]]
+    return in_listing(listed)
+
+
+def in_listing(listed: str) -> list[str]:
+    """Of 64-bit programs (`libc6,x86-64`, `libc6,AArch64`); the driver may bring one for 32-bit programs
+    too."""
+    found = [line.split() for line in listed.splitlines() if "64) =>" in line]
+    return [words[-1] for words in found if words[0] == "libcuda.so.1"]
 
 
 def triton_folders() -> list[str]:
