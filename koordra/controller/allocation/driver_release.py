@@ -99,12 +99,20 @@ class DriverRelease:
             for entry in context.cache.claim_index.of_pool(pool):
                 if places.isdisjoint(entry.places):
                     continue
-                for pod in context.users().get(objects.key(entry.claim), ()):
+                for pod in self._holders(entry.claim):
                     victim = together.get(objects.uid(pod), (pod,)) if is_bound(pod) else ()
                     living = tuple(filter(is_living, victim))
                     if living and not any(objects.uid(each) in self._asked for each in living):
                         found[min(map(objects.uid, living))] = living
         return [found[uid] for uid in sorted(found)]
+
+    def _holders(self, claim: Object) -> list[Object]:
+        """The pods that it is reserved for: those that name it, and those for whose extended resources the
+        scheduler made it."""
+        pods, place = self._context.cache.pods, objects.namespace(claim)
+        reserved = objects.status_of(claim).get("reservedFor") or ()
+        found = [(one.get("uid"), pods.get(f"{place}/{one.get('name')}")) for one in reserved]
+        return [pod for uid, pod in found if pod is not None and objects.uid(pod) == uid]
 
     def _evict(self, victim: Victim, now: float) -> None:
         context = self._context

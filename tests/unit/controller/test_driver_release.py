@@ -97,6 +97,17 @@ def test_pods_on_the_node_go_and_others_stay(cluster: JointCluster) -> None:
     assert "GPU driver there is to be free" in told(cluster, "DriverUpgrade")[0]
 
 
+def test_a_pod_goes_whose_extended_resource_is_a_gpu(cluster: JointCluster) -> None:
+    """The scheduler made the claim; the pod's spec does not name it."""
+    pod(cluster, "a")
+    runs(cluster, "a")
+    cluster.api.edit(PODS, "a", lambda found: found["spec"].pop("resourceClaims"))
+    taint(cluster, cluster.node_of("a") or "")
+    cluster.settle()
+
+    assert evicted(cluster) == ["a"]
+
+
 @pytest.mark.parametrize("value", ["Closing", "Released", ""])
 def test_nobody_goes_before_it_is_asked(cluster: JointCluster, value: str) -> None:
     pod(cluster, "a")
