@@ -78,9 +78,11 @@ def test_what_needs_a_reset_or_more_does(number: int) -> None:
 
 
 def test_the_drivers_word_counts_after_a_while() -> None:
-    assert ledger(48).after_reading(found(recovered=True), now=1.0).faults
-    assert not ledger(48).after_reading(found(recovered=True), now=6.0).faults
-    assert ledger(48).after_reading(found(recovered=False), now=1e6).faults
+    told = ledger(48, now=100.0)
+    assert told.after_reading(found(recovered=True), now=101.0).faults
+    assert not told.after_reading(found(recovered=True), now=106.0).faults
+    assert told.after_reading(found(recovered=False), now=1e6).faults
+    assert told.with_xid(GPU0, 48, now=105.0).after_reading(found(recovered=True), now=106.0).faults
 
 
 def test_a_card_that_was_away_and_is_whole_again_is_well() -> None:
