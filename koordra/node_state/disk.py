@@ -131,8 +131,9 @@ class Disk:
 
     def write(self, path: Path, data: bytes, mode: int, *, durable: bool = True) -> None:
         """Create or truncate, write, fsync unless it need not last. Links are not followed: the state
-        directory must not be redirected."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        directory must not be redirected. Nor is a pipe of that name waited for."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, flags, mode)
         try:
             os.fchmod(descriptor, mode)
             rest = memoryview(data)

@@ -109,6 +109,11 @@ def obstruct_too(path: Path) -> None:
     path.with_name(f"{path.name}.tmp").mkdir()
 
 
+def make_a_pipe_of_it(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def link_to_nothing(path: Path) -> None:
     path.unlink()
     path.symlink_to("nowhere")
@@ -125,6 +130,7 @@ ALTERATIONS = [
     Path.unlink,
     replace_by_folder,
     obstruct_too,
+    make_a_pipe_of_it,
 ]
 
 
@@ -165,6 +171,17 @@ def test_a_file_that_is_changed_right_after_it_was_written_is_put_right(prepared
     assert prepared.paths.cdi_file(uid(1)).read_bytes() != before
     plugin.restore_files()
     assert prepared.paths.cdi_file(uid(1)).read_bytes() == before
+
+
+def test_a_pipe_under_the_name_that_is_written_first_holds_nobody_up(prepared: PluginNode) -> None:
+    plugin = prepared.plugin()
+    file = prepared.paths.cdi_file(uid(1))
+    file.unlink()
+    os.mkfifo(file.with_name(f"{file.name}.tmp"))
+    with pytest.raises(CDIError, match=uid(1)):
+        plugin.restore_files()
+    plugin.restore_files()
+    assert file.is_file()
 
 
 def test_files_that_nobody_touched_are_not_read(prepared: PluginNode) -> None:
