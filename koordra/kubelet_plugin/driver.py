@@ -59,7 +59,7 @@ from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudi
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.driver_of_claims import DriverOfClaims
-from koordra.kubelet_plugin.prepare.lost_devices import absent_instances
+from koordra.kubelet_plugin.prepare.lost_devices import absent_devices
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
@@ -345,5 +345,5 @@ class Driver:
             inventory=self._inventory.current(),
             held=self._audit.held,
             release=self._release.report.taint,
-            absent=absent_instances(self._state.remembered, self._inventory.current()),
+            absent=absent_devices(self._state.remembered, self._inventory.current()),
         )

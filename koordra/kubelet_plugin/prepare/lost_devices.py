@@ -27,6 +27,7 @@ from koordra.topology.machine import Gpu, Nic
 GONE: Final = "DeviceGone"
 MOVED: Final = "DeviceMoved"
 OTHER: Final = "OtherDevice"
+INSTANCE_GONE: Final = "InstanceGone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,28 @@ def lost_devices(record: ClaimRecord, inventory: NodeInventory) -> tuple[LostDev
     return tuple(_lost(record.devices, now, places, inventory))
 
 
-def absent_instances(
+def absent_devices(
     records: Callable[[], Iterable[ClaimRecord]], inventory: NodeInventory
-) -> tuple[str, ...]:
-    """MIG instances that claims hold and that do not exist; none where the claims cannot be read, which is
-    reported elsewhere."""
+) -> dict[str, tuple[str, ...]]:
+    """MIG instances that claims hold and that do not exist, and what claims hold of a faulty card that does
+    not say any more what it is, each with its faults; none where the claims cannot be read, which is reported
+    elsewhere."""
     try:
-        lost = [each for record in records() for each in lost_devices(record, inventory)]
+        claims = [] if inventory.withheld else list(records())
     except KoordraError:
-        return ()
-    return tuple(sorted({one.device for one in lost if one.reason == GONE and "-mig-" in one.device}))
+        return {}
+    cards = (inventory.machine.device(whole_of(each.device)) for record in claims for each in record.devices)
+    silent = {card.name: card.faults for card in cards if isinstance(card, Gpu) and not card.certain}
+    found = {
+        each.device: silent.get(whole_of(each.device), ()) for record in claims for each in record.devices
+    }
+    found |= {
+        lost.device: (INSTANCE_GONE,)
+        for record in claims
+        for lost in lost_devices(record, inventory)
+        if lost.reason == GONE and "-mig-" in lost.device
+    }
+    return {name: faults for name, faults in sorted(found.items()) if faults}
 
 
 def _lost(

@@ -31,6 +31,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal
 
 from koordra.api import names
@@ -45,6 +46,9 @@ from koordra.topology.product_names import semver
 Mode = Literal["joint", "native"]
 WITHOUT_DRAIN: Final = DrainPolicy()
 Counters = Mapping[str, int]
+AbsentDevices = Mapping[str, tuple[str, ...]]
+"""Devices that claims hold and that cannot be offered, and their faults."""
+NO_ABSENT_DEVICES: Final[AbsentDevices] = MappingProxyType({})
 
 MIB = 1 << 20
 FUNCTIONS = "functions"
@@ -68,47 +72,55 @@ class DeviceEntry:
 
 def document(published: DeviceEntry, *, mode: Mode, drain: DrainPolicy = WITHOUT_DRAIN) -> Object:
     """An entry of ``spec.devices``."""
-    joint = mode == names.MODE_JOINT
-    allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
-    taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if joint else []
-    reason = unhealthy(published.device)
-    if reason:
-        effect = "NoExecute" if drain.ends_pods(faults_of(published.device)) else "NoSchedule"
-        taints.append({"key": names.UNHEALTHY_TAINT, "value": reason, "effect": effect})
     counter_set, counters = published.consumes
     built: Object = {
         "name": published.name,
         "allowMultipleAllocations": published.shared,
-        "attributes": typed({**published.attributes, names.ATTR_ALLOCATOR: allocator}),
+        "attributes": typed({**published.attributes, names.ATTR_ALLOCATOR: _allocator(mode)}),
         "capacity": dict(published.capacity),
         "consumesCounters": [{"counterSet": counter_set, "counters": written(counters)}] if counters else [],
-        "taints": taints,
+        "taints": _taints(faults_of(published.device), mode=mode, drain=drain),
     }
     return {field: value for field, value in built.items() if value}
 
 
-ABSENT: Final = "InstanceGone"
+def _allocator(mode: Mode) -> str:
+    return names.ALLOCATOR_CONTROLLER if mode == names.MODE_JOINT else names.ALLOCATOR_SCHEDULER
 
 
-def absent_instance(name: str, *, mode: Mode) -> Object:
-    """The entry of a MIG instance that claims hold and that does not exist, after a reset or a reboot: nobody
-    is to get it, and who holds it is to see why."""
-    joint = mode == names.MODE_JOINT
-    allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
-    attributes = {
-        names.ATTR_TYPE: names.TYPE_MIG,
-        names.ATTR_PARENT: whole_of(name),
-        names.ATTR_ALLOCATOR: allocator,
+def _taints(faults: tuple[str, ...], *, mode: Mode, drain: DrainPolicy) -> list[Object]:
+    taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if mode == names.MODE_JOINT else []
+    if value := _taint_value(faults):
+        effect = "NoExecute" if drain.ends_pods(faults) else "NoSchedule"
+        taints.append({"key": names.UNHEALTHY_TAINT, "value": value, "effect": effect})
+    return taints
+
+
+def absent_device(
+    name: str, faults: tuple[str, ...], *, mode: Mode, drain: DrainPolicy = WITHOUT_DRAIN
+) -> Object:
+    """The entry of a GPU or MIG instance that claims hold and that cannot be offered: nobody is to get it,
+    and who holds it is to see why, or to end by the operator's policy."""
+    whole = whole_of(name)
+    attributes = {names.ATTR_TYPE: names.TYPE_GPU, names.ATTR_ALLOCATOR: _allocator(mode)}
+    if whole != name:
+        attributes |= {names.ATTR_TYPE: names.TYPE_MIG, names.ATTR_PARENT: whole}
+    return {
+        "name": name,
+        **({"allowMultipleAllocations": True} if whole == name else {}),
+        "attributes": typed(attributes),
+        "taints": _taints(faults, mode=mode, drain=drain),
     }
-    taints = [{"key": names.JOINT_TAINT, "effect": "NoSchedule"}] if joint else []
-    taints.append({"key": names.UNHEALTHY_TAINT, "value": ABSENT, "effect": "NoSchedule"})
-    return {"name": name, "attributes": typed(attributes), "taints": taints}
 
 
 def unhealthy(device: Device) -> str | None:
     """The value of the device's unhealthy taint; None for a healthy device."""
+    return _taint_value(faults_of(device))
+
+
+def _taint_value(faults: tuple[str, ...]) -> str | None:
     # A taint's value is a label value.
-    value = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(faults_of(device)))
+    value = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(faults))
     if len(value) > _LONGEST_TAINT_VALUE:  # whole words: Xid154 is not to read Xid15
         value = value[: _LONGEST_TAINT_VALUE + 1].rpartition(".")[0]
     return value.strip(".-") or None

@@ -34,6 +34,7 @@ FAULTS: Final = (
     "FabricUnhealthy",
     "FabricDegraded",
     "UvmMissing",
+    "InstanceGone",
     "LinkDown",
     "LinkStateUnknown",
     "LinkFlapping",

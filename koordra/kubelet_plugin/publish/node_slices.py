@@ -38,7 +38,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Object, annotations_of
 from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.publish.devices import Mode, whole_of
+from koordra.kubelet_plugin.publish.devices import NO_ABSENT_DEVICES, AbsentDevices, Mode, whole_of
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, with_devices
 from koordra.logs import get_logger
@@ -162,11 +162,11 @@ def node_slices(
     inventory: NodeInventory,
     held: tuple[ClaimRecord, ...],
     release: str = "",
-    absent: Sequence[str] = (),
+    absent: AbsentDevices = NO_ABSENT_DEVICES,
 ) -> Sequence[Object]:
     """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices
-    although the API no longer knows them; `release`: how far NVIDIA's driver is released; `absent`: MIG
-    instances that claims hold and that do not exist."""
+    although the API no longer knows them; `release`: how far NVIDIA's driver is released; `absent`: devices
+    that claims hold and that cannot be offered."""
     slices = build_slices(
         inventory.machine,
         node_name=node_name,

@@ -39,12 +39,14 @@ from koordra.kubelet_plugin.publish.cni_resources import CniResource, cni_attrib
 from koordra.kubelet_plugin.publish.devices import (
     FUNCTIONS,
     MIB,
+    NO_ABSENT_DEVICES,
     WITHOUT_DRAIN,
+    AbsentDevices,
     Counters,
     DeviceEntry,
     Mode,
     Version,
-    absent_instance,
+    absent_device,
     capacity,
     document,
     function_counts,
@@ -101,16 +103,18 @@ def build_slices(
     mode: Mode,
     generation: int,
     offering: Offering = WITHOUT_POLICY,
-    absent: Sequence[str] = (),
+    absent: AbsentDevices = NO_ABSENT_DEVICES,
 ) -> list[Object]:
     """The node's ResourceSlices at this generation; one empty slice if there is nothing to offer.
 
-    ``absent``: MIG instances that claims hold and that do not exist; they are shown, with a taint.
+    ``absent``: devices that claims hold and that cannot be offered; they are shown, with a taint.
     ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native"
     leaves the devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes.
     """
     devices = build_devices(machine, mode=mode, offering=offering)
-    devices += [absent_instance(name, mode=mode) for name in absent if offering.mig]
+    devices += [
+        absent_device(name, faults, mode=mode, drain=offering.drain) for name, faults in absent.items()
+    ]
     sets = [{"name": name, "counters": written(counters)} for name, counters in _counters(machine, offering)]
     bodies: list[Object] = [{"devices": part} for part in _parts(devices, DEVICES_PER_SLICE) or [[]]]
     bodies += [{"sharedCounters": part} for part in _parts(sets, COUNTER_SETS_PER_SLICE)]

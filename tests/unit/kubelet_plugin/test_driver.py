@@ -18,6 +18,7 @@ from koordra.api.objects import Object
 from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.drain_policy import drain_policy
 from koordra.kubelet_plugin.publish.node_slices import mode_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.topology.presets.tree import MachineWriter
@@ -165,6 +166,29 @@ def test_a_node_that_offers_mig_instances(folder: Path, tmp_path: Path) -> None:
         plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=gpus)))
         gone = {"key": UNHEALTHY_TAINT, "value": "InstanceGone", "effect": "NoSchedule"}
         assert wait_for(lambda: gone in plugin.api.devices().get(name, {}).get("taints", ()))
+
+
+@pytest.mark.parametrize(("word", "effect"), [("GpuLost", "NoExecute"), ("Xid48", "NoSchedule")])
+def test_a_lost_card_that_a_claim_holds_ends_its_pods_where_the_operator_says_so(
+    folder: Path, machine_root: Path, word: str, effect: str
+) -> None:
+    """It does not answer any more, so that nothing else is known of it to be published."""
+    plugin = RunningPlugin(folder, machine_root, offering=Offering(drain=drain_policy(word)))
+    with plugin.serving():
+        assert plugin.prepare().error == ""
+        found = discover(machine_root)
+        first, *others = found.machine.gpus
+        lost = replace(first, uuid=None, faults=("GpuLost", "Xid79"))
+        gone = {"key": UNHEALTHY_TAINT, "value": "GpuLost.Xid79", "effect": effect}
+
+        def taints() -> list[Object]:
+            return list(plugin.api.devices().get(GPU_0, {}).get("taints", ()))
+
+        plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=(lost, *others))))
+        assert wait_for(lambda: gone in taints())
+        assert plugin.unprepare().error == ""
+        plugin.driver._on_reading(replace(found, machine=replace(found.machine, gpus=(lost, *others))))
+        assert wait_for(lambda: GPU_0 not in plugin.api.devices())
 
 
 def test_without_a_place_for_its_state_it_does_not_start(folder: Path, machine_root: Path) -> None:

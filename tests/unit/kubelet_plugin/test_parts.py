@@ -12,7 +12,7 @@ import pytest
 
 from koordra.api.names import UNHEALTHY_TAINT
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.prepare.lost_devices import absent_instances, lost_devices
+from koordra.kubelet_plugin.prepare.lost_devices import absent_devices, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
@@ -295,7 +295,7 @@ def test_an_instance_that_is_not_made_again_is_told(mig_node: PluginNode, mig_ma
     assert "is gone from this node" in refusal(mig_node, obj)
     (lost,) = lost_devices(mig_node.plugin().remembered()[0], mig_node.inventory)
     assert (lost.device, lost.reason) == (LARGE, "DeviceGone")
-    absent = absent_instances(mig_node.plugin().remembered, mig_node.inventory)
+    absent = absent_devices(mig_node.plugin().remembered, mig_node.inventory)
     shown = node_slices(
         {"metadata": {"name": NODE, "uid": "u"}},
         generation=1,
@@ -310,7 +310,7 @@ def test_an_instance_that_is_not_made_again_is_told(mig_node: PluginNode, mig_ma
     ]
     assert {"key": UNHEALTHY_TAINT, "value": "InstanceGone", "effect": "NoSchedule"} in entry["taints"]
     mig_node.plugin().unprepare(ref_of(obj))
-    assert absent_instances(mig_node.plugin().remembered, mig_node.inventory) == ()
+    assert absent_devices(mig_node.plugin().remembered, mig_node.inventory) == {}
 
 
 def test_instances_that_were_lost_and_made_again_in_part_and_elsewhere(
@@ -330,7 +330,7 @@ def test_instances_that_were_lost_and_made_again_in_part_and_elsewhere(
     lost = [(each.device, each.reason) for one in records for each in lost_devices(one, mig_node.inventory)]
 
     assert lost == [(LARGE, "DeviceGone"), (MEDIUM, "DeviceGone")]
-    assert absent_instances(mig_node.plugin().remembered, mig_node.inventory) == (MEDIUM, LARGE)
+    assert list(absent_devices(mig_node.plugin().remembered, mig_node.inventory)) == [MEDIUM, LARGE]
     assert f"{LARGE} is gone from this node" in refusal(mig_node, claim(1, part("large", LARGE)))
     assert prepare(mig_node, claim(3, part("gpu", SMALL))).devices[0].uuid == MADE_ANEW
 

@@ -3,6 +3,7 @@ counters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,3 +114,34 @@ def test_a_pf_and_its_virtual_functions_exclude_each_other() -> None:
     assert placed(machine, claim("a-pf", "nic"), claim("b-vf", "vf")) == {"a-pf"}
     assert placed(machine, claim("a-vf", "vf"), claim("b-pf", "nic")) == {"a-vf"}
     assert placed(machine, claim("vfs", "vf", count=4)) == {"vfs"}
+
+
+def test_a_lost_card_that_a_claim_holds_a_share_of_is_accepted_and_given_to_nobody() -> None:
+    machine = node(gpus=2, nics=0, mig=False)
+    first, second = machine.gpus
+    lost = replace(machine, gpus=(replace(first, uuid=None, faults=("GpuLost",)), second))
+    share = {"driver": "koordra.io", "pool": "node-a", "device": first.name, "request": "device"}
+    share |= {"shareID": "5c1f0000-0000-5000-8000-000000000001", "consumedCapacity": {"memory": "10Gi"}}
+    held = claim("held", "gpu")
+    held["status"] = {"allocation": {"devices": {"results": [share]}}}
+    for mode in ("joint", "native"):
+        shown = slices(lost, mode=mode, absent={first.name: ("GpuLost",)})
+        assert [refused(one) for one in shown] == [[] for _ in shown]
+    found = plan(
+        [
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}},
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "DeviceClass",
+                "metadata": {"name": "any"},
+                "spec": {"selectors": [{"cel": {"expression": 'device.driver == "koordra.io"'}}]},
+            },
+            *shown,
+            held,
+            *(asked := [claim("new", "gpu"), claim("another", "gpu")]),
+            *map(pod_of, asked),
+        ],
+        policy="FirstFit",
+    )
+    (allocation,) = found.allocations.values()
+    assert [result["device"] for result in allocation["devices"]["results"]] == [second.name]
