@@ -19,11 +19,18 @@ LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
 
 def give_to_containers(folder: Path) -> None:
-    """Label the folder and everything in it; nothing on a node without SELinux. Raises OSError."""
-    try:
-        os.getxattr(folder, ATTRIBUTE)
-    except OSError:
+    """Label the folder and everything in it that has another type; nothing on a node without SELinux. Raises
+    OSError."""
+    if _label(folder) is None:
         return
     for path in (folder, *folder.rglob("*")):
         with suppress(FileNotFoundError):
-            os.setxattr(path, ATTRIBUTE, LABEL, follow_symlinks=False)
+            if (_label(path) or b"").split(b":")[2:3] != LABEL.split(b":")[2:3]:
+                os.setxattr(path, ATTRIBUTE, LABEL, follow_symlinks=False)
+
+
+def _label(path: Path) -> bytes | None:
+    try:
+        return os.getxattr(path, ATTRIBUTE, follow_symlinks=False)
+    except OSError:
+        return None

@@ -12,7 +12,7 @@ import pytest
 
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
-from koordra.node_state.selinux import ATTRIBUTE, LABEL
+from koordra.node_state.selinux import ATTRIBUTE, LABEL, give_to_containers
 from tests.fakes.node_claims import GPU_0, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare
 from tests.unit.limiter.test_backend import SHARE, installed  # noqa: F401  fixture
@@ -58,6 +58,16 @@ def test_the_limiter_and_its_region_are_labelled(tmp_path: Path, installed: Path
         assert {label(mount.host_path, ATTRIBUTE) for mount in mounts} == {LABEL}
     finally:
         backend.stop(claim_uid=SHARE.claim_uid, device=SHARE.device)
+
+
+def test_what_an_operator_labelled_for_containers_stays(
+    tmp_path: Path, enforcing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = b"system_u:object_r:container_file_t:s0:c1,c2\0"
+    os.setxattr(tmp_path, ATTRIBUTE, own)
+    monkeypatch.setattr(os, "getxattr", label)
+    give_to_containers(tmp_path)
+    assert label(tmp_path, ATTRIBUTE) == own
 
 
 def test_nothing_is_labelled_without_selinux(node: PluginNode) -> None:
