@@ -28,6 +28,7 @@ class Api:
         self.more_pods: list[str] = []
         self.budgets: set[str] = set()
         """Of pods that may not be evicted now."""
+        self.gone: set[str] = set()
 
     def get(self, kind: kinds.Kind, name: str, *, namespace: str) -> Any:
         if self.down:
@@ -37,6 +38,7 @@ class Api:
         number = self.claims[name]
         pods = [f"pod-{number}", *self.more_pods]
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"} for pod in pods]
+        reserved.append({**reserved[0], "apiGroup": "example.org", "name": "no-pod"})
         return {
             "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{number}"},
             "status": {"reservedFor": reserved},
@@ -45,6 +47,8 @@ class Api:
     def create(self, kind: kinds.Kind, body: Any, *, namespace: str, **where: str) -> Any:
         if where.get("subresource") == "eviction":
             assert body["deleteOptions"]["preconditions"]["uid"]
+            if where["name"] in self.gone:
+                raise NotFound(where["name"], code=404, reason="NotFound")
             if where["name"] in self.budgets:
                 raise ApiError("the disruption budget needs 1 healthy pod", code=429)
             self.evicted.append((namespace, where["name"]))
@@ -123,6 +127,28 @@ def test_all_pods_of_a_claim_are_told_and_evicted_whatever_keeps_one() -> None:
         reported.reporter.step()
     assert reported.api.evicted == [("team", "pod-0"), ("team", "third")], "nobody twice"
     assert len(reported.api.events) == 3
+    reported.api.budgets.clear()
+    assert reported.reporter.step().at_most is None
+    assert len(reported.api.evicted) == 3
+
+
+def test_a_pod_that_is_gone_meanwhile_needs_no_eviction() -> None:
+    reported = Reported(evict=True)
+    reported.api.gone = {"pod-0"}
+    reported.overuse(0)
+    assert reported.reporter.step().at_most is None
+
+
+def test_a_claim_that_is_over_again_is_told_to_its_pods_of_then() -> None:
+    reported = Reported(evict=True)
+    for pods in ([], ["second"]):
+        reported.api.more_pods = pods
+        reported.overuse(0)
+        reported.reporter.step()
+        reported.overuse()
+        reported.reporter.step()
+    assert reported.api.evicted == [("team", "pod-0"), ("team", "second")]
+    assert len(reported.api.events) == 2
 
 
 def test_a_server_that_is_down_is_asked_again() -> None:
