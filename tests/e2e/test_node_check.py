@@ -139,7 +139,7 @@ def test_the_running_containerd_says_what_it_runs_with(containerd: Containerd, t
     assert answer.config["cdiSpecDirs"] == [str(containerd.cdi)]
     node = NodeFiles(tmp_path)
     node.write(CONTAINERD, (containerd.folder / "containerd.toml").read_text())
-    node.socket("run/containerd/containerd.sock")
+    node.socket(str(containerd.folder / "c.sock").lstrip("/"))  # where the file says
     node.socket(str(containerd.nri_socket).lstrip("/"))
     node.process(70, "/usr/bin/containerd")
     runtime = str(containerd.runtime.runc).lstrip("/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from koordra.kubelet_plugin.node_check.checks import (
@@ -17,12 +17,12 @@ from koordra.kubelet_plugin.node_check.checks import (
     runtime,
 )
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
-from koordra.kubelet_plugin.node_check.result import CheckResult, Outcome
+from koordra.kubelet_plugin.node_check.result import CheckResult, Outcome, not_applicable
 
 _LONGEST: Final = 2000
 
 
-CHECKS: Final[Mapping[str, Callable[[NodeReadings], Outcome]]] = {
+CHECKS: Final[dict[str, Callable[[NodeReadings], Outcome]]] = {
     "driver": driver.driver,
     "platform": driver.platform,
     "nvml": driver.nvml,
@@ -65,11 +65,19 @@ CHECKS: Final[Mapping[str, Callable[[NodeReadings], Outcome]]] = {
 
 def check_node(node: NodeReadings) -> tuple[CheckResult, ...]:
     """What was found is one printable line: names of processes and values of files may be anything."""
-    outcomes = {name: check(node) for name, check in CHECKS.items()}
+    outcomes = {name: _outcome(check, node) for name, check in CHECKS.items()}
     return tuple(
         CheckResult(name, outcome.status, _printable(outcome.found), _printable(outcome.remedy))
         for name, outcome in outcomes.items()
     )
+
+
+def _outcome(check: Callable[[NodeReadings], Outcome], node: NodeReadings) -> Outcome:
+    """One check that fails takes neither the others nor the plugin's start with it."""
+    try:
+        return check(node)
+    except Exception as error:  # noqa: BLE001  (a node that nobody has seen yet)
+        return not_applicable(f"koordra's own check failed, report it: {type(error).__name__}: {error}")
 
 
 def _printable(text: str) -> str:

@@ -31,8 +31,8 @@ def cached() -> list[str]:
 def in_listing(listed: str) -> list[str]:
     """Of 64-bit programs (`libc6,x86-64`, `libc6,AArch64`); the driver may bring one for 32-bit programs
     too."""
-    found = [line.split() for line in listed.splitlines() if "64) =>" in line]
-    return [words[-1] for words in found if words[0] == "libcuda.so.1"]
+    lines = [line for line in listed.splitlines() if line.split()[:1] == ["libcuda.so.1"]]
+    return [line.split()[-1] for line in lines if "64" in "".join(line.split("(")[1].split(",")[1:2])]
 
 
 def triton_folders() -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from koordra.kubelet_plugin.node_check import check_node
 from koordra.kubelet_plugin.node_check.check_node import CHECKS
 from koordra.kubelet_plugin.node_check.checks import gpu_devices
 from koordra.kubelet_plugin.node_check.readings.live_node import no_node
@@ -598,6 +599,20 @@ def test_every_check_has_a_case_of_each_status() -> None:
     """That one is ok on a healthy node and not applicable on an empty one is held above."""
     assert {name for name, *_ in PROBLEMS} == set(CHECKS)
     assert {name for name, *_ in FINE} >= SELDOM
+
+
+def test_a_check_that_fails_itself_takes_no_other_with_it(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_node: NodeReadings) -> Outcome:
+        raise KeyError("eth0")
+
+    monkeypatch.setattr(check_node, "CHECKS", CHECKS | {"rdma": fails})
+    results = node.checked()
+    assert list(results) == list(CHECKS)
+    assert (results["rdma"].status, results["rdma"].remedy) == ("not-applicable", "")
+    assert results["rdma"].found == "koordra's own check failed, report it: KeyError: 'eth0'"
+    assert results["driver"].status == "ok"
 
 
 def test_the_documented_names_are_there() -> None:
