@@ -11,7 +11,9 @@
 * Xids come from NVML and from the kernel's log, which also has those of the time in which nobody listened.
   What both tell, and what comes by the hundred, is one report a second.
 * An Xid is reported at once, on the last reading; the reading that follows shows whether the card is still
-  there. One that says nothing about the card (gpu_faults.NO_FAULT) causes no reading: programs can make them.
+  there. After one that is no fault (gpu_faults.NO_FAULT) NVML may still say that memory is to be repaired, or
+  what the card needs; but programs can make them, so that such a reading comes ``recheck`` seconds after the
+  last one.
 * While a card is faulty, or the driver has it and it does not answer completely, the machine is read every
   ``recheck`` seconds, since no event announces a recovery.
 * The probe is taken before each reading, so a change during the reading shows at the next probe.
@@ -108,7 +110,7 @@ class MachineWatcher:
         self._found: Discovery | None = None
         self._reported: Discovery | None = None
         self._read_at = self._probe_at = self._probed_at = 0.0
-        self._next_reading = 0.0
+        self._last_reading = 0.0
         self._first_event: float | None = None
 
     @classmethod
@@ -201,7 +203,7 @@ class MachineWatcher:
         self._flaps = link_flaps.after_reading(self._flaps, self._found.machine, now=now)
         self._remember(self._ledger.after_reading(self._found, now=now))
         self._first_event = None
-        self._next_reading = now + self.timing.between_readings
+        self._last_reading = now
         self._probed_at, self._probe_at = now, now + self.timing.probe
         # One that the driver has not bound (vfio) does not recover by itself, nor by a reset.
         recovering = (
@@ -242,6 +244,9 @@ class MachineWatcher:
         (log.warning if faulty else log.info)("gpu_xid_error", gpu=event.bus_id, xid=event.number)
         if faulty:
             self._expect_change(now)
+        else:
+            rechecked_at = max(now + self.timing.settle, self._last_reading + self.timing.recheck)
+            self._read_at = min(self._read_at, rechecked_at)
 
     def _remember(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -254,5 +259,5 @@ class MachineWatcher:
         if self._first_event is None:
             self._first_event = now
         settled_at = min(now + self.timing.settle, self._first_event + self.timing.settle_limit)
-        settled_at = max(settled_at, self._next_reading)
+        settled_at = max(settled_at, self._last_reading + self.timing.between_readings)
         self._read_at = min(self._read_at, settled_at) if self._read_at <= now else settled_at
