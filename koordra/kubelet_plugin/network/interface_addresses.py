@@ -56,6 +56,7 @@ def with_addresses(
                 "(RdmaConfig.network.pool), or addresses in the claim; or say fabric.addressFamily: IPv6 in the class, where "
                 "routers of the network give addresses (SLAAC)"
             )
+        _refuse_gateways(record, device, plan)
         return plan
     given = consumers.given.get(network.pool)
     if given is None:
@@ -81,7 +82,22 @@ def with_addresses(
         address, of = free_address(given, rail=rail, key=key, used=used, keep=min(own, default=None))
     except PrepareError as error:
         raise PrepareError(f"{record.ref}: {error}") from error
-    return replace(plan, addresses=(address,), routes=(*plan.routes, *of.routes))
+    found = replace(plan, addresses=(address,), routes=(*plan.routes, *of.routes))
+    _refuse_gateways(record, device, found)
+    return found
+
+
+def _refuse_gateways(record: ClaimRecord, device: DeviceRecord, plan: NetworkPlan) -> None:
+    """Refuse a way that the kernel would not take. It would say so only once the NIC is in the pod, and a
+    link that goes in and out at every try is soon taken for a faulty one (discovery/link_flaps.py)."""
+    networks = [ipaddress.ip_interface(address).network for address in plan.addresses]
+    for destination, gateway in plan.routes:
+        via = ipaddress.ip_address(gateway) if gateway else None
+        if via and networks and not via.is_link_local and not any(via in network for network in networks):
+            raise PrepareError(
+                f"{record.ref}: RdmaConfig.network.routes of request {device.request}: {destination} via {via}, which is in "
+                f"no network of the interface ({', '.join(plan.addresses)}); write a gateway that is"
+            )
 
 
 def _refuse_hosts(record: ClaimRecord, pool: Pool, of_host: Collection[str]) -> None:

@@ -288,6 +288,19 @@ def test_where_routers_give_addresses_a_share_needs_none(roce: PluginNode) -> No
     assert "in the class, where routers" in refused(roce, claim(1, share, config=[of_class]))
 
 
+def test_a_way_that_the_kernel_would_not_take_is_refused_before_anything_moves(roce: PluginNode) -> None:
+    def going(gateway: str, destination: str = "10.0.0.0/8") -> Any:
+        routes = [{"destination": destination, "gateway": gateway}]
+        network = {"addresses": ["192.168.1.7/24", "fd00::7/64"], "routes": routes}
+        return claim(1, vf(VF_0), config=[parameters("RdmaConfig", network=network)])
+
+    assert "10.0.0.0/8 via 172.16.0.1, which is in no network" in refused(roce, going("172.16.0.1"))
+    assert "via fd01::1" in refused(roce, going("fd01::1", "fd02::/48"))
+    for known in (going("192.168.1.1"), going("fd00::1", "fd02::/48"), going("fe80::1", "fd02::/48")):
+        assert planned(roce, known)
+        plugin(roce).unprepare(ref_of(known))
+
+
 def test_a_nic_that_moves_may_be_given_the_address_that_it_has_on_the_host(roce: PluginNode) -> None:
     of_host = {"192.168.1.7": "ethv0", "192.168.1.8": "eth0"}
     config = [parameters("RdmaConfig", network={"addresses": ["192.168.1.7/24"]})]
