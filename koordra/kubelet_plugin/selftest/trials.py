@@ -34,6 +34,7 @@ from koordra.kubelet_plugin.selftest.report import Finding, Report, Step, ok, pr
 from koordra.kubelet_plugin.status.dump import without_nonces
 
 PROGRAMS: Final = "koordra.kubelet_plugin.selftest.programs"
+_PLAIN: Final = "a plain process with the spec's variables and libraries"
 _NONE: Final = "run as root where mounts and namespaces are allowed, or with --container process"
 
 
@@ -103,22 +104,23 @@ class Trials:
 
     def _choose(self, claim: AppliedClaim) -> Finding:
         """Namespaces, if a program that does nothing runs in them without the spec; then with it, which has
-        to go."""
-        why = ""
-        if self._wanted != ProcessContainer.kind:
-            namespaces = NamespaceContainer(self._folder)
-            bare = self._nothing(namespaces, replace(claim, edits=NO_EDITS, hooks=()))
-            why = f", for there is {bare.failure}"
-            if bare.document is not None or self._wanted == NamespaceContainer.kind:
-                self._container = namespaces
-                applied = self._nothing(namespaces, claim)
-                if applied.document is None:
-                    return problem(
-                        applied.failure, "without the spec there is a container" if bare.document else _NONE
-                    )
-                return ok("namespaces with an overlay of this machine's root: as in an image")
-        self._container = ProcessContainer(self._folder)
-        return ok(f"a plain process with the spec's variables and libraries{why}")
+        to go. Where it does not, a plain process, so that the programs are tried all the same."""
+        plain = ProcessContainer(self._folder)
+        if self._wanted == plain.kind:
+            self._container = plain
+            return ok(_PLAIN)
+        namespaces = NamespaceContainer(self._folder)
+        bare = self._nothing(namespaces, replace(claim, edits=NO_EDITS, hooks=()))
+        applied = self._nothing(namespaces, claim) if bare.document is not None else bare
+        works = applied.document is not None
+        self._container = namespaces if works or self._wanted == namespaces.kind else plain
+        if works:
+            return ok("namespaces with an overlay of this machine's root: as in an image")
+        if bare.document is not None:
+            return problem(applied.failure, "see the spec and its hook: without them there is a container")
+        if self._wanted == namespaces.kind:
+            return problem(bare.failure, _NONE)
+        return ok(f"{_PLAIN}, for there is {bare.failure}")
 
     def _nothing(self, container: Container, claim: AppliedClaim) -> Answer:
         program = (self._python, "-c", f"print('{MARK}{{}}')")

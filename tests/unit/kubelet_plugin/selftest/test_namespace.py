@@ -14,9 +14,11 @@ import pytest
 
 from koordra.kubelet_plugin.claims.claim_record import NO_EDITS, ContainerEdits, Mount
 from koordra.kubelet_plugin.selftest.claims import AppliedClaim
-from koordra.kubelet_plugin.selftest.container import NamespaceContainer
-from koordra.kubelet_plugin.selftest.program_runs import Answer, run
+from koordra.kubelet_plugin.selftest.container import NamespaceContainer, ProcessContainer
+from koordra.kubelet_plugin.selftest.program_runs import Answer, Stopwatch, run
 from koordra.kubelet_plugin.selftest.programs.answer import MARK
+from koordra.kubelet_plugin.selftest.report import Report, Status
+from koordra.kubelet_plugin.selftest.trials import Trials
 from koordra.topology.location import DeviceNode
 from tests.machines import catalogue
 from tests.patience import PATIENCE
@@ -117,6 +119,24 @@ def test_a_hook_that_fails_leaves_no_container(tmp_path: Path, claim: AppliedCla
     answer = ran(tmp_path, failing, "print(1)")
     assert answer.no_container
     assert answer.failure.endswith(f"hook {tmp_path / 'hook'} ended with 3: libcuda is a directory")
+
+
+@pytest.mark.parametrize(
+    ("container", "kind"), [("auto", ProcessContainer), ("namespace", NamespaceContainer)]
+)
+def test_where_the_spec_makes_no_container_programs_are_tried_in_a_plain_process(
+    tmp_path: Path, claim: AppliedClaim, container: str, kind: type
+) -> None:
+    """Unless namespaces were asked for. A machine with a GPU is not to be had twice."""
+    trials = Trials(
+        Report(version="1"), Stopwatch(600), folder=tmp_path, native=tmp_path, nvml=None,
+        python=sys.executable, container=container,
+    )  # fmt: skip
+    found = trials._choose(with_hook(tmp_path, claim, "#!/bin/sh\nexit 3\n"))
+    assert found.status is Status.PROBLEM
+    assert "ended with 3" in found.found
+    assert "without them there is a container" in found.remedy
+    assert isinstance(trials._container, kind)
 
 
 def test_a_crash_inside_reads_like_one_outside(tmp_path: Path, claim: AppliedClaim) -> None:
