@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from koordra.api.names import UNHEALTHY_TAINT
+from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices, lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
@@ -284,6 +285,16 @@ def test_the_same_instance_on_another_card_is_refused_and_told(
     assert "another device than the one prepared" in refusal(mig_node, obj)
     (lost,) = lost_devices(mig_node.plugin().remembered()[0], mig_node.inventory)
     assert (lost.device, lost.reason) == (LARGE, "OtherDevice")
+
+
+def test_an_instance_of_a_recovered_claim_is_known_by_its_uuid(mig_node: PluginNode) -> None:
+    """The hook's record has nothing else of it."""
+    prepare(mig_node, claim(1, part("gpu", LARGE)))
+    mig_node.paths.checkpoint.unlink()
+    (record,) = mig_node.plugin().remembered()
+    assert record.state is State.RECOVERED
+    assert lost_devices(record, mig_node.inventory) == ()
+    assert absent_devices(lambda: [record], mig_node.inventory) == {}
 
 
 def test_an_instance_that_is_not_made_again_is_told(mig_node: PluginNode, mig_machine: Discovery) -> None:

@@ -155,6 +155,17 @@ def test_one_that_answers_nonsense_is_refused_in_words(
     assert not node.holders()
 
 
+def test_one_that_refuses_in_its_own_words_is_quoted(installed: Path, discovery: Discovery) -> None:
+    source = BACKEND.replace(
+        "        pass", "        raise PrepareError('isolation fairy-dust: no dust left')", 1
+    )
+    node = node_with(installed, f"from koordra.errors import PrepareError\n{source}", discovery)
+    with pytest.raises(PrepareError) as refused:
+        node.plugin().prepare(ref_of(node.claims.get("team-a", "claim-1")))
+    assert str(refused.value) == "isolation fairy-dust: no dust left"
+    assert not node.holders()
+
+
 def test_one_that_hangs_is_left_alone_and_holds_nobody_else_up(
     installed: Path, discovery: Discovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

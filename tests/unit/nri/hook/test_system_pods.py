@@ -219,5 +219,13 @@ def test_while_the_api_is_away_the_hosts_network_gets_the_benefit_of_the_doubt()
     assert pods.starts(created()) == "its priority is system-node-critical"
 
 
+def test_pods_that_come_and_go_for_ever_do_not_fill_the_memory() -> None:
+    pods = SystemPods()
+    for number in range(3000):
+        pods.note(f"uid-{number}", {"kubernetes.io/config.source": "file"})
+    assert len(pods._known) <= 1024
+    assert pods.critical(created(pod_uid="uid-2999")) == "it is a static pod"
+
+
 def test_without_access_to_the_api_priorities_are_not_known() -> None:
     assert SystemPods().starts(created(host_network=True)) == ""
