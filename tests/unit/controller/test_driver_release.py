@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import NODES, POD_DISRUPTION_BUDGETS, PODS, RESOURCE_SLICES
+from koordra.api.kinds import NODES, POD_DISRUPTION_BUDGETS, PODS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
 from koordra.controller.allocation.driver_release import ASK_AGAIN, places_to_empty, refusing_budget
 from koordra.errors import ApiUnreachable, Forbidden
@@ -164,6 +164,25 @@ def test_a_gang_of_which_the_first_may_not_go_stays_whole(cluster: JointCluster)
     assert len(evicted(cluster)) == 1
 
 
+def test_a_gang_whose_budgets_cannot_be_read_stays_whole(
+    cluster: JointCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang(cluster, "w0", "w1")
+    lists = cluster.api.list
+
+    def refuses(kind: Kind, **named: Any) -> Any:
+        if kind is POD_DISRUPTION_BUDGETS:
+            raise Forbidden("poddisruptionbudgets is forbidden", code=403)
+        return lists(kind, **named)
+
+    monkeypatch.setattr(cluster.api, "list", refuses)
+    taint(cluster, cluster.node_of("w0") or "")
+    cluster.settle()
+
+    assert evicted(cluster) == []
+    assert "budgets of its gang cannot be read: " in told(cluster, "DriverUpgradeWaits")[0]
+
+
 def test_a_controller_that_ends_between_two_evictions_evicts_the_rest_when_it_starts() -> None:
     cluster = JointCluster(nodes=2, gpus=1)
     gang(cluster, "w0", "w1")
@@ -256,6 +275,10 @@ def test_nothing_new_comes_to_the_node_and_after_the_upgrade_it_does(cluster: Jo
     taint(cluster, "n1", "")
     cluster.settle()
     assert cluster.node_of("a") == "n1"
+    runs(cluster, "a")
+    cluster.pass_time(ASK_AGAIN)
+    cluster.settle()
+    assert evicted(cluster) == []
 
 
 def test_the_node_says_how_far_its_driver_is_free(cluster: JointCluster) -> None:
@@ -328,6 +351,7 @@ def test_members_that_crash_again_and_again_go_where_the_budget_says_so(
 ) -> None:
     budget = {"selector": {"matchLabels": {"job": "train"}}, "unhealthyPodEvictionPolicy": policy}
     crashing, ready = named("w0"), named("w1")
+    crashing["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     ready["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     found = {"metadata": {"name": "b"}, "spec": budget, "status": {"disruptionsAllowed": 1}}
 

@@ -14,6 +14,7 @@ from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.nvidia_driver.device_holders import DriverUsers, Holder
 from koordra.kubelet_plugin.nvidia_driver.release import (
     CONFIRM_WITHIN,
+    LET_GO_WITHIN,
     REPORT_FILE,
     REQUEST_FILE,
     USERS_AGAIN,
@@ -37,10 +38,12 @@ class Nvml:
         self.open = True
         self.hangs = False
         self.calls: list[str] = []
+        self.waited: list[float] = []
 
     def let_go(self, *, within: float) -> bool:
         self.open = self.hangs
         self.calls.append("let go")
+        self.waited.append(within)
         return not self.hangs
 
     def take_up(self) -> None:
@@ -232,6 +235,8 @@ def test_an_nvml_that_hangs_is_not_said_to_be_closed(node: Node) -> None:
     node.step()
     report = node.step(after=2 * CONFIRM_WITHIN)
     assert (report.phase, report.nvml_closed, report.may_unload) == (Phase.EVICTING, False, False)
+    assert node.nvml.waited[0] == LET_GO_WITHIN
+    assert not any(node.nvml.waited[1:])  # nobody else waits for it
 
     node.nvml.hangs = False
     report = node.step()
