@@ -38,7 +38,7 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 ASK_AGAIN: Final = 10.0
-"""Seconds after which a pod that may not go, or does not end, is asked again."""
+"""Seconds after which the pods of a node that may not go, or do not end, are asked again."""
 
 Place = tuple[str, str]
 """Pool and device."""
@@ -55,7 +55,8 @@ class DriverRelease:
         self._untold: set[str] = set()
         """Nodes of which the annotation may be another than the taints say."""
         self._asked: dict[str, float] = {}
-        """Pods, by uid, and when they may be asked again."""
+        """Pools, and when their pods may be asked again, also those that came in place of others: a shared
+        claim that one pod keeps, or a toleration, brings them back to the node at once."""
         context.cache.listen(RESOURCE_SLICES, self._on_slice)
 
     def _on_slice(self, key: str, before: Object | None, now: Object | None) -> None:
@@ -71,11 +72,15 @@ class DriverRelease:
     def step(self) -> None:
         """Ask those to go who hold what is to be free. Raises ApiUnreachable where no answer comes."""
         now = self._context.clock()
-        self._asked = {uid: at for uid, at in self._asked.items() if at > now}
-        if self._emptied:
-            for victim in self._victims():
-                self._evict(victim, now)
-            self._context.wake(min(self._asked.values(), default=None))
+        self._asked = {pool: at for pool, at in self._asked.items() if at > now}
+        places = frozenset[Place]().union(*self._emptied.values())
+        due = {pool for pool, _ in places} - self._asked.keys()
+        if due:
+            self._asked.update(dict.fromkeys(due, now + ASK_AGAIN))
+            for victim in self._victims(places, due):
+                self._evict(victim)
+        if places:
+            self._context.wake(min(self._asked.values()))
         for name in sorted(self._untold):
             self._tell(name)
 
@@ -90,19 +95,18 @@ class DriverRelease:
                 log.warning("node_annotation_not_written", node=name, error=written.message)
         self._untold.discard(name)
 
-    def _victims(self) -> list[Victim]:
-        """Pods that go together, each once; whoever was asked lately is left out."""
-        context, together = self._context, self._together()
-        places = frozenset[Place]().union(*self._emptied.values())
+    def _victims(self, places: frozenset[Place], pools: Iterable[str]) -> list[Victim]:
+        """Pods that go together, each once."""
+        together = self._together()
         found: dict[str, Victim] = {}
-        for pool in sorted({pool for pool, _ in places}):
-            for entry in context.cache.claim_index.of_pool(pool):
+        for pool in sorted(pools):
+            for entry in self._context.cache.claim_index.of_pool(pool):
                 if places.isdisjoint(entry.places):
                     continue
                 for pod in self._holders(entry.claim):
                     victim = together.get(objects.uid(pod), (pod,)) if is_bound(pod) else ()
                     living = tuple(filter(is_living, victim))
-                    if living and not any(objects.uid(each) in self._asked for each in living):
+                    if living:
                         found[min(map(objects.uid, living))] = living
         return [found[uid] for uid in sorted(found)]
 
@@ -114,9 +118,8 @@ class DriverRelease:
         found = [(one.get("uid"), pods.get(f"{place}/{one.get('name')}")) for one in reserved]
         return [pod for uid, pod in found if pod is not None and objects.uid(pod) == uid]
 
-    def _evict(self, victim: Victim, now: float) -> None:
+    def _evict(self, victim: Victim) -> None:
         context = self._context
-        self._asked.update((objects.uid(pod), now + ASK_AGAIN) for pod in victim)
         why = self._refusal(victim)
         if why:
             context.events.report(claim_events.driver_upgrade_waits(victim, why=why))

@@ -48,6 +48,13 @@ def runs(cluster: JointCluster, *pods: str, bare: bool = False, **labels: str) -
     cluster.settle()
 
 
+def runs_beside(cluster: JointCluster, name: str, claim: str) -> None:
+    """A pod of a controller that shares a claim."""
+    cluster.scheduler_binds(name, claim)
+    cluster.api.edit(PODS, name, lambda found: found["metadata"].update(ownerReferences=[OWNER]))
+    cluster.settle()
+
+
 def pod(cluster: JointCluster, name: str, **spec: Any) -> None:
     cluster.claim(name)
     cluster.pod(name, name, **spec)
@@ -236,6 +243,22 @@ def test_a_pod_that_its_budget_keeps_is_asked_again(cluster: JointCluster, code:
     cluster.api.before = lambda write: None
     cluster.settle()
     assert evicted(cluster) == ["a", "a"]
+
+
+def test_pods_that_come_again_and_again_are_not_evicted_as_fast_as_they_come(cluster: JointCluster) -> None:
+    """A claim that one pod keeps has its place, and whoever shares it is made anew there at once."""
+    pod(cluster, "a")
+    runs(cluster, "a", bare=True)
+    taint(cluster, cluster.node_of("a") or "")
+    cluster.settle()
+    for name in ("b", "c"):
+        cluster.pod(name, "a")
+        runs_beside(cluster, name, "a")
+    assert evicted(cluster) == []
+
+    cluster.pass_time(ASK_AGAIN)
+    cluster.settle()
+    assert sorted(evicted(cluster)) == ["b", "c"]
 
 
 def test_without_the_right_to_evict_everything_else_goes_on(cluster: JointCluster) -> None:
