@@ -35,11 +35,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
+from koordra.inert import inert
+
 
 class KoordraError(Exception):
-    """Root of the tree; `exit_code` is what the command line ends with."""
+    """Root of the tree; `exit_code` is what the command line ends with. Its text is inert."""
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return inert(super().__str__())
 
 
 class InvalidInput(KoordraError):

@@ -7,15 +7,29 @@ claim, node or device. Set up once per process by `configure`; before that, noth
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 import structlog.typing
 
+from koordra.inert import inert, inert_lines
+
 Logger = structlog.typing.FilteringBoundLogger
 """What the rest of koordra knows of a logger."""
+
+
+def _inert_values(_logger: Any, _method: str, event: Any) -> Any:
+    """JSON escapes by itself, and so does what is no text: its `repr` is shown."""
+    return {name: inert(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _inert_traceback(out: TextIO, info: Any) -> None:
+    shown = io.StringIO()
+    structlog.dev.plain_traceback(shown, info)
+    out.write(inert_lines(shown.getvalue()))
 
 
 def configure(*, level: str = "info", json: bool = False, process: str = "") -> None:
@@ -29,11 +43,12 @@ def configure(*, level: str = "info", json: bool = False, process: str = "") -> 
     else:
         # Plain tracebacks: the default one may print local variables, and those hold whole claims.
         rendered = [
+            _inert_values,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(),
                 sort_keys=False,
-                exception_formatter=structlog.dev.plain_traceback,
-            )
+                exception_formatter=_inert_traceback,
+            ),
         ]
     if process:
         shared.insert(0, lambda _logger, _method, event: {"process": process, **event})

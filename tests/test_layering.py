@@ -14,9 +14,10 @@ DEVCLUSTER = ROOT / "devcluster" / "koordra_devcluster"
 
 EDGES = {"kube", "watch", "metrics", "logs", "process"}
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
-BASE = {"quantity", "errors"}
+BASE = {"quantity", "errors", "inert"}
 ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
+    "inert": set(),
+    "errors": {"inert"},
     "quantity": {"errors"},
     "api": BASE,
     "topology": {"api", *BASE},

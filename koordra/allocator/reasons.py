@@ -26,6 +26,7 @@ from enum import StrEnum
 from typing import Final
 
 from koordra.errors import PlanError
+from koordra.inert import inert
 from koordra.quantity import canonical
 
 
@@ -54,13 +55,19 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`detail` names the clause and its figures and is never empty."""
+    """`detail` names the clause and its figures and is never empty. All texts are inert (koordra.inert)."""
 
     node: str | None
     device: str | None
     request: str | None
     reason: str
     detail: str
+
+    def __post_init__(self) -> None:
+        for name in ("node", "device", "request", "detail"):
+            text = getattr(self, name)
+            if text is not None and not text.isprintable():
+                object.__setattr__(self, name, inert(text))
 
     def to_dict(self) -> dict[str, str | None]:
         return asdict(self)

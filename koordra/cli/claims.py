@@ -14,6 +14,7 @@ from koordra.cli.cluster_objects import connect
 from koordra.cli.output import Document, show_document, show_table
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.inert import inert
 
 HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
@@ -82,7 +83,10 @@ def latest_events(events: Iterable[Object]) -> dict[str, str]:
         if (event.get("source") or {}).get("component") != "koordra-controller":
             continue
         uid = str((event.get("involvedObject") or {}).get("uid"))
-        said = (str(event.get("lastTimestamp") or ""), f"{event.get('reason')}: {event.get('message')}")
+        said = (
+            str(event.get("lastTimestamp") or ""),
+            inert(f"{event.get('reason')}: {event.get('message')}"),
+        )
         newest[uid] = max(said, newest.get(uid, ("", "")))
     return {uid: text for uid, (_, text) in newest.items()}
 
@@ -105,7 +109,7 @@ def _show(rows: Sequence[Fields], *, wide: bool) -> None:
                 row["name"],
                 row["state"],
                 row["node"] or "-",
-                "\n".join(device_text(result) for result in row["devices"]) or "-",
+                [device_text(result) for result in row["devices"]] or "-",
                 _shortened(row["pods"]),
                 _age(row["created"], now),
                 *((row["reason"] or "",) if wide else ()),

@@ -13,6 +13,7 @@ from koordra.api.classic.convert import convert
 from koordra.api.objects import Fields
 from koordra.cli import options
 from koordra.cli.manifest_files import read_manifests, read_text
+from koordra.cli.options import say
 from koordra.cli.output import as_text, yaml_text
 from koordra.compat.manifests import LegacyPods
 from koordra.compat.settings import Settings
@@ -61,15 +62,15 @@ def convert_command(
     legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
     conversion = convert(manifests, translators=[legacy])
     if output == "json":
-        click.echo(
+        say(
             as_text({"apiVersion": "v1", "kind": "List", "items": list(conversion.objects)}, output), nl=False
         )
     else:
-        click.echo("---\n".join(map(yaml_text, conversion.objects)), nl=False)
+        say("---\n".join(map(yaml_text, conversion.objects)), nl=False)
     for line in legacy.explained if explain else ():
-        click.echo(line, err=True)
+        say(line, err=True)
     for note in conversion.notes:
-        click.echo(f"{'refused' if note.refused else 'warning'}: {note}", err=True)
+        say(f"{'refused' if note.refused else 'warning'}: {note}", err=True)
     if conversion.refused:
         number = len({note.object for note in conversion.refused})
         raise InvalidManifest(f"{number} {'object was' if number == 1 else 'objects were'} refused")

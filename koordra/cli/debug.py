@@ -13,6 +13,7 @@ from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli import options
 from koordra.cli.cluster_objects import connect
 from koordra.cli.manifest_files import read_text
+from koordra.cli.options import say
 from koordra.cli.output import render_table
 from koordra.controller.allocation.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
@@ -34,7 +35,7 @@ def command() -> None:
 @options.cdi_folder
 def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
     """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
-    click.echo(
+    say(
         json.dumps(
             dump(
                 NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute()),
@@ -64,7 +65,7 @@ def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, ou
         data = connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data")
         learned = learned_of(data or {})
         table = LearnedTable() if learned is None else learned.table
-    click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _table_text(table))
+    say(json.dumps(table.to_document(), indent=1) if output == "json" else _table_text(table))
 
 
 def _of_file(file: Path) -> LearnedTable:

@@ -21,6 +21,7 @@ from koordra.api.allocation import Allocation
 from koordra.api.objects import Fields, Object
 from koordra.cli import options
 from koordra.cli.cluster_objects import connect, read_devices
+from koordra.cli.options import say
 from koordra.cli.output import Document, show_document, show_table
 from koordra.errors import InvalidInput
 from koordra.kube import KubeClient
@@ -179,8 +180,8 @@ def _show(rows: Sequence[Fields], *, wide: bool) -> None:
                 *(
                     (
                         row["pcieSwitch"] or "-",
-                        "\n".join(row["holders"]) or "-",
-                        "\n".join(row["taints"]) or "-",
+                        row["holders"] or "-",
+                        row["taints"] or "-",
                     )
                     if wide
                     else ()
@@ -235,9 +236,9 @@ def cordon_device(
         if every and not uncordon:
             raise InvalidInput("goes with --uncordon only", object="cordon-device", field="--all")
         for cordon in cordons.values():
-            click.echo(f"{cordon.device}  {cordon.effect}  {cordon.reason}".rstrip())
+            say(f"{cordon.device}  {cordon.effect}  {cordon.reason}".rstrip())
         if not cordons:
-            click.echo(f"no device of {node} is cordoned")
+            say(f"no device of {node} is cordoned")
         return
     changes: dict[str, str | None] = {}
     for device in devices:
@@ -248,7 +249,7 @@ def cordon_device(
         _require_published(client, node, devices)
     client.patch(kinds.NODES, node, {"metadata": {"annotations": changes}})
     for device in devices:
-        click.echo(f"{device} of {node} {'uncordoned' if uncordon else 'cordoned'}")
+        say(f"{device} of {node} {'uncordoned' if uncordon else 'cordoned'}")
 
 
 def _require_published(client: KubeClient, node: str, devices: tuple[str, ...]) -> None:

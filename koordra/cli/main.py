@@ -7,12 +7,14 @@ Ctrl-C.
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
 
 from koordra import __version__
 from koordra.cli.lazy_group import LazyGroup
+from koordra.cli.options import say
 from koordra.errors import KoordraError
 
 DEMO_DISTRIBUTION = "koordra_devcluster"
@@ -80,19 +82,21 @@ def main() -> None:
         # What a command gives to ctx.exit comes back as the value.
         ended = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        say(shown.getvalue(), err=True, nl=False)
         sys.exit(error.exit_code)
     except KoordraError as error:
-        click.echo(f"koordra: {error}", err=True)
+        say(f"koordra: {error}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("koordra: stopped", err=True)
+        say("koordra: stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:
         # A full disk behind stdout, for one; what a command reads itself it explains itself.
-        click.echo(f"koordra: {error.filename or 'output'}: {error.strerror or error}", err=True)
+        say(f"koordra: {error.filename or 'output'}: {error.strerror or error}", err=True)
         sys.exit(1)
     if isinstance(ended, int):
         sys.exit(ended)

@@ -1,7 +1,7 @@
 """Options that several commands have in common, each said once: where the API server is, what is logged,
-where on a node things lie, which files are read, and in which form the result is shown. What differs between
-commands, in default or in words, stays with the command. `koordra.cli.main` has every default shown in the
-help."""
+where on a node things lie, which files are read, and in which form the result is shown; and how a command
+says a line. What differs between commands, in default or in words, stays with the command.
+`koordra.cli.main` has every default shown in the help."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from koordra.inert import inert_lines
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """On stdout, or stderr; control characters are escaped, but for the ends of lines."""
+    click.echo(inert_lines(text), err=err, nl=nl)
+
 
 kubeconfig = click.option(
     "--kubeconfig",

@@ -15,26 +15,35 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-import click
 import yaml
 
+from koordra.cli.options import say
+from koordra.inert import inert, inert_lines
 from koordra.topology.pictures.columns import aligned
 
 Document = dict[str, Any]
 """A result as it is printed in JSON or YAML."""
 
 
-def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Plain columns two blanks apart; a cell may hold several lines."""
-    cells = ([str(cell).split("\n") for cell in row] for row in (header, *rows))
+Cell = str | Sequence[str]
+"""One line, or several. What a text brings along is escaped, ends of lines too."""
+
+
+def _lines(cell: Cell) -> Sequence[str]:
+    return [cell] if isinstance(cell, str) else cell
+
+
+def render_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Plain columns two blanks apart."""
+    cells = (map(_lines, row) for row in (header, *rows))
     lines = [line for row in cells for line in zip_longest(*row, fillvalue="")]
     return aligned(lines).removesuffix("\n")
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = "") -> None:
+def show_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "") -> None:
     """`empty` stands in place of a table without rows."""
     if empty and not rows:
-        click.echo(empty)
+        say(empty)
         return
     if sys.stdout.isatty():
         try:
@@ -48,10 +57,10 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: s
             for title in header:
                 table.add_column(title, overflow="fold")
             for row in rows:
-                table.add_row(*(Text(cell) for cell in row))
+                table.add_row(*(Text("\n".join(map(inert, _lines(cell)))) for cell in row))
             Console().print(table)
             return
-    print(render_table(header, rows))
+    say(render_table(header, rows))
 
 
 _LOOKS_ELSE: Final = re.compile(
@@ -74,7 +83,7 @@ _Plain.add_representer(str, _text)
 
 
 def show_document(document: Any, form: str) -> None:
-    click.echo(as_text(document, form), nl=False)
+    say(as_text(document, form), nl=False)
 
 
 def as_text(document: Any, form: str) -> str:
@@ -83,5 +92,8 @@ def as_text(document: Any, form: str) -> str:
 
 
 def yaml_text(document: Any) -> str:
-    """One document, fields in the order they have."""
-    return str(yaml.dump(document, Dumper=_Plain, sort_keys=False, allow_unicode=True))
+    """One document, fields in the order they have; kubectl reads escapes back as what they stand for."""
+    text = str(yaml.dump(document, Dumper=_Plain, sort_keys=False, allow_unicode=True))
+    if inert_lines(text) == text:
+        return text
+    return str(yaml.dump(document, Dumper=_Plain, sort_keys=False, allow_unicode=False))

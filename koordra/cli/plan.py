@@ -17,6 +17,7 @@ from koordra.cli import options
 from koordra.cli.claims import device_text, latest_events
 from koordra.cli.cluster_objects import connect, read_cluster, read_predicates
 from koordra.cli.manifest_files import read_objects, with_workload_pods
+from koordra.cli.options import say
 from koordra.cli.output import Document, as_text, render_table, show_document
 from koordra.controller.cache.changes import tables_of
 from koordra.controller.cache.cluster_cache import ClusterCache
@@ -24,6 +25,7 @@ from koordra.controller.gangs.annotations import gang_of
 from koordra.controller.gangs.dry_run import dry_run_gangs
 from koordra.controller.reconcile.dry_run import dry_run_claims, refusals
 from koordra.errors import ApiError, InvalidManifest
+from koordra.inert import inert
 from koordra.kube import KubeClient
 from koordra.placement import Plan, plan
 from koordra.placement.defragment.cluster import free, shape_of
@@ -60,13 +62,13 @@ def plan_command(
     manifests = read_objects(files)
     if defragment is not None:
         freed = free(manifests, shape_of(defragment))
-        click.echo(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
+        say(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
     manifests, notes = with_workload_pods(manifests)
     for line in notes:
-        click.echo(line, err=True)
+        say(line, err=True)
     found = plan(manifests, policy=policy, features=features, report_errors=True)
-    click.echo(_table(found) if output == "table" else as_text(found.to_dict(), output), nl=False)
+    say(_table(found) if output == "table" else as_text(found.to_dict(), output), nl=False)
 
 
 def _table(found: Plan) -> str:
@@ -78,7 +80,7 @@ def _table(found: Plan) -> str:
                 found.nodes[claim],
                 found.levels[claim] or "-",
                 str(found.scores[claim]),
-                "\n".join(device_text(entry) for entry in allocation["devices"].get("results", ())),
+                [device_text(entry) for entry in allocation["devices"].get("results", ())],
             )
             for claim, allocation in sorted(found.allocations.items())
         ]
@@ -89,7 +91,7 @@ def _table(found: Plan) -> str:
 
 
 def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
-    lines = [f"{title}: {claim}", *(f"  {reason}" for reason in reasons[:MOST_REASONS])]
+    lines = [f"{title}: {inert(claim)}", *(f"  {reason}" for reason in reasons[:MOST_REASONS])]
     if len(reasons) > MOST_REASONS:
         lines.append(f"  ... and {len(reasons) - MOST_REASONS} more (koordra explain)")
     return "\n".join(lines)
@@ -158,7 +160,7 @@ def explain(
         show_document({"claims": entries} | ({"gangs": gangs} if gangs else {}), output)
     else:
         lines = [*(_text(entry) for entry in entries), *(_gang_text(entry) for entry in gangs)]
-        click.echo("\n\n".join(lines) or "no claim is waiting for devices")
+        say("\n\n".join(lines) or "no claim is waiting for devices")
 
 
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[Document]:
@@ -267,7 +269,7 @@ def _require_known(claims: Sequence[str], entries: Sequence[Document]) -> None:
 
 
 def _text(entry: Document) -> str:
-    claim = f"{entry['namespace']}/{entry['name']}"
+    claim = inert(f"{entry['namespace']}/{entry['name']}")
     if entry["status"] == "Fits":
         near = f", GPU and NIC at level {entry['level']}" if entry["level"] else ""
         return "\n".join([f"{claim} fits on {entry['node']}{near}", *_controller_lines(entry)])

@@ -16,7 +16,7 @@ import numpy as np
 from koordra.allocator.score import DEFAULT_POLICY
 from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.manifest_files import read_text
-from koordra.cli.options import FILE, output
+from koordra.cli.options import FILE, output, say
 from koordra.cli.output import show_document, show_table
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.policy.learned_order import Learned
@@ -251,7 +251,7 @@ def _show_alignment(found: dict[str, Any], options: dict[str, Any]) -> None:
     if options["output"] == "json":
         show_document(found, "json")
         return
-    click.echo(
+    say(
         f"{found['nodes']} nodes of {found['machine']}; {found['instances_without_gpu']} instances without a GPU left out"
     )
     rows = [

@@ -29,7 +29,7 @@ def show(shown: Mapping[str, Any]) -> None:
                 claim["pod"] or "-",
                 claim["node"] or "-",
                 claim["level"] or "-",
-                "\n".join(_device(device) for device in claim["devices"]),
+                [_device(device) for device in claim["devices"]],
             )
             for claim in shown["claims"]
         ],
@@ -41,13 +41,13 @@ def show(shown: Mapping[str, Any]) -> None:
             (
                 container["pod"],
                 container["container"],
-                "\n".join(_shortened(container["cdiDevices"])),
-                "\n".join(
+                _shortened(container["cdiDevices"]),
+                [
                     f"{name}={_clipped(container['env'][name])}"
                     for name in _SHOWN_ENV
                     if name in container["env"]
-                ),
-                "\n".join(_shortened(container["deviceNodes"])),
+                ],
+                _shortened(container["deviceNodes"]),
             )
             for container in shown["containers"]
         ],

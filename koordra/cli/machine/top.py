@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from koordra.cli import options
+from koordra.cli.options import say
 from koordra.cli.output import Document, show_document, show_table
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import usage
@@ -31,7 +32,7 @@ def top(state_dir: Path, processes: bool, output: str | None) -> None:
         try:
             uses.append(usage.read(folder))
         except NodeError as error:
-            click.echo(f"koordra: {error}", err=True)
+            say(f"koordra: {error}", err=True)
     if output == "json":
         show_document([document(use) for use in uses], "json")
     elif processes:

@@ -3,12 +3,12 @@ where the members of a job are in the network."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from koordra.cli import options
+from koordra.cli.options import say
 
 
 @click.command("topology")
@@ -80,7 +80,7 @@ def topology(
             f"{' and '.join(given)} exclude each other", object="topology", remedy="give one of them"
         )
     if job is not None:
-        click.echo(view.render_jobs(view.placed_jobs(job, files, kubeconfig=kubeconfig), output), nl=False)
+        say(view.render_jobs(view.placed_jobs(job, files, kubeconfig=kubeconfig), output), nl=False)
         return
     if machine is not None:
         shown = view.of_kind(machine)
@@ -90,6 +90,6 @@ def topology(
         shown = view.of_root(root or Path("/"), state_dir=state_dir)
     if overlay is not None:
         shown = view.with_overlay(shown, overlay)
-    click.echo(view.render(shown, output), nl=False)
+    say(view.render(shown, output), nl=False)
     for problem in shown.problems:
-        print(f"koordra: {problem}", file=sys.stderr)
+        say(f"koordra: {problem}", err=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from koordra.cli import options
+from koordra.cli.options import say
 
 
 @click.command("check")
@@ -36,9 +37,9 @@ def check(ctx: click.Context, root: Path, cdi_dir: Path, output: str) -> None:
 
     results = check_node(read_node(root.absolute(), cdi_folder=str(cdi_dir)))
     if os.geteuid() != 0:
-        click.echo("koordra: you are not root: what only root may read counts as missing", err=True)
+        say("koordra: you are not root: what only root may read counts as missing", err=True)
     if output == "json":
         show_document(document(results), output)
     else:
-        click.echo(in_words(results), nl=False)
+        say(in_words(results), nl=False)
     ctx.exit(int(any(result.status == "problem" for result in results)))

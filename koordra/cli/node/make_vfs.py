@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from koordra.cli import options
+from koordra.cli.options import say
 
 
 @click.command("make-vfs")
@@ -54,4 +55,4 @@ def make_vfs(root: Path, most: int, only: tuple[str, ...], state_dir: Path) -> N
         nics, root=root.absolute(), state=StateFolder(state_dir), most=most, only=only
     ):
         said = f"{each.made} virtual functions made" if each.made else f"left alone: {each.left_alone}"
-        click.echo(f"{each.nic.name} ({each.nic.ib_device}): {said}")
+        say(f"{each.nic.name} ({each.nic.ib_device}): {said}")

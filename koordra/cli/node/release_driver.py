@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from koordra.cli import options
+from koordra.cli.options import say
 
 
 @click.command("release-driver")
@@ -46,7 +47,7 @@ def release_driver(
     folder = ReleaseFolder(state_dir, Disk())
     if resume:
         told = "the driver may be used again" if folder.take_back() else "nothing was asked"
-        click.echo(f"koordra: {told}", err=True)
+        say(f"koordra: {told}", err=True)
         return
     report = folder.wait(folder.ask(), timeout=timeout)
     users, pods = driver_users(root.absolute()), pods_on(root.absolute())
@@ -71,13 +72,13 @@ def release_driver(
         )
     else:
         if report is None:
-            click.echo("the kubelet plugin has not answered: does it run, and is this its state directory?")
+            say("the kubelet plugin has not answered: does it run, and is this its state directory?")
         else:
-            click.echo(f"{report.phase.value}: NVML is {'closed' if report.nvml_closed else 'open'}")
+            say(f"{report.phase.value}: NVML is {'closed' if report.nvml_closed else 'open'}")
             for claim in report.claims:
-                click.echo(f"claim {claim} still has GPUs")
+                say(f"claim {claim} still has GPUs")
         for line in users.lines(pods):
-            click.echo(line)
+            say(line)
     ctx.exit(int(not released or not users.nobody))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from koordra.cli import options
+from koordra.cli.options import say
 
 
 @click.command("selftest")
@@ -118,7 +119,7 @@ def selftest(
     made = Report(
         version=__version__,
         bundle=report.absolute() if report else None,
-        shown=lambda step: click.echo(in_words(step), nl=False, err=output == "json"),
+        shown=lambda step: say(in_words(step), nl=False, err=output == "json"),
     )
     host = HostRoot(root.absolute(), root.absolute())
     with scratch(usual_places()) as folder:
@@ -139,5 +140,5 @@ def selftest(
         Course(settings, made, Stopwatch(budget)).run()
     if output == "json":
         # Not by way of cli.output, which needs YAML: the machine may have Python and nothing else.
-        click.echo(json.dumps(made.to_dict(), indent=2))
+        say(json.dumps(made.to_dict(), indent=2))
     ctx.exit(int(bool(made.problems)))

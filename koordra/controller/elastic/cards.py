@@ -44,6 +44,7 @@ from koordra.controller.elastic.claims import (
     place_of,
 )
 from koordra.errors import InvalidQuantity
+from koordra.inert import inert
 from koordra.quantity import parse
 
 BOUND: Final = "Bound"
@@ -151,7 +152,7 @@ def _status(claim: Object, owner: Object | None, *, missing: bool) -> Object:
         text = "its claim was deleted, pods still use it"
     else:
         text = "its claim was deleted; the devices are kept until this object is deleted"
-    return {"phase": phase, "reason": reason, "message": text}
+    return {"phase": phase, "reason": reason, "message": inert(text)}
 
 
 def _capacity(results: Iterable[Fields], cards: Cards) -> Object:

@@ -23,6 +23,7 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
+from koordra.inert import inert
 
 ALLOCATED: Final = "Allocated"
 GIVEN_BACK: Final = "GivenBack"
@@ -183,6 +184,8 @@ def _joined(clauses: Sequence[str]) -> str:
 
 
 def cut(message: str) -> str:
+    """Inert, and as long as the API server takes."""
+    message = inert(message)
     return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
 
 

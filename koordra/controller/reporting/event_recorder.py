@@ -26,7 +26,7 @@ from koordra.api import objects
 from koordra.api.kinds import EVENTS
 from koordra.api.objects import Object
 from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
+from koordra.controller.reporting.claim_events import ClaimEvent, EventSink, cut
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -97,7 +97,7 @@ class EventRecorder:
         now = self._now()
         newest = {
             "count": times,
-            "message": event.message,
+            "message": cut(event.message),
             "lastTimestamp": now,
             "type": "Warning" if event.warning else "Normal",
         }

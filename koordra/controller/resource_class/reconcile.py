@@ -53,6 +53,7 @@ from koordra.errors import (
     InvalidManifest,
     NotFound,
 )
+from koordra.inert import inert
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
@@ -162,7 +163,7 @@ def apply_device_class(client: KubeClient, wanted: Object, current: Object | Non
 
 
 def ready(status: str, reason: str, message: str) -> Object:
-    return {"type": READY, "status": status, "reason": reason, "message": message[:LONGEST_MESSAGE]}
+    return {"type": READY, "status": status, "reason": reason, "message": inert(message)[:LONGEST_MESSAGE]}
 
 
 def nodes_honoured(obj: Object) -> list[Object]:
@@ -180,7 +181,7 @@ def nodes_honoured(obj: Object) -> list[Object]:
     }
     if driver != names.DRIVER:
         message = f"driver {driver} does not read suitableNodes; give the pods node affinity"
-        found = {"status": "False", "reason": "ForeignDriver", "message": message}
+        found = {"status": "False", "reason": "ForeignDriver", "message": inert(message)}
     return [{"type": NODES_HONOURED, **found}]
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from koordra.api.objects import Fields, Object
 from koordra.api.reader import Reader
 from koordra.errors import InvalidInput, InvalidManifest
+from koordra.inert import inert
 
 API_VERSION: Final = "admission.k8s.io/v1"
 MOST_WARNING: Final = 256
@@ -75,7 +76,9 @@ def encode(asked: AdmissionRequest, answer: AdmissionResponse) -> bytes:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(json.dumps(steps, separators=(",", ":")).encode()).decode()
     if answer.warnings:
-        response["warnings"] = [_shortened(" ".join(text.split()), MOST_WARNING) for text in answer.warnings]
+        response["warnings"] = [
+            _shortened(inert(" ".join(text.split())), MOST_WARNING) for text in answer.warnings
+        ]
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
     return json.dumps(review, separators=(",", ":")).encode()
 

@@ -35,6 +35,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
+from koordra.inert import inert
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
@@ -149,7 +150,7 @@ def _condition(kind: str, status: bool | None, reason: str, message: str) -> Obj
         "type": kind,
         "status": "Unknown" if status is None else str(status),
         "reason": reason,
-        "message": message,
+        "message": inert(message),
     }
 
 

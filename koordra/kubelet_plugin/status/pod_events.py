@@ -13,6 +13,7 @@ from typing import Final
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Conflict, NotFound
+from koordra.inert import inert
 from koordra.kube import KubeClient
 
 COMPONENT: Final = f"{names.FIELD_COMPONENT}-kubelet-plugin"
@@ -38,7 +39,7 @@ def warn_pods(client: KubeClient, claim: Object, *, reason: str, message: str, n
                 "uid": uid,
             },
             "reason": reason,
-            "message": f"ResourceClaim {objects.name(claim)}: {message}",
+            "message": inert(f"ResourceClaim {objects.name(claim)}: {message}"),
             "type": "Warning",
             "count": 1,
             "firstTimestamp": now,

@@ -32,6 +32,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
+from koordra.inert import inert
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.nri.hook.ledger import GrantedDevice
@@ -96,7 +97,7 @@ class ApiReporter:
                 "fieldPath": f"spec.containers{{{container.name}}}",
             },
             "reason": _EVENTS.get(finding.drift.subject, finding.drift.kind),
-            "message": f"{finding.drift.kind}: {finding.drift.message}"[:_LONGEST_MESSAGE],
+            "message": inert(f"{finding.drift.kind}: {finding.drift.message}")[:_LONGEST_MESSAGE],
             # That a pod of the node's own is not confined is nothing to mend.
             "type": "Normal"
             if finding.drift.kind == "NotConfined" and not finding.drift.devices
@@ -117,7 +118,7 @@ class ApiReporter:
             "type": kind,
             "status": status,
             "reason": finding.drift.kind,
-            "message": finding.drift.message[:_LONGEST_MESSAGE],
+            "message": inert(finding.drift.message)[:_LONGEST_MESSAGE],
         }
         if gone:
             condition["status"] = "True" if status == "False" else "False"
