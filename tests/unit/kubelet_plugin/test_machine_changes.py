@@ -15,8 +15,9 @@ from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.kubelet_plugin.prepare.lost_devices import lost_devices
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
+from koordra.topology.machine import Nic
 from koordra.topology.problems import Discovery
-from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, uid
+from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
 
@@ -190,6 +191,23 @@ def test_nothing_is_said_of_a_card_that_does_not_say_what_it_is(node: PluginNode
     )
     node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, gpus=gpus))
     assert lost(node) == []
+
+
+def test_a_nic_is_known_by_its_guid(node: PluginNode) -> None:
+    prepare(node, claim(1, nic("nic", NIC_0)))
+    machine = node.inventory.machine
+
+    def then(*nics: Nic) -> list[tuple[str, str]]:
+        node.inventory = replace(node.inventory, machine=replace(machine, nics=nics))
+        return lost(node)
+
+    (first,) = (each for each in machine.nics if each.name == NIC_0)
+    others = tuple(each for each in machine.nics if each.name != NIC_0)
+    assert then(first, *others) == []
+    assert then(replace(first, guid="0000:0000:0000:0001"), *others) == [(NIC_0, "OtherDevice")]
+    assert then(replace(first, guid=None), *others) == []
+    assert then(*others) == [(NIC_0, "DeviceGone")]
+    assert then(replace(others[0], guid=first.guid), *others[1:]) == [(NIC_0, "DeviceMoved")]
 
 
 def test_nothing_is_said_while_the_driver_is_released(node: PluginNode) -> None:

@@ -74,6 +74,7 @@ def test_without_a_policy_a_paused_and_cordoned_node_is_emptied() -> None:
     paused = {"client": "paused-for-driver-upgrade"}
 
     assert wanted_by_node(node(unschedulable=True, **paused)).evict
+    assert wanted_by_node(node(unschedulable=True, **paused)).tried_again
     assert not wanted_by_node(node(unschedulable=True, policy="true", **paused)).evict
     assert wanted_by_node(node(unschedulable=True)) == NOBODY
 
