@@ -50,7 +50,7 @@ _DRIVER_API: Final = ProgramCheck("driver-api", "driver_api", judgement.driver_a
 _LIBRARY_SEARCH: Final = ProgramCheck(
     "library-search", "library_search", judgement.library_search, cuda=False
 )
-_NVML_VIEW: Final = ProgramCheck("nvml", "nvml_view", judgement.nvml_view)
+_NVML_VIEW: Final = ProgramCheck("nvml", "nvml", judgement.nvml_view)
 _COMPILED: Final = ProgramCheck("torch-compile", "torch_compiled", judgement.torch_compiled, deadline=120.0)
 _NCCL: Final = ProgramCheck(
     "nccl", "nccl_all_reduce", judgement.nccl_all_reduce, settings={"NCCL_DEBUG": "WARN"}
@@ -67,7 +67,7 @@ WHOLE: Final = (
     _DRIVER_API,
     _LIBRARY_SEARCH,
     _NVML_VIEW,
-    ProgramCheck("context-size", "nvml_view", judgement.context_size),
+    ProgramCheck("context-size", "nvml", judgement.context_size),
     ProgramCheck("processes", "processes", judgement.processes),
     _OVERHEAD,
 )
