@@ -221,7 +221,11 @@ def objects_with(text: str, *, syntax: str = "") -> list[Any]:
         {"apiVersion": "v1", "kind": "Node", **node("n0")},
         {"apiVersion": version, "kind": "ResourceSlice", **published},
         {"apiVersion": version, "kind": "ResourceClaim", **waits},
-        *([{"apiVersion": version, "kind": "ResourceClaim", **claim(syntax, uid="2")}] if syntax else []),
+        *(
+            [{"apiVersion": version, "kind": "ResourceClaim", **claim(syntax, memory="120Gi", uid="2")}]
+            if syntax
+            else []
+        ),
         {"apiVersion": "v1", "kind": "Pod", **pod("p", ["waits"])},
     ]
 
