@@ -36,7 +36,10 @@ COMPONENTS = (
         (("controller-preemption",), ("driver-upgrade",)),
         (("cert-manager",), ()),
         (("migration",), ("distribution/microk8s",)),
-        (("kubelet-plugin-pod-network", "nri"), ("nri/pod-network", "kubelet-plugin-evict", "nic-functions")),
+        (
+            ("base",),
+            ("kubelet-plugin-evict", "kubelet-plugin-pod-network", "nri/pod-network", "nic-functions"),
+        ),
     ],
     ids=str,
 )

@@ -61,6 +61,7 @@ from koordra.cli import options
     "--drain-on",
     "drain",
     default="",
+    show_default="none",
     metavar="FAULTS",
     help="Faults of a device that end the pods which use it, comma-separated: GpuLost, Xid79, NeedsReboot, LinkFlapping, ..., or all. "
     "Without one, a faulty device only gets nothing new.",

@@ -64,14 +64,14 @@ def mounted(pod: dict[str, Any]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("bases", [("base",), ("kubelet-plugin-pod-network", "nri")], ids=str)
+@pytest.mark.parametrize("beside", [(), ("kubelet-plugin-pod-network", "nri/pod-network")], ids=str)
 @pytest.mark.parametrize("name", PLACES)
 def test_kubelet_and_state_are_at_one_path_inside_and_outside(
-    tmp_path: Path, name: str, bases: tuple[str, ...]
+    tmp_path: Path, name: str, beside: tuple[str, ...]
 ) -> None:
     """Sockets and CDI files name the host's paths, so they have to be the pod's too."""
     kubelet, bundles = PLACES[name]
-    documents = built(tmp_path, f"distribution/{name}", bases=bases)
+    documents = built(tmp_path, *beside, f"distribution/{name}")
     plugin, hook = pod_of(documents, "koordra-kubelet-plugin"), pod_of(documents, "koordra-nri")
     assert mounted(plugin)[kubelet] == kubelet
     kubelets = {path for path in mounted(plugin) if path.endswith("kubelet")}
@@ -86,6 +86,22 @@ def test_kubelet_and_state_are_at_one_path_inside_and_outside(
         assert f"--state-dir={state}" in arguments
     if bundles != f"/run/containerd/{CONTAINERD}":
         assert f"--bundles={bundles}/k8s.io" in arguments
+
+
+def test_pod_networking_comes_on_top_of_base_and_leaves_what_others_add(tmp_path: Path) -> None:
+    documents = built(tmp_path, "kubelet-plugin-evict", "kubelet-plugin-pod-network", "nri/pod-network")
+    assert ("Deployment", "koordra-controller") in documents
+    plugin, hook = pod_of(documents, "koordra-kubelet-plugin"), pod_of(documents, "koordra-nri")
+    assert plugin["hostNetwork"] is hook["hostNetwork"] is True
+    assert plugin["containers"][0]["args"] == [
+        "kubelet-plugin",
+        "--pod-network",
+        "--network-pools=/etc/koordra/network-pools/pools.yaml",
+        "--host-root=/host",
+        "--log-json",
+        "--on-overuse=evict",
+    ]
+    assert not plugin["containers"][0].get("ports")
 
 
 @pytest.mark.parametrize("name", PLACES)
