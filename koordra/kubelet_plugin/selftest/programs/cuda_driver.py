@@ -6,7 +6,6 @@ import ctypes
 import uuid
 from typing import Any
 
-OUT_OF_MEMORY = 2
 MIB = 1 << 20
 
 
