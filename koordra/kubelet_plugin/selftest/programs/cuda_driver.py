@@ -6,6 +6,7 @@ import ctypes
 import uuid
 from typing import Any
 
+OUT_OF_MEMORY = 2
 MIB = 1 << 20
 
 
