@@ -253,12 +253,15 @@ class Course:
 def _judged(seen: SeenMachine) -> Finding:
     machine, problems = seen.found.machine, seen.found.problems
     cards = ", ".join(f"{gpu.product_name} {gpu.uuid} at {gpu.location.bus_id}" for gpu in machine.gpus)
-    text = f"driver {machine.driver_version}: {cards or 'no GPU'}; {len(machine.nics)} RDMA NICs"
+    driver = f"driver {machine.driver_version}" if machine.driver_version else "no driver"
+    text = f"{driver}: {cards or 'no GPU'}; {len(machine.nics)} RDMA NICs"
     if seen.elsewhere:
         text += f"; {len(seen.elsewhere)} more on the PCI bus are not given to this container"
     bad = "; ".join(str(each) for each in problems if each.object.startswith(("GPU", "NVML", "machine")))
     if not machine.gpus:
-        return problem(f"{text}; {bad}", "check that the driver is loaded and /sys is mounted")
+        return problem(
+            "; ".join(filter(None, (text, bad))), "check that the driver is loaded and /sys is mounted"
+        )
     if seen.by_nvml:
         return ok(f"{text}; by NVML alone, for there is no PCI tree: no node of a cluster could offer them")
     return problem(f"{text}; {bad}", "see the problems") if bad else ok(text)

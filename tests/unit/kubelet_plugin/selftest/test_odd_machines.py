@@ -59,6 +59,14 @@ def test_a_card_that_only_nvml_knows_is_tried(selftest: Run, gpu: GpuMachine) ->
     assert steps["share: driver-api"]["details"]["total"] == 8 * GIB
 
 
+def test_a_machine_without_card_and_driver_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "sys/bus/pci/devices/0000:00:1f.0").mkdir(parents=True)
+    command = [sys.executable, "-m", "koordra", "node", "selftest", "--root", str(tmp_path), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
+    assert steps["discovery"]["found"] == "no driver: no GPU; 0 RDMA NICs"
+
+
 def test_a_card_with_little_free_memory_is_tried_with_less(selftest: Run, gpu: GpuMachine) -> None:
     program = gpu.root / "usr/bin/nvidia-smi"
     program.write_text(program.read_text().replace("(handle).used // MIB", "(handle).total // MIB - 5000"))
