@@ -339,7 +339,7 @@ def test_no_part_left_is_said_with_figures() -> None:
         parts_of(api, "late", pool)
     assert parts_of(api, "n7", pool) == ["10.10.0.56/29"]
     api.object = None
-    with pytest.raises(PrepareError, match="koordra-node-parts does not exist; apply"):
+    with pytest.raises(PrepareError, match="koordra-node-parts does not exist; add the component"):
         parts_of(api, "late", pool)
 
 
