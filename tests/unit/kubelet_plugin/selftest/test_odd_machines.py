@@ -3,6 +3,7 @@ without capabilities, with a broken nvidia-smi; and where it is cut off."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +150,16 @@ def test_a_run_that_is_cut_off_leaves_its_report_and_nothing_else(
     command = [sys.executable, "-m", "koordra", "node", "selftest", "--root", str(gpu.root)]
     command += ["--container", container, "--only", "share: torch", "--report", str(bundle)]
     begun = tmp_path / "begun"
-    with subprocess.Popen(
-        command,
-        env=gpu.environment | {"PYTHONPATH": hanging_torch, "TMPDIR": str(tmp_path / "work")},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as running:
+    # A suite that runs in the background of a script ignores SIGINT, and so would what it starts.
+    with (
+        _handled(signal.SIGINT),
+        subprocess.Popen(
+            command,
+            env=gpu.environment | {"PYTHONPATH": hanging_torch, "TMPDIR": str(tmp_path / "work")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as running,
+    ):
         _await(begun.exists)
         running.send_signal(number)
         running.wait(PATIENCE)
@@ -163,6 +169,15 @@ def test_a_run_that_is_cut_off_leaves_its_report_and_nothing_else(
     said = _report(bundle)
     assert said["finished"] is False
     assert "share: spec" in [step["name"] for step in said["steps"]]
+
+
+@contextlib.contextmanager
+def _handled(number: signal.Signals) -> Iterator[None]:
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _await(condition: Any) -> None:
