@@ -28,9 +28,13 @@ def without_none(fields: Fields) -> Object:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def fields(value: object) -> Fields:
+    """`value` where it is an object, else one without fields: nobody has judged yet what stands there."""
+    return value if isinstance(value, (dict, Mapping)) else {}
+
+
 def metadata(obj: Fields) -> Fields:
-    found = obj.get("metadata")
-    return found if isinstance(found, (dict, Mapping)) else {}
+    return fields(obj.get("metadata"))
 
 
 def name(obj: Fields) -> str:
@@ -92,13 +96,11 @@ def finalizers_of(obj: Fields) -> list[str]:
 
 
 def spec_of(obj: Fields) -> Fields:
-    found = obj.get("spec")
-    return found if isinstance(found, (dict, Mapping)) else {}
+    return fields(obj.get("spec"))
 
 
 def status_of(obj: Fields) -> Fields:
-    found = obj.get("status")
-    return found if isinstance(found, (dict, Mapping)) else {}
+    return fields(obj.get("status"))
 
 
 def is_native(obj: Fields, in_native: bool) -> bool:

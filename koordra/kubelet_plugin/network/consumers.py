@@ -55,12 +55,12 @@ class Consumers:
 def holds_nics(claim: Object) -> bool:
     """Whether the claim holds a NIC of ours, so that its pods matter. What cannot be read is the decision's
     to refuse."""
-    allocation = objects.status_of(claim).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or ()
+    allocation = objects.fields(objects.status_of(claim).get("allocation"))
+    results = objects.fields(allocation.get("devices")).get("results")
     return any(
-        result.get("driver") == names.DRIVER and str(result.get("device")).startswith(f"{names.TYPE_NIC}-")
-        for result in results
-        if isinstance(result, Mapping)
+        objects.fields(result).get("driver") == names.DRIVER
+        and str(objects.fields(result).get("device")).startswith(f"{names.TYPE_NIC}-")
+        for result in (results if isinstance(results, list) else ())
     )
 
 

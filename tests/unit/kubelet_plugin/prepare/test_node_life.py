@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from koordra._proto.dra import (
@@ -172,6 +172,9 @@ fields = st.sampled_from(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([], [], "devices", 1)
+@example([], [], "results", 1)
+@example([], [], "allocation", 1)
 @given(
     st.lists(st.tuples(fields, values), max_size=4),
     st.lists(values, max_size=2),
