@@ -35,6 +35,7 @@ from koordra.kubeconfig import new_client
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 from tests.e2e.containerd import tail, wait_until
+from tests.fakes.native import BUILT, ROOT, make
 from tests.patience import PATIENCE
 
 NODE = "e2e-node"
@@ -146,6 +147,7 @@ class KoordraNode:
         )
 
     def start(self) -> None:
+        make(ROOT / "native", "all", out=BUILT)  # what a koordra that is installed has: limiter and CDI hook
         self.machine = write_machine("hgx-h100", self.root, serial=NODE, device_major=unused_majors(5))
         self._install_driver()
         (self._folder / "api").mkdir()
