@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
+from koordra import process
 from koordra.errors import InvalidInput
 
 __all__ = ["LATENCY_BUCKETS", "Counter", "Gauge", "Histogram", "Metrics", "MetricsServer", "parse_address"]
@@ -42,11 +45,23 @@ LATENCY_BUCKETS: Final = (
 """Seconds: from a look-up in memory to a request that nearly timed out."""
 
 
+class _LoopFailures(Collector):
+    """What koordra.process counts, which is one for the whole process."""
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        meaning = "Errors after which a loop of this process went on, by thread and class of the error"
+        family = CounterMetricFamily("koordra_loop_failures", meaning, labels=("thread", "error"))
+        for labels, number in sorted(process.failures.copy().items()):
+            family.add_metric(labels, number)
+        return [family]
+
+
 class Metrics:
     """Instruments of one process. Asking twice for a name is a programming error and raises ValueError."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._registry.register(_LoopFailures())
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
         """Something that only grows; Prometheus appends `_total` to the name."""
@@ -118,9 +133,11 @@ class MetricsServer:
 
         self._server = Server(address, Handler)
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+        self._closed = threading.Event()
+        process.spawn(self._server.serve_forever, name="metrics", until=self._closed)
 
     def close(self) -> None:
+        self._closed.set()
         self._server.shutdown()
         self._server.server_close()
 

@@ -104,7 +104,7 @@ class WatchCache:
         self._synced = threading.Event()
 
     def start(self, stop: threading.Event) -> threading.Thread:
-        return spawn(partial(self.run, stop), name=f"watch-{self.kind.plural}")
+        return spawn(partial(self.run, stop), name=f"watch-{self.kind.plural}", until=stop)
 
     def wait_synced(self, timeout: float | None = None) -> bool:
         """True once the first list is in, and the listener has been told of all of it."""

@@ -141,6 +141,7 @@ def start_webhook(
     spawn(
         partial(rotate_keys, client, settings, server, stop=stop, legacy=legacy is not None),
         name="webhook-keys",
+        until=stop,
     )
     return server
 
@@ -158,7 +159,7 @@ def run(
     hold."""
     collect_seldom()
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
-    writing = spawn(lambda: recorder.run(stop), name="events")
+    writing = spawn(lambda: recorder.run(stop), name="events", until=stop)
     instruments = ControllerMetrics(metrics or Metrics())
     process = _Process(
         client, settings, (recorder, instruments, *sinks), instruments, readiness or Readiness()

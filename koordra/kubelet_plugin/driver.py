@@ -68,7 +68,7 @@ from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter
-from koordra.kubelet_plugin.wakeable import Wakeable, require_alive
+from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
@@ -215,13 +215,13 @@ class Driver:
         return sockets_answer(self._registration.path, self._dra.path)
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread
-        ends."""
+        """Serve until `stop`. Raises NodeError for an unusable socket or state directory."""
         watcher = self._watcher()
-        threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
+        watch = partial(watcher.run, stop, self._on_reading)
+        threads = [spawn(watch, name="watch-machine", until=stop)]
         asking = spawn(lambda: negotiate(self._client, stop), name="ask-versions")
         try:
-            if self._wait_for_machine(stop, threads):
+            if self._wait_for_machine(stop):
                 with self._sockets.owned(self._settings.paths.state, stop) as alone:
                     if alone:
                         asking.join(timeout=VERSIONS_WITHIN)
@@ -235,10 +235,10 @@ class Driver:
                 thread.join(timeout=GRACE)
         log.info("plugin_stopped", node=self._settings.node)
 
-    def _wait_for_machine(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> bool:
+    def _wait_for_machine(self, stop: threading.Event) -> bool:
         """Wait for the first reading; False if `stop` came first. Raises the error that prevented it."""
         while not self._first_reading.wait(0.1) and not stop.is_set():
-            require_alive(threads, stop)
+            continue
         if self._reading_error is not None and not self._inventory.known:
             raise self._reading_error
         return self._inventory.known
@@ -251,27 +251,26 @@ class Driver:
         try:
             self._registration.start()
             remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
-            threads += [spawn(partial(part.run, stop), name=name) for name, part in self._loops.items()]
-            slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
-            following = [
-                WatchCache(self._client, kind, field_selector=selector, on_change=listener).start(stop)
-                for kind, selector, listener in (
-                    (kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake()),
-                    (kinds.NODES, node, NodeChanges(self._on_node_change)),
-                )
+            threads += [
+                spawn(partial(part.run, stop), name=name, until=stop) for name, part in self._loops.items()
             ]
+            slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
+            for kind, selector, listener in (
+                (kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake()),
+                (kinds.NODES, node, NodeChanges(self._on_node_change)),
+            ):
+                WatchCache(self._client, kind, field_selector=selector, on_change=listener).start(stop)
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
-            self._supervise(stop, [*threads, *following])
+            self._supervise(stop)
         finally:
             self._nvml.let_go(within=0.0)
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
 
-    def _supervise(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> None:
-        """Until `stop`: restore missing sockets and files. Raises NodeError if a thread has ended."""
+    def _supervise(self, stop: threading.Event) -> None:
+        """Until `stop`: restore missing sockets and files."""
         files_at = time.monotonic() + FILE_CHECK_INTERVAL
         while not stop.wait(CHECK_INTERVAL):
-            require_alive(threads, stop)
             checks = [self._dra.ensure, self._registration.ensure, self._guarded.ensure]
             if time.monotonic() >= files_at:
                 files_at = time.monotonic() + FILE_CHECK_INTERVAL

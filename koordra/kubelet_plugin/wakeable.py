@@ -4,11 +4,11 @@ thread of its own."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koordra.errors import KoordraError, NodeError
+from koordra.errors import KoordraError
 from koordra.logs import get_logger
+from koordra.process import count_failure
 
 log = get_logger(__name__)
 
@@ -55,26 +55,20 @@ class Wakeable:
                     stop.wait(self.gather)
 
     def attempt(self) -> Pause:
-        """One step, whose errors the next one may not meet."""
+        """One step, whose errors the next one may not meet; defects are among them, since the plugin's other
+        parts are not to end with this one."""
+        pause, error = self.retry, ""
         try:
-            pause, error = self.step(), ""
-        except (OSError, KoordraError) as failure:
-            pause, error = self.retry, str(failure)
-        if error and error != self._error:
-            log.warning(self.failed, error=error)
+            pause = self.step()
+        except Exception as failure:
+            count_failure(failure)
+            error = str(failure) or repr(failure)
+            if error != self._error:
+                expected = isinstance(failure, (OSError, KoordraError))
+                log.warning(self.failed, error=error, exc_info=None if expected else failure)
         self._error = error
         return pause
 
     def step(self) -> Pause:
         """Do the work once. `was_woken`: since the last step began. Raises OSError, KoordraError."""
         raise NotImplementedError
-
-
-def require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
-    """Raises NodeError where a thread has ended before `stop`: better than a plugin that seems alive and does
-    nothing."""
-    ended = [thread.name for thread in threads if not thread.is_alive()]
-    if ended and not stop.is_set():
-        raise NodeError(
-            f"the thread {ended[0]} has ended; its traceback is in the log, and the plugin has to be started again"
-        )

@@ -167,7 +167,7 @@ def _verify(
         since=first_start(options.state_dir),
         rules_apply=lambda: plugin.rules_apply,
     )
-    spawn(lambda: verification.run(stop, period=options.verify_period), name="verification")
+    spawn(lambda: verification.run(stop, period=options.verify_period), name="verification", until=stop)
     return verification.wake
 
 

@@ -47,6 +47,7 @@ from koordra.nri.transport.events import (
 from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, Observer
 from koordra.nri.transport.ttrpc import Call, Caller, Code, frames
 from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
+from koordra.process import count_failure, spawn
 
 __all__ = ["DEFAULT_SOCKET", "Plugin", "Session", "Stub"]
 
@@ -90,7 +91,7 @@ class Session:
             self._handlers(), partial(self._mux.write, mux.PLUGIN_SERVICE), observer=self._observer
         )
         self._mux.open(mux.PLUGIN_SERVICE, frames(self._dispatcher.on_frame))
-        self._reader = threading.Thread(target=self._read, name="nri-reader", daemon=True)
+        self._reader: threading.Thread | None = None
 
     def start(self, *, name: str, index: str) -> None:
         """Serve, then register; NRIError (RemoteError when the runtime said no) when that fails.
@@ -98,7 +99,7 @@ class Session:
         No timer of our own: the runtime closes the socket when registration takes too long, and a
         registration of another plugin, or a long operation, may legitimately hold ours up.
         """
-        self._reader.start()
+        self._reader = spawn(self._read, name="nri-reader")
         request = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=index, NRI_version=NRI_VERSION)
         try:
             self._caller.call(RUNTIME_SERVICE, "RegisterPlugin", request, nri_pb2.Empty)
@@ -108,7 +109,7 @@ class Session:
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait for the end of the connection; False when it outlives `timeout` seconds."""
-        if self._reader.ident is None:
+        if self._reader is None:
             return True
         self._reader.join(timeout)
         return not self._reader.is_alive()
@@ -137,6 +138,9 @@ class Session:
         except NRIError as error:
             log.error("nri_protocol_error", error=str(error))
             why = error
+        except Exception as error:  # the connection ends, and the next one may not meet it
+            count_failure(error)
+            log.exception("nri_reader_failed")
         finally:
             self._report_connection(connected=False)
             self._caller.close(why)
@@ -251,7 +255,7 @@ class Stub:
     def run(self, stop: threading.Event) -> None:
         """Register and serve until `stop`; for a launched plugin until the connection ends. NRIError:
         launched, but without a usable socket, or rejected."""
-        threading.Thread(target=self._close_on, args=(stop,), name="nri-stop", daemon=True).start()
+        spawn(partial(self._close_on, stop), name="nri-stop", until=stop)
         if self._inherited:
             self._serve(_inherited_socket(self._inherited), stop)
             return

@@ -217,7 +217,7 @@ def start_peer_annotations(
         return PERIOD
 
     run = partial(run_passes, one_pass, name="peer-annotations", gather=GATHER, changed=changed, stop=stop)
-    return spawn(run, name="peer-annotations")
+    return spawn(run, name="peer-annotations", until=stop)
 
 
 def _is_served(pod: Object) -> bool:

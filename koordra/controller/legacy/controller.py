@@ -78,7 +78,7 @@ class LegacyController:
         """A leader's term, in a thread of its own. The caches are listed, and `on_pod` told of their pods."""
         self._caches = caches
         self._since = time.monotonic()
-        return spawn(partial(self._run, stop), name="legacy-upkeep")
+        return spawn(partial(self._run, stop), name="legacy-upkeep", until=stop)
 
     def _run(self, stop: threading.Event) -> None:
         self._quotas.start(stop)

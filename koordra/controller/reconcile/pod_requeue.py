@@ -74,9 +74,8 @@ class PodRequeue:
 
     def start(self, stop: threading.Event) -> threading.Thread:
         changed, name = threading.Event(), "kubelet-requeue"
-        return spawn(
-            partial(run_passes, self.sync, name=name, gather=0.0, changed=changed, stop=stop), name=name
-        )
+        run = partial(run_passes, self.sync, name=name, gather=0.0, changed=changed, stop=stop)
+        return spawn(run, name=name, until=stop)
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         uid = objects.uid(pod)

@@ -50,7 +50,7 @@ class ReconcileLoop:
     changed: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> threading.Thread:
-        return spawn(self.run, name=self.name)
+        return spawn(self.run, name=self.name, until=self.stop)
 
     def run(self) -> None:
         for kind in self.crds:

@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -59,6 +60,7 @@ class WebhookServer(ThreadingHTTPServer):
         self.connections = connections or Connections(metrics)
         self.is_ready = ready
         self._context = _tls()
+        self._closed = threading.Event()
         self._requests = metrics.counter(
             "koordra_webhook_requests", "Admission reviews answered.", ("path", "outcome")
         )
@@ -98,9 +100,11 @@ class WebhookServer(ThreadingHTTPServer):
         self._context = context
 
     def start(self) -> None:
-        spawn(partial(self.serve_forever, poll_interval=SWEEP_PERIOD), name="webhook")
+        serve = partial(self.serve_forever, poll_interval=SWEEP_PERIOD)
+        spawn(serve, name="webhook", until=self._closed)
 
     def close(self) -> None:
+        self._closed.set()
         self.shutdown()
         self.server_close()
 

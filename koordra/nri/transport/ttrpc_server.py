@@ -29,6 +29,7 @@ from koordra.errors import KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer
 from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame, status_frame
+from koordra.process import spawn
 
 ANSWER_BY: Final = 0.75
 """Fraction of a request's time after which it is answered with an error in the handler's place."""
@@ -72,7 +73,7 @@ class Dispatcher:
         """By stream: when it is answered in the handler's place, the call, and when it arrived."""
         self._sending = 0
         self._watch: threading.Thread | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     def on_frame(self, frame: Frame) -> None:
         """Take a frame that arrived; returns without waiting for the handler."""
@@ -112,7 +113,7 @@ class Dispatcher:
     def close(self) -> None:
         """The connection has ended: answer nothing more and let the threads go."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
             self._open.clear()
             self._drained.notify_all()
             self._earlier_deadline.notify_all()
@@ -129,12 +130,11 @@ class Dispatcher:
             if answer_by < earliest:
                 self._earlier_deadline.notify_all()
         if self._watch is None:
-            self._watch = threading.Thread(target=self._expire_deadlines, name="nri-deadlines", daemon=True)
-            self._watch.start()
+            self._watch = spawn(self._expire_deadlines, name="nri-deadlines", until=self._closed)
         self._jobs.put(lambda: self._serve(stream, request.payload, call, handler, received))
         if self._workers < MOST_WORKERS:
             self._workers += 1
-            threading.Thread(target=self._work, name=f"nri-worker-{self._workers}", daemon=True).start()
+            spawn(self._work, name=f"nri-worker-{self._workers}", until=self._closed)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -193,7 +193,7 @@ class Dispatcher:
         """Answer requests whose time is used up; woken for a deadline that is earlier than all others."""
         while True:
             with self._lock:
-                if self._closed:
+                if self._closed.is_set():
                     return
                 now = time.monotonic()
                 late = {stream: entry for stream, entry in self._open.items() if entry[0] <= now}

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from koordra import process
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.names import UNHEALTHY_TAINT
 from koordra.api.objects import Object
-from koordra.errors import CheckpointError, NodeError
+from koordra.errors import CheckpointError
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.drain_policy import drain_policy
 from koordra.kubelet_plugin.publish.node_slices import mode_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery
 from tests.fakes.disks import FailingDisk
@@ -221,12 +223,27 @@ def test_a_plugin_that_no_longer_sees_its_machine_ends(
     end = threading.Event()
     made = WatcherThatEnds(machine_root, end)
     plugin = RunningPlugin(folder, machine_root, watcher=lambda *_: made)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(process, "_running", [plugin.stop])
+    monkeypatch.setattr(process, "end_failed", plugin.stop.set)
     with plugin.serving():
         end.set()
-        assert wait_for(lambda: plugin.error is not None)
-    assert isinstance(plugin.error, NodeError)
-    assert "the thread watch-machine has ended" in str(plugin.error)
+        plugin.thread.join(PATIENCE)
+        assert not plugin.thread.is_alive(), "in good order"
     assert not plugin.registration.exists()
+
+
+def test_a_part_that_meets_a_defect_is_tried_again_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    class Part(Wakeable):
+        failed = "part_failed"
+
+        def step(self) -> Pause:
+            raise ValueError("a defect")
+
+    part, before = Part(), process.failures.total()
+    assert [part.attempt(), part.attempt()] == [Part.retry, Part.retry]
+    told = capsys.readouterr().err
+    assert (told.count("part_failed"), told.count("Traceback")) == (1, 1)
+    assert process.failures.total() == before + 2
 
 
 def test_a_stop_before_the_first_reading_is_an_end_without_error(folder: Path, machine_root: Path) -> None:

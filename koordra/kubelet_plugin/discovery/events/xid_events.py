@@ -52,7 +52,7 @@ class XidEvents:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = spawn(self._run, name="xid-events")
+        self._thread = spawn(self._run, name="xid-events", until=self._closed)
 
     def fileno(self) -> int:
         return self._ready

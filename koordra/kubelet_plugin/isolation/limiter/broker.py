@@ -78,7 +78,7 @@ class Broker:
         for folder in self._claims.iterdir():
             with suppress(OSError):
                 self._open(folder.name)
-        self._thread = spawn(self._serve, name="limiter-broker")
+        self._thread = spawn(self._serve, name="limiter-broker", until=threading.Event())
 
     def forget(self, claim_uid: str) -> None:
         with self._lock:
