@@ -1,4 +1,4 @@
-"""Every attack of attack_table, inside real containers; a test answers with what came of it."""
+"""The rows of tests/attacks/containers.py, inside real containers; a test answers with what came of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import grpc
 import pytest
 
 from koordra.api import kinds
-from tests.e2e.attack_table import ATTACKS, Attack
+from tests.attacks.containers import CONTAINERS
+from tests.attacks.row import Attack, Outcome, Seen
 from tests.e2e.conftest import runtime_of, runtimes
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostDevice, HostMount, compile_proto
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.e2e
 
 OUTVOTED = "NVIDIA_VISIBLE_DEVICES=void,="
 
-RUNS = [attack for attack in ATTACKS if attack.runs]
+RUNS = [row for row in CONTAINERS if row.runs]
 
 
 @dataclass
@@ -43,6 +45,9 @@ class Scene:
     label: str
     pods: list[str] = field(default_factory=list)
     claims: list[Prepared] = field(default_factory=list)
+    conditions: set[str] = field(default_factory=set)
+    """`Type: Status`, of what has been looked at so far."""
+    restarted: bool = False
 
     @property
     def newer(self) -> bool:
@@ -130,12 +135,26 @@ class Scene:
     @contextlib.contextmanager
     def without_hook(self) -> Iterator[None]:
         times = self.node.hook.count("nri_synchronized")
+        self.restarted = True
         self.node.hook.kill()
         try:
             yield
         finally:
             self.node.hook.start()
             self.node.wait_hook_registered(times=times + 1)
+
+    def sees(self, seen: Seen, before: float) -> bool:
+        """Whether it stands there, for a metric: more than before, or again after the hook's own restart."""
+        match seen.where:
+            case "metric":
+                now = self.node.metric(seen.word)
+                return now > before or (self.restarted and now > 0)
+            case "Event":
+                return any(self.label in name for name, reason in _events(self) if reason == seen.word)
+            case "condition":
+                return seen.word in self.conditions
+            case _:
+                return False
 
     def end(self) -> None:
         for pod in self.pods:
@@ -189,15 +208,15 @@ def watched(containerd: Containerd) -> Iterator[WatchedNode]:
             node.stop()
 
 
-def test_every_row_that_runs_has_a_test() -> None:
-    assert sorted(TRIES) == sorted(row.name for row in RUNS)
-
-
 @pytest.mark.parametrize("row", RUNS, ids=lambda row: row.name)
 def test_attack(containerd: Containerd, watched: WatchedNode, row: Attack) -> None:
     scene = Scene(containerd, watched, f"attack-{row.name}")
+    samples = {seen: watched.metric(seen.word) for seen in row.seen if seen.where == "metric"}
     try:
-        assert TRIES[row.name](scene) == ((scene.newer and row.newer) or row.verdict)
+        wanted: Outcome = (scene.newer and row.newer) or row.outcome
+        assert TRIES[row.name](scene) == wanted
+        for seen in row.seen if wanted == row.outcome else ():
+            wait_until(partial(scene.sees, seen, samples.get(seen, 0.0)), str(seen), log=watched.hook.log)
     finally:
         scene.end()
 
@@ -359,23 +378,25 @@ def privileged_holder(scene: Scene) -> str:
     else:
         assert (env["CUDA_DEVICE_ORDER"], env["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", "1")
         assert scene.detected("NotConfined", "holder") == "detected"
-        wait_until(lambda: _conditions(scene, claim).get("NotConfined") == "True", "the condition")
+        wait_until(lambda: "NotConfined: True" in _conditions(scene, claim), "the condition")
     outcome = scene.denied(container)
     scene.containerd.cri.remove_pod(pod)
-    wait_until(lambda: _conditions(scene, claim).get("NotConfined") != "True", "the condition's end")
+    wait_until(lambda: "NotConfined: True" not in _conditions(scene, claim), "the condition's end")
     return outcome
 
 
-def _events(scene: Scene) -> set[str]:
-    """The reasons of all Events of the attackers' namespace."""
-    events, _ = scene.node.api.list(kinds.EVENTS, namespace="team-a")
-    return {event["reason"] for event in events}
+def _events(scene: Scene) -> set[tuple[str, str]]:
+    """Of whom, and the reason."""
+    events, _ = scene.node.api.list(kinds.EVENTS)
+    return {(event["involvedObject"]["name"], event["reason"]) for event in events}
 
 
-def _conditions(scene: Scene, claim: Prepared) -> dict[str, str]:
+def _conditions(scene: Scene, claim: Prepared) -> set[str]:
     found = scene.node.api.get(kinds.RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
     devices = found["status"].get("devices") or ()
-    return {each["type"]: each["status"] for device in devices for each in device["conditions"]}
+    now = {f"{each['type']}: {each['status']}" for device in devices for each in device["conditions"]}
+    scene.conditions |= now
+    return now
 
 
 @attack("critical-priority")
@@ -426,7 +447,7 @@ def names_other_devices(scene: Scene) -> str:
     counted = ContainerSpec(cdi=claim.all_cdi, env={"CUDA_VISIBLE_DEVICES": "1"})
     container = scene.containerd.cri.run(scene.pod(), "counting", counted)
     assert environment(scene.containerd, container)["CUDA_VISIBLE_DEVICES"] == "1"
-    wait_until(lambda: "CardsCounted" in _events(scene), "the Event")
+    wait_until(lambda: "CardsCounted" in {reason for _, reason in _events(scene)}, "the Event")
     return "refused" if scene.denied(container, node_of(scene.node.machine.gpus[1])) == "denied" else "open"
 
 

@@ -1,42 +1,25 @@
-"""What somebody who may write pods, or who runs code in one, tries; and what comes of it.
+"""What somebody who may write pods, or who runs code in one, tries against the isolation of cards and NICs.
 
-    refused    the container is not created; its pod's events say what to change
-    denied     it is created, and the kernel or the pinned variable keeps it from what it wanted
-    detected   it works until the next look at running containers (a minute at most); then an Event, a metric,
-               a condition of the claim and, by policy, eviction
-    open       it works; the reason says why, and what to set up against it
-
-A row has a test of its name in test_attacks.py, inside real containers, or names the tests that show it, or
-says why there is none; docs/attacks.md is made from here.
+A row has a test of its name in tests/e2e/test_attacks.py, inside real containers, or names the tests that
+show it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Verdict = Literal["refused", "denied", "detected", "open"]
-
-
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """One row. `verdict` is what containerd up to 2.1 shows; `newer` where 2.2 and later differ. `tests`:
-    where else than in test_attacks.py it is tried; `not_run`: why nowhere."""
-
-    name: str
-    how: str
-    verdict: Verdict
-    by: str
-    newer: Verdict | None = None
-    tests: tuple[str, ...] = ()
-    not_run: str = ""
-
-    @property
-    def runs(self) -> bool:
-        return not self.tests and not self.not_run
+from tests.attacks.row import Attack, Seen, condition, event, metric
 
 
-ATTACKS: Final = (
+def refusal(rule: str) -> Seen:
+    return metric(f'koordra_nri_refusals_total{{rule="{rule}"}}')
+
+
+def drift(kind: str) -> tuple[Seen, ...]:
+    return event("IsolationDrift"), metric(f'koordra_nri_drift_found_total{{kind="{kind}"}}')
+
+
+CONTAINERS: Final = (
     Attack(
         "visible-devices-all",
         "`NVIDIA_VISIBLE_DEVICES=all` in the pod or its image",
@@ -57,8 +40,20 @@ ATTACKS: Final = (
         "denied",
         "the device cgroup: no rule for a device that is not held",
     ),
-    Attack("hostpath-card", "hostPath volume of /dev/nvidia0", "refused", "rule ForeignMount"),
-    Attack("hostpath-dev", "hostPath volume of /dev", "refused", "rule ForeignMount"),
+    Attack(
+        "hostpath-card",
+        "hostPath volume of /dev/nvidia0",
+        "refused",
+        "rule ForeignMount",
+        seen=(refusal("ForeignMount"),),
+    ),
+    Attack(
+        "hostpath-dev",
+        "hostPath volume of /dev",
+        "refused",
+        "rule ForeignMount",
+        seen=(refusal("ForeignMount"),),
+    ),
     Attack(
         "hostpath-root",
         "hostPath volume of the whole host, and opening the node below it",
@@ -70,12 +65,17 @@ ATTACKS: Final = (
         "hostPath volume of a symbolic link that leads to /dev/nvidia0 or to koordra's state",
         "refused",
         "the runtime resolves the link before it asks; rules ForeignMount and NodeState",
+        seen=(
+            refusal("ForeignMount"),
+            refusal("NodeState"),
+        ),
     ),
     Attack(
         "hostpath-state",
         "hostPath volume of koordra's state, the CDI directory or the runtime's plugin socket",
         "refused",
         "rule NodeState",
+        seen=(refusal("NodeState"),),
     ),
     Attack(
         "hostpath-above-state",
@@ -96,18 +96,21 @@ ATTACKS: Final = (
         "a device node of the host through the CRI (a device plugin, or a changed kubelet)",
         "refused",
         "rule UngrantedDevice",
+        seen=(refusal("UngrantedDevice"),),
     ),
     Attack(
         "toolkit-mount",
         "a volume below /var/run/nvidia-container-devices, which asks NVIDIA's toolkit for cards",
         "refused",
         "rule ForeignMount",
+        seen=(refusal("ForeignMount"),),
     ),
     Attack(
         "cdi-annotation",
         "annotation `cdi.k8s.io/...` that names another pod's claim",
         "refused",
         "rule ForeignCDIDevice",
+        seen=(refusal("ForeignCDIDevice"),),
     ),
     Attack(
         "privileged",
@@ -115,6 +118,7 @@ ATTACKS: Final = (
         "refused",
         "rule CannotDeny: such runtimes drop the rules that deny; from containerd 2.2 and CRI-O 1.34 on they are applied, and "
         "the cards are denied (a privileged container can undo that on cgroup version 1: see `cgroup-write`)",
+        seen=(refusal("CannotDeny"),),
         newer="denied",
     ),
     Attack(
@@ -123,6 +127,10 @@ ATTACKS: Final = (
         "open",
         "it starts, with CUDA told which card is its own, an Event and the condition `NotConfined` of its claim. To refuse it: "
         "component `nri/refuse-privileged`, or Pod Security `baseline` in every namespace of users",
+        seen=(
+            event("NotConfined"),
+            condition("NotConfined: True"),
+        ),
         newer="denied",
     ),
     Attack(
@@ -132,6 +140,7 @@ ATTACKS: Final = (
         "pods of this priority must start, or the node does not come up; it is an Event of the pod. Who may use the class is for "
         "a ResourceQuota to say (`scopeSelector` PriorityClass, with `limitedResources` in the API server's admission "
         "configuration). Not privileged, the pod gains nothing by it alone: see `passes-for-a-monitor`",
+        seen=(event("NotConfined"),),
         newer="denied",
     ),
     Attack(
@@ -159,6 +168,7 @@ ATTACKS: Final = (
         "open",
         "the server may be away because the network is, and the network is such a pod. Nobody creates pods meanwhile; one whose "
         "priority was asked before is refused as before. It is an Event as soon as the server is back",
+        seen=(event("NotConfined"),),
         tests=("tests/e2e/test_system_pods.py::test_while_the_api_is_away_the_network_still_starts",),
     ),
     Attack(
@@ -167,6 +177,7 @@ ATTACKS: Final = (
         "koordra.io/exempt=true",
         "refused",
         "rule CannotDeny: the kubelet writes the annotation of static pods itself, and the label counts on namespaces only",
+        seen=(refusal("CannotDeny"),),
         newer="denied",
     ),
     Attack(
@@ -182,36 +193,45 @@ ATTACKS: Final = (
         "refused",
         "rule ForeignDeviceNamed. Numbers in CUDA_VISIBLE_DEVICES count the container's own cards, and stay. None of it opens "
         "a device: that is the device rules' part",
+        seen=(refusal("ForeignDeviceNamed"),),
     ),
     Attack(
         "forged-marker",
         "a claim's marker variable with a made-up value",
         "refused",
         "rule ForgedMarker or UnknownClaim: the nonce is 128 random bits that only the node knows",
+        seen=(
+            refusal("ForgedMarker"),
+            refusal("UnknownClaim"),
+        ),
     ),
     Attack(
         "granted-marker",
         "a claim's marker variable with the value that containers see, `granted`",
         "refused",
         "rule ForgedMarker",
+        seen=(refusal("ForgedMarker"),),
     ),
     Attack(
         "replayed-marker",
         "another pod's nonce, read in a container that was created while no hook was registered",
         "refused",
         "rule ForgedMarker: the claim's device nodes did not come with it",
+        seen=(refusal("ForgedMarker"),),
     ),
     Attack(
         "marker-of-other-namespace",
         "the genuine nonce of a claim of another namespace",
         "refused",
         "rule ForgedMarker",
+        seen=(refusal("ForgedMarker"),),
     ),
     Attack(
         "state-symlink",
         "the claim's record is exchanged for a symbolic link to a file of the attacker",
         "refused",
         "rule UnreadableState: records are opened without following links, and only as root's own regular files",
+        seen=(refusal("UnreadableState"),),
     ),
     Attack(
         "killed-hook",
@@ -219,6 +239,7 @@ ATTACKS: Final = (
         "detected",
         "difference HookMissed. Where the runtime knows required plugins (containerd 2.2, CRI-O 1.34) and they are set up, "
         "the container is refused instead",
+        seen=drift("HookMissed"),
         newer="refused",
     ),
     Attack(
@@ -226,6 +247,7 @@ ATTACKS: Final = (
         "the hook is killed; a container with a self-made `granted` marker is created",
         "detected",
         "difference ForgedMarker: the hook has no entry of it",
+        seen=drift("ForgedMarker"),
         newer="refused",
     ),
     Attack(
@@ -234,6 +256,7 @@ ATTACKS: Final = (
         "detected",
         "difference ForeignDevice, from the kernel's own list. Version 2 has no such file. Pod Security `baseline` forbids "
         "the capability",
+        seen=drift("ForeignDevice"),
     ),
     Attack(
         "cgroup-allow-all",
@@ -241,6 +264,7 @@ ATTACKS: Final = (
         "every device at once",
         "detected",
         "difference ForeignDevice: the kernel's list then says `a *:* rwm`. Pod Security `baseline` forbids the capability",
+        seen=drift("ForeignDevice"),
     ),
     Attack(
         "leave-cgroup",
@@ -257,6 +281,7 @@ ATTACKS: Final = (
         "detected",
         "difference ForeignDevice, or NotAdjusted while it opens no card: NRI is not told of it, its bundle is found. Who has "
         "the socket is root on the node: Pod Security `baseline` forbids hostPath",
+        seen=drift("ForeignDevice")[1:],  # of no pod, so nobody's Event
     ),
     Attack(
         "passed-descriptor",
@@ -272,6 +297,7 @@ ATTACKS: Final = (
         "refused",
         "the operator's policy of node and class stands above the claim: the webhook refuses what the class does not allow, the "
         "allocator leaves nodes out that do not (BackendUnavailable), and Prepare refuses it on the node",
+        seen=(event("BackendUnavailable"),),
         tests=(
             "tests/unit/webhook/test_claims.py::test_a_class_says_what_may_keep_its_shares",
             "tests/unit/allocator/test_isolation.py::test_a_share_without_limits_goes_where_the_operator_allows_it",
@@ -315,6 +341,10 @@ ATTACKS: Final = (
         "within 10 s, by NVML's bytes and processes against the region: condition `Limited: False`, OutsideLimiter for a process without a "
         "slot, OverLimit for more than share and context in three samples, with an Event; `--on-overuse evict` evicts. A process that shows no "
         "mount of ours, under another root or in another mount namespace, is known by its container's cgroup. What it took counts, so the claim's other programs get less. MIG is the barrier that holds",
+        seen=(
+            condition("Limited: False"),
+            event("OverLimit"),
+        ),
         tests=(
             "tests/e2e/test_limiter.py::test_who_goes_past_the_limiter_is_told_and_evicted",
             "tests/unit/limiter/test_reconcile_interval.py::test_overuse_is_told_within_ten_seconds_of_its_first_byte",
@@ -364,56 +394,10 @@ ATTACKS: Final = (
         "detected",
         "after 1.5 s the hook answers with an error, which fails the creation; when even that comes late the container is "
         "created and found (NotAdjusted). p99 is far below: benchmarks/nri_latency.py",
+        seen=(*drift("NotAdjusted"),),
         tests=(
             "tests/unit/nri/test_stub.py::test_a_hanging_handler_fails_closed_and_the_plugin_is_kept",
             "tests/e2e/test_nri_runtimes.py::test_a_hook_that_hangs_is_dropped_and_what_it_missed_is_found",
         ),
     ),
 )
-
-
-def _shown(attack: Attack) -> str:
-    if attack.not_run:
-        return f"not run: {attack.not_run}"
-    return "; ".join(f"`{test}`" for test in attack.tests) or "run"
-
-
-def render() -> str:
-    """docs/attacks.md."""
-    lines = [
-        "# Attacks on isolation, and what comes of them",
-        "",
-        (
-            "Made from tests/e2e/attack_table.py; the rows marked *run* are tried inside real containers by `make e2e` "
-            "(tests/e2e/test_attacks.py), others where they say. Nodes are made-up character devices without a driver: a refused open is EPERM, an "
-            "allowed one ENXIO. The device cgroup is of version 1 there."
-        ),
-        "",
-        "- **refused**: the container is not created; its pod's events say what to change.",
-        "- **denied**: it is created, and does not get what it wanted.",
-        (
-            "- **detected**: it works until the next look at running containers, a minute at most; then there is an Event, a "
-            "metric, a condition of the claim and, with `--on-drift evict`, an eviction."
-        ),
-        "- **open**: it works. The reason says why, and what to set up against it.",
-        "",
-        "| Attack | How | Outcome | By | |",
-        "|---|---|---|---|---|",
-    ]
-    for attack in ATTACKS:
-        outcome = f"**{attack.verdict}**"
-        if attack.newer is not None:
-            outcome += f"; containerd 2.2 and later: **{attack.newer}**"
-        lines.append(f"| {attack.name} | {attack.how} | {outcome} | {attack.by} | {_shown(attack)} |")
-    lines += [
-        "",
-        (
-            "On cgroup version 2 a BPF program decides, which runc makes from the same rules: mknod, the host's nodes in a "
-            "volume, ephemeral containers, resizes and (containerd 2.2) privileged containers are run there too "
-            "(tests/e2e/test_pod_life.py). The kernel does not tell what such a program allows, so verification reads the "
-            "OCI spec. Not run anywhere yet, and therefore risks: the rdma controller, and real RDMA hardware. User "
-            "namespaces: a container's root is then not the node's root, which takes mknod away from the start."
-        ),
-        "",
-    ]
-    return "\n".join(lines)
