@@ -78,6 +78,8 @@ class ApiServer:
         """Stops answering; the state stays."""
         self._http.close()
         self.store.close()
+        if self._audit is not None:
+            self._audit.close()
 
     def write_kubeconfig(self, path: Path) -> None:
         """A kubeconfig with the bearer token, mode 0600, replaced in one step."""

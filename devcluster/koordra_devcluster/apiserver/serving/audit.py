@@ -32,4 +32,9 @@ class Audit:
             "code": code,
         }
         with self._lock:
-            self._file.write(json.dumps(line) + "\n")
+            if not self._file.closed:  # a request that is still under way when the server ends
+                self._file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
