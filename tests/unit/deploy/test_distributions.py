@@ -73,9 +73,9 @@ def test_kubelet_and_state_are_at_one_path_inside_and_outside(
     kubelet, bundles = PLACES[name]
     documents = built(tmp_path, *beside, f"distribution/{name}")
     plugin, hook = pod_of(documents, "koordra-kubelet-plugin"), pod_of(documents, "koordra-nri")
-    assert mounted(plugin)[kubelet] == kubelet
-    kubelets = {path for path in mounted(plugin) if path.endswith("kubelet")}
-    assert kubelets == {kubelet}
+    below = {path for path in mounted(plugin) if "kubelet" in path}
+    assert below == {kubelet, f"{kubelet}/plugins/koordra.io", f"{kubelet}/plugins_registry"}
+    assert all(mounted(plugin)[path] == path for path in below)
     env = {each["name"]: each.get("value") for each in plugin["containers"][0]["env"]}
     assert env.get("KOORDRA_KUBELET_ROOT", "/var/lib/kubelet") == kubelet
     state = f"{kubelet}/plugins/koordra.io"

@@ -75,6 +75,6 @@ def test_the_component_that_makes_functions_runs_the_command_as_it_is() -> None:
     assert (group, command) == ("node", "make-vfs")
     context = make_vfs.make_context("make-vfs", arguments)
     assert (context.params["most"], str(context.params["root"])) == (8, "/host")
-    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    writable = {mount["mountPath"]: not mount.get("readOnly", False) for mount in container["volumeMounts"]}
     assert str(context.params["state_dir"]).startswith("/var/lib/kubelet/")
-    assert mounted == {"/host", "/var/lib/kubelet"}
+    assert writable == {"/host": False, "/host/sys": True, "/var/lib/kubelet": False}
