@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-long mutants native selftest selftest-bundle e2e e2e-long test-cluster bench soak check generate image clean
+.PHONY: help setup demo test test-long mutants native selftest selftest-bundle e2e e2e-long test-cluster bench soak check generate image lock audit clean
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
@@ -23,15 +23,18 @@ help:
 	@echo "make test-cluster  against the devcluster, or the cluster of KUBECONFIG"
 	@echo "make bench     ratios against plain implementations"
 	@echo "make soak      the property tests, for much longer (SOAK_EXAMPLES=20000)"
-	@echo "make image     the container image, with docker, podman or buildah"
+	@echo "make image     the container image, with docker, podman or buildah, and its bill of materials"
+	@echo "make lock      pin anew what requirements/ locks (LOCK=--upgrade: the newest of everything)"
+	@echo "make audit     known vulnerabilities of what is locked; reports, stops nothing"
 
 setup: $(READY)
 
-$(READY): pyproject.toml devcluster/pyproject.toml
+$(READY): pyproject.toml devcluster/pyproject.toml requirements/dev.txt
 	@test -n "$(PYTHON)" || { echo "koordra needs Python >= 3.11; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module; on Debian install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,dev]' --editable ./devcluster
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./devcluster
 	@touch $@
 
 demo: setup
@@ -81,5 +84,18 @@ selftest-bundle: setup
 selftest: selftest-bundle
 	build/selftest/run $(SELFTEST)
 
-image:
+image: build/tools/.ready
+	build/tools/bin/python scripts/sbom.py build/koordra.cdx.json $(BASE)
 	scripts/image
+
+lock: build/tools/.ready
+	scripts/lock $(LOCK)
+
+audit: build/tools/.ready
+	build/tools/bin/python scripts/audit.py
+
+# The programs of lock, audit and image: apart from what the tests run with.
+build/tools/.ready: $(READY) requirements/tools.txt
+	$(BIN)/python -m venv --clear build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/tools.txt
+	@touch $@

@@ -1,0 +1,130 @@
+"""What the image and the checks are made of is pinned, file by file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCKS = sorted(path.name for path in (ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def locked(lock: str) -> list[tuple[Requirement, list[str]]]:
+    """What a lock pins, each with its hashes."""
+    entries = (ROOT / "requirements" / lock).read_text().replace("\\\n", " ").splitlines()
+    lines = [entry.split() for entry in entries if entry and not entry.startswith("#")]
+    return [
+        (
+            Requirement(" ".join(word for word in words if not word.startswith("--"))),
+            [word for word in words if word.startswith("--")],
+        )
+        for words in lines
+    ]
+
+
+def applying(lock: str) -> dict[str, str]:
+    """Name -> version, of what this interpreter would get."""
+    return {
+        canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
+        for pin, _ in locked(lock)
+        if pin.marker is None or pin.marker.evaluate()
+    }
+
+
+def needs(lock: str) -> list[Requirement]:
+    """What the lock was made for."""
+    project = PROJECT["project"]
+    extras = project["optional-dependencies"]
+    return [
+        Requirement(line)
+        for line in {
+            "image.txt": project["dependencies"],
+            "dev.txt": [*project["dependencies"], *extras["cli"], *extras["dev"]],
+            "build.txt": PROJECT["build-system"]["requires"],
+            "tools.txt": (ROOT / "requirements" / "tools.in").read_text().split(),
+        }[lock]
+    ]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_everything_is_one_version_with_hashes_of_its_files(lock: str) -> None:
+    for pin, hashes in locked(lock):
+        assert re.fullmatch(r"==[\w.!+]+", str(pin.specifier)), pin
+        assert pin.url is None
+        assert hashes, pin
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), pin
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_are_made_anew_when_the_requirements_change(lock: str) -> None:
+    pinned = {canonicalize_name(pin.name): [] for pin, _ in locked(lock)}
+    for pin, _ in locked(lock):
+        pinned[canonicalize_name(pin.name)].append(str(pin.specifier).removeprefix("=="))
+    for need in needs(lock):
+        versions = pinned.get(canonicalize_name(need.name), [])
+        assert versions, f"{need} is not in requirements/{lock}: make lock"
+        assert all(need.specifier.contains(version) for version in versions), f"{need}: make lock"
+
+
+def test_the_tests_run_with_what_is_locked() -> None:
+    installed = {canonicalize_name(one.metadata["Name"]): one.version for one in distributions()}
+    pins = applying("dev.txt")
+    assert {name: installed.get(name) for name in pins} == pins
+
+
+def test_the_image_holds_the_versions_that_are_tested() -> None:
+    tested: dict[str, set[str]] = {}
+    for pin, _ in locked("dev.txt"):
+        tested.setdefault(canonicalize_name(pin.name), set()).add(str(pin.specifier))
+    for pin, _ in locked("image.txt"):
+        assert str(pin.specifier) in tested[canonicalize_name(pin.name)], pin
+
+
+def test_the_image_stands_on_a_digest_and_installs_by_hash() -> None:
+    assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${BASE}"}
+    installs = re.findall(r"install --no-cache-dir(.*?)(?:&&|\n[^ ])", DOCKERFILE, re.DOTALL)
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "--no-index --no-deps" in one for one in installs)
+
+
+def containers() -> list[Any]:
+    """Pod and container of everything that deploy/kustomize runs, init containers that a patch adds, too."""
+    found = []
+    for path in sorted((ROOT / "deploy" / "kustomize").rglob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if document and document["kind"] in ("Deployment", "DaemonSet"):
+                pod = document["spec"]["template"]["spec"]
+                found += [
+                    pytest.param(pod, one, id=one["name"]) for one in pod["containers"] if "image" in one
+                ]
+            for patch in (document or {}).get("patches") or ():
+                for operation in yaml.safe_load(patch.get("patch", "")) or ():
+                    if isinstance(operation, dict) and str(operation.get("path", "")).endswith(
+                        "initContainers"
+                    ):
+                        found += [pytest.param({}, one, id=one["name"]) for one in operation["value"]]
+    return found
+
+
+@pytest.mark.parametrize(("pod", "container"), containers())
+def test_who_needs_root_says_so(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """The image's own user is nobody in particular."""
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", DOCKERFILE, re.MULTILINE)
+    context = pod.get("securityContext", {}) | container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    if context.get("runAsNonRoot"):
+        assert context["runAsUser"] > 0
+        assert not context["allowPrivilegeEscalation"]
+    else:
+        assert context["runAsUser"] == 0
