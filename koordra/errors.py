@@ -17,7 +17,7 @@
     │       ├── ProtocolError                  bytes that are not mux, ttrpc or NRI
     │       └── RemoteError                    a ttrpc call was answered with a status, by the peer or by us
     ├── ApiError                      exit 4   the Kubernetes API said no (code, reason, message)
-    │   ├── NotFound   404
+    │   ├── NotFound   404, and 403 where the namespace is being deleted
     │   ├── Conflict   409  (also AlreadyExists)
     │   ├── Gone       410  the watch has to be listed again
     │   ├── Invalid    422
@@ -143,7 +143,7 @@ class ApiError(KoordraError):
 
 
 class NotFound(ApiError):
-    """404."""
+    """404, or a 403 because the namespace is being deleted: nothing will be made there."""
 
 
 class Conflict(ApiError):

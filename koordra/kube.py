@@ -15,8 +15,7 @@ Nothing is retried here.
 
 from __future__ import annotations
 
-import json
-import re
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -28,32 +27,20 @@ from urllib3.exceptions import HTTPError
 
 from koordra.api import kinds, objects
 from koordra.api.kinds import RESOURCE_GROUP, Kind
-from koordra.api.objects import Fields, Object
-from koordra.errors import (
-    ApiError,
-    ApiUnreachable,
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    NotFound,
-)
+from koordra.api.objects import Object
+from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
+from koordra.wire import decode, decode_status, encoded, lines, message_of, status_error
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
+PAGE: Final = 500
+"""Objects that a list is asked for at a time."""
 WATCH_SECONDS: Final = 300
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
-_VALUE: Final = re.compile(r"(Invalid value: )[\[{&].*[\]}]", re.DOTALL)
-
-_ERRORS: Final[Mapping[int, type[ApiError]]] = {
-    **dict.fromkeys((400, 413, 415, 422), Invalid),
-    **dict.fromkeys((401, 403), Forbidden),
-    404: NotFound,
-    409: Conflict,
-    410: Gone,
-}
-
+"""The least that a watch is asked to last. Each draws up to twice that, as client-go's do: watches that began
+together do not end together."""
+QUIET_SECONDS: Final = 120.0
+"""A watch that is silent for so long has broken off: servers send a bookmark a minute."""
 
 Query = Mapping[str, str] | None
 """Parameters of a URL; those that are empty are left out."""
@@ -107,23 +94,45 @@ class KubeClient:
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         return self._send("GET", kind, name, namespace=namespace)
 
+    def probe(self, kind: Kind) -> bool:
+        """True; raises what a list of the kind would raise (NotFound, Forbidden, ...), at the cost of one
+        object."""
+        return bool(self._answer("GET", self._as_served(kind).path(), {"limit": "1"}))
+
     def list(
-        self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+        each: Callable[[Object], Object] = lambda obj: obj,
     ) -> tuple[list[Object], str]:
-        """All objects (page by page) and the resourceVersion to watch from. Items carry apiVersion and
-        kind."""
+        """All objects and the resourceVersion to watch from. Items carry apiVersion and kind; `each` says
+        what is kept of one, before the next page is read.
+
+        The pages are one moment of the server's history. When that is lost before the last page (410; etcd
+        keeps five minutes), all is read anew in one answer, as client-go's pager does: pages of a later
+        moment (the token that comes with the 410) would hide from a watch what happened in between.
+        """
         items: list[Object] = []
-        query = {"limit": "500", "fieldSelector": field_selector, "labelSelector": label_selector}
+        query = {"limit": str(PAGE), "fieldSelector": field_selector, "labelSelector": label_selector}
         served = self._as_served(kind)
         while True:
-            page = self._answer("GET", served.path(namespace=namespace), query)
+            try:
+                page = self._answer("GET", served.path(namespace=namespace), query)
+            except Gone:
+                if not query.get("continue"):
+                    raise
+                items, query = [], {**query, "limit": "", "continue": ""}
+                continue
             for item in page.get("items") or ():
                 item.setdefault("apiVersion", served.api_version)
                 item.setdefault("kind", kind.kind)
-                items.append(kinds.to_v1(item))
-            if not (following := objects.metadata(page).get("continue")):
+                items.append(each(kinds.to_v1(item)))
+            query["continue"] = str(objects.metadata(page).get("continue") or "")
+            if not query["continue"]:
                 return items, objects.resource_version(page)
-            query["continue"] = following
 
     def create(
         self,
@@ -198,23 +207,27 @@ class KubeClient:
     def watch(
         self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
-        """(event type, object) from `resource_version` on, until the server ends the stream after
+        """(event type, object) from `resource_version` on, until the server ends the stream after one to two
         WATCH_SECONDS.
 
         BOOKMARK events are passed on: their object carries only a newer resourceVersion. Raises Gone when the
-        history no longer reaches back.
+        history no longer reaches back, or cannot be told: what is there has to be listed again.
+        ApiUnreachable: it can be watched from the last version that was seen.
         """
-        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        seconds = round(WATCH_SECONDS * (1 + random.random()))
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
         query["labelSelector"] = label_selector
         served = self._as_served(kind)
-        response = self._open("GET", served.path(), query, read_timeout=WATCH_SECONDS + 15.0)
+        response = self._open("GET", served.path(), query, read_timeout=QUIET_SECONDS)
         try:
-            for line in _lines(response):
-                event = _decode(line)
+            for line in lines(response):
+                event = decode(line)
                 kind_of_event, obj = str(event.get("type")), event.get("object") or {}
                 if kind_of_event == "ERROR":
-                    raise _status_error(int(obj.get("code") or 500), obj)
+                    raise Gone(
+                        message_of(obj), code=int(obj.get("code") or 500), reason=str(obj.get("reason", ""))
+                    )
                 obj.setdefault("apiVersion", served.api_version)
                 obj.setdefault("kind", kind.kind)
                 yield kind_of_event, kinds.to_v1(obj)
@@ -248,7 +261,7 @@ class KubeClient:
     def _answer(self, method: str, path: str, query: Query = None, **more: Any) -> Object:
         response = self._open(method, path, query, **more)
         try:
-            return _decode(response.read())
+            return decode(response.read())
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {path}: the answer broke off: {error}") from error
         finally:
@@ -283,48 +296,7 @@ class KubeClient:
                 ),
             )
             if response.status >= 300:
-                raise _status_error(response.status, _decode_status(response.read()))
+                raise status_error(response.status, decode_status(response.read()))
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {self.server}{path}: {error}") from error
         return response
-
-
-def encoded(body: Any) -> bytes:
-    return _ENCODER.encode(body).encode()
-
-
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Watch events are one JSON document a line; chunks of the stream end anywhere."""
-    rest = b""
-    for chunk in response.stream(amt=65536, decode_content=True):
-        rest += chunk
-        *whole, rest = rest.split(b"\n")
-        yield from (line for line in whole if line.strip())
-
-
-def _decode(data: bytes) -> Object:
-    try:
-        decoded = json.loads(data)
-    except ValueError as error:
-        raise ApiUnreachable(f"the server's answer ({len(data)} bytes) is not JSON") from error
-    if not isinstance(decoded, dict):
-        raise ApiUnreachable(f"the server's answer ({len(data)} bytes) is not an object")
-    return decoded
-
-
-def _decode_status(data: bytes) -> Object:
-    """The Status of an error; a proxy in between may have answered with plain text instead."""
-    try:
-        return _decode(data)
-    except ApiUnreachable:
-        return {"message": data[:300].decode(errors="replace").strip()}
-
-
-def _status_error(code: int, status: Fields) -> ApiError:
-    # The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages
-    # end in logs.
-    message = _VALUE.sub(r"\1{...}", str(status.get("message") or "the API server gave no message"))
-    if code == 429:  # which disruption budget refuses an eviction, and why
-        causes = (status.get("details") or {}).get("causes") or ()
-        message = " ".join([message, *(str(cause.get("message")) for cause in causes)])
-    return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

@@ -1,9 +1,13 @@
 """A live copy of one kind of object: list once, then follow the watch.
 
     list ──> replace the copy, report what changed ──> watch from its resourceVersion ──> apply event by event
-      ^                                                       │ stream ended by the server: watch again from
-      │                                                       │ the last version
-      └──────── 410 Gone, or any error: jittered backoff ─────┘
+      ^                                                    ^  │ stream ended, broke off, or nobody answers:
+      │                                                    └──┤ pause, then watch from the last version
+      └──────── 410 Gone, or any other error: pause ──────────┘
+
+Each of these pauses is longer than the one before, until an event has come. The list is read at the newest
+version there is (no resourceVersion is sent): what is decided from a copy must know every write that was
+answered before. A server that was away costs one request per kind and no list, as with client-go.
 
 Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the
 differences to the old copy are reported the same way, so that nobody has to know whether a watch broke.
@@ -12,25 +16,23 @@ Objects are shared, not copied: whoever wants to change one copies it first.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, name, resource_version
 from koordra.api.tables import set_or_drop
-from koordra.errors import ApiError, ApiUnreachable, Gone
+from koordra.backoff import LONGEST_PAUSE, Backoff
+from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
 
 log = get_logger(__name__)
 
-FIRST_BACKOFF = 0.2
-LONGEST_BACKOFF = 10.0
-
+_GONE: Final = 410
 
 Listener = Callable[[str, Object], object]
 """Called in the watch's own thread; must not block."""
@@ -44,20 +46,18 @@ def retried(
     stop: threading.Event,
     report: Callable[[ApiError], object],
     errors: type[ApiError] = ApiUnreachable,
-    longest: float = LONGEST_BACKOFF,
+    longest: float = LONGEST_PAUSE,
 ) -> _Answer | None:
     """The answer, asked for ever less often while `errors` come, of which the first is reported. None when
     `stop` was set before."""
-    backoff, reported = FIRST_BACKOFF, False
+    backoff = Backoff(longest=longest)
     while not stop.is_set():
         try:
             return ask()
         except errors as error:
-            if not reported:
+            if not backoff.failures:
                 report(error)
-            reported = True
-            stop.wait(backoff)
-            backoff = min(backoff * 2, longest)
+            stop.wait(backoff.next())
     return None
 
 
@@ -88,11 +88,11 @@ class WatchCache:
         field_selector: str = "",
         label_selector: str = "",
         on_change: Listener = lambda event, obj: None,
-        trim: Callable[[Object], Object] = lambda obj: obj,
+        trim: Callable[[Object], Object] | None = None,
     ) -> None:
         self.kind = kind
         self._client = client
-        self._selectors = {"field_selector": field_selector}
+        self._selectors: dict[str, Any] = {"field_selector": field_selector}
         if label_selector:
             self._selectors["label_selector"] = label_selector
         self._on_change = on_change
@@ -122,24 +122,26 @@ class WatchCache:
             return [self._objects[object_key] for object_key in self._order]
 
     def run(self, stop: threading.Event) -> None:
-        backoff = FIRST_BACKOFF
+        backoff = Backoff()
         while not stop.is_set():
             try:
                 if not self._version:
                     self._relist()
-                    backoff = FIRST_BACKOFF
-                self._follow(stop)
-                backoff = FIRST_BACKOFF
+                self._follow(stop, backoff)
+            except ApiUnreachable as error:
+                log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
             except ApiError as error:
-                if not isinstance(error, Gone):
+                if error.code != _GONE:
                     log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
                 self._version = ""
-                stop.wait(backoff * (0.5 + random.random()))
-                backoff = min(backoff * 2, LONGEST_BACKOFF)
+            stop.wait(backoff.next())
 
     def _relist(self) -> None:
-        items, version = self._client.list(self.kind, **self._selectors)
-        fresh = {self._key(item): self._trim(item) for item in items}
+        if self._trim is None:
+            items, version = self._client.list(self.kind, **self._selectors)
+        else:
+            items, version = self._client.list(self.kind, **self._selectors, each=self._trim)
+        fresh = {self._key(item): item for item in items}
         with self._lock:
             old, self._objects, self._order = self._objects, fresh, None
         self._version = version
@@ -151,11 +153,13 @@ class WatchCache:
             self._on_change("DELETED", old[object_key])
         self._synced.set()
 
-    def _follow(self, stop: threading.Event) -> None:
+    def _follow(self, stop: threading.Event, backoff: Backoff) -> None:
+        """Until the stream ends. A stream that tells of nothing is no success, however it ends."""
         for event, obj in self._client.watch(self.kind, resource_version=self._version, **self._selectors):
-            self._version = resource_version(obj) or self._version
+            backoff.reset()
             if event != "BOOKMARK":
-                self._apply(event, self._trim(obj))
+                self._apply(event, self._trim(obj) if self._trim else obj)
+            self._version = resource_version(obj) or self._version
             if stop.is_set():
                 return
 

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "koordra"
 DEVCLUSTER = ROOT / "devcluster" / "koordra_devcluster"
 """A distribution of its own, above koordra: koordra imports nothing of it."""
 
-EDGES = {"kube", "watch", "metrics", "logs", "process"}
+EDGES = {"kube", "wire", "watch", "backoff", "metrics", "logs", "process"}
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
 BASE = {"quantity", "errors", "inert"}
 ALLOWED: dict[str, set[str]] = {
@@ -30,9 +30,11 @@ ALLOWED: dict[str, set[str]] = {
     "process": {"logs", *BASE},
     "logs": BASE,
     "metrics": {"process", *BASE},
-    "kube": {"api", *BASE},
+    "backoff": set(),
+    "wire": {"api", *BASE},
+    "kube": {"wire", "api", *BASE},
     "kubeconfig": {"kube", "api", *BASE},
-    "watch": {"kube", "logs", "process", "api", *BASE},
+    "watch": {"kube", "backoff", "logs", "process", "api", *BASE},
     "_proto": set(),
     **{
         tier: {

@@ -3,7 +3,6 @@ publisher."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import queue
 from collections.abc import Iterator
@@ -72,12 +71,14 @@ class FakeSliceApi:
     def watch(
         self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
-        """Deletions by the kubelet, until the stream ends after a second."""
+        """Deletions by the kubelet, and a bookmark for each second without one."""
         del resource_version, field_selector
         assert kind is kinds.RESOURCE_SLICES
-        with contextlib.suppress(queue.Empty):
-            while True:
+        while True:
+            try:
                 yield "DELETED", self._deleted.get(timeout=1)
+            except queue.Empty:
+                yield "BOOKMARK", {}
 
     def kubelet_deletes_all(self) -> None:
         """What a kubelet does when it starts."""

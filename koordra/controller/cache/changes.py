@@ -183,14 +183,14 @@ class Informers:
     def _is_served(self, kind: Kind) -> bool:
         """False when the server says it is not; asked again while nobody answers."""
         try:
-            listed = retried(
-                partial(self.client.list, kind),
+            served = retried(
+                partial(self.client.probe, kind),
                 stop=self.stop,
                 report=lambda error: log.warning("kind_not_reached", kind=str(kind), error=str(error)),
             )
         except ApiError:
             return False
-        return listed is not None
+        return served is not None
 
     def _listener(self, kind: Kind) -> Listener:
         def on_change(event: str, obj: Object, /) -> None:

@@ -8,7 +8,6 @@ every half minute.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Final
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.backoff import Backoff
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -29,8 +29,8 @@ log = get_logger(__name__)
 Caches = Mapping[Kind, WatchCache]
 
 PERIOD: Final = 30.0
-FIRST_BACKOFF: Final = 0.2
-LONGEST_BACKOFF: Final = 10.0
+LONGEST_PAUSE: Final = 10.0
+"""Seconds after a pass that failed. Fewer than elsewhere: there is one leader, and everybody waits for it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ReconcileLoop:
     def run(self) -> None:
         for kind in self.crds:
             served = retried(
-                partial(self.client.list, kind),
+                partial(self.client.probe, kind),
                 stop=self.stop,
                 errors=ApiError,
                 longest=PERIOD,
@@ -85,24 +85,23 @@ def run_passes(
     stop: threading.Event,
 ) -> None:
     """Until `stop`. A pass returns the seconds until the next one, if nothing changes, None for never."""
-    backoff = FIRST_BACKOFF
+    backoff = Backoff(longest=LONGEST_PAUSE)
     while not stop.is_set():
         changed.clear()
         try:
             pause = one_pass()
         except ApiError as error:
-            log.warning("reconcile_interrupted", reconciler=name, error=str(error), again_in=backoff)
+            log.warning("reconcile_interrupted", reconciler=name, error=str(error), failures=backoff.failures)
         except (
             Exception
         ):  # a defect in one pass must not end what others rely on, or the process that holds the lease
-            log.exception("reconcile_failed", reconciler=name, again_in=backoff)
+            log.exception("reconcile_failed", reconciler=name, failures=backoff.failures)
         else:
-            backoff = FIRST_BACKOFF
+            backoff.reset()
             _wait_for_change(changed, stop, pause)
             stop.wait(gather)
             continue
-        stop.wait(backoff * (0.5 + random.random()))
-        backoff = min(backoff * 2, LONGEST_BACKOFF)
+        stop.wait(backoff.next())
 
 
 def _wait_for_change(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from koordra import watch
+from koordra import backoff
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.controller.reconcile import reconcile_loop
 from koordra.errors import ApiError, NotFound
 
 
 class Client:
-    """Serves the kind from the second list on."""
+    """Serves the kind from the second time on that it is asked for."""
 
     def __init__(self) -> None:
-        self.lists = 0
+        self.probes = 0
 
-    def list(self, kind: object) -> tuple[list[Any], str]:
-        self.lists += 1
-        if self.lists == 1:
+    def probe(self, kind: object) -> bool:
+        self.probes += 1
+        if self.probes == 1:
             raise NotFound("no such kind", code=404, reason="NotFound")
-        return [], "1"
+        return True
 
 
 class Synced:
@@ -41,8 +41,7 @@ class Synced:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_loop, "WatchCache", Synced)
-    monkeypatch.setattr(reconcile_loop, "FIRST_BACKOFF", 0.01)
-    monkeypatch.setattr(watch, "FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(reconcile_loop, "PERIOD", 0.05)
 
 
@@ -78,12 +77,12 @@ def test_failed_passes_are_repeated_and_a_change_is_a_pass() -> None:
         changed=changed,
         stop=stop,
     ).run()
-    assert (client.lists, passes) == (2, 4)
+    assert (client.probes, passes) == (2, 4)
 
 
 def test_a_term_that_ends_before_the_crds_are_there_makes_no_pass() -> None:
     client, stop = Client(), threading.Event()
-    client.lists = -(10**6)
+    client.probes = -(10**6)
 
     def never(_caches: reconcile_loop.Caches) -> None:
         pytest.fail("a pass without its kinds")

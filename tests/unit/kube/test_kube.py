@@ -20,7 +20,7 @@ from urllib3 import PoolManager
 from koordra import errors
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.kube import KubeClient
+from koordra.kube import WATCH_SECONDS, KubeClient
 from koordra.kubeconfig import new_client
 from koordra.watch import WatchCache, retried
 from tests.patience import PATIENCE
@@ -345,20 +345,144 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def test_a_cache_that_gets_no_answer_waits_twice_as_long_each_time_up_to_ten_seconds(
-    server: ScriptedServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+PAUSES = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are drawn in the middle, each as long as it is written down."""
+    monkeypatch.setattr("koordra.backoff.random.random", lambda: 0.5)
+
+
+@pytest.mark.usefixtures("fixed")
+@pytest.mark.parametrize("code", [401, 403, 404, 410, 422, 429, 500, 503])
+def test_a_cache_that_gets_no_answer_waits_twice_as_long_each_time_up_to_half_a_minute(
+    server: ScriptedServer, client: KubeClient, code: int
 ) -> None:
-    monkeypatch.setattr("koordra.watch.random.random", lambda: 0.25)
-    server.script = [(403, {"message": "no"})] * 8 + [
-        (200, {"metadata": {"resourceVersion": "3"}, "items": []})
-    ]
+    server.script = [(code, {"message": "no"})] * 10
     stop = Waits()
     WatchCache(client, kinds.PODS).run(stop)
-    expected = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
-    # The list was answered, its watch was not: that is a first failure again.
-    assert stop.seconds == pytest.approx([0.75 * seconds for seconds in (*expected, 0.2, 0.4)])
+    assert stop.seconds == PAUSES
+    assert len(server.asked) == 10
 
 
+EMPTY = (200, {"metadata": {"resourceVersion": "3"}, "items": []})
+
+
+@pytest.mark.usefixtures("fixed")
+@pytest.mark.parametrize("end", [(410, {"message": "too old"}), (200, [line("ERROR", {"code": 410})])])
+def test_a_server_whose_history_is_always_gone_is_not_listed_over_and_over(
+    server: ScriptedServer, client: KubeClient, end: tuple[int, Any]
+) -> None:
+    server.script = [EMPTY, end] * 10
+    stop = Waits()
+    WatchCache(client, kinds.PODS).run(stop)
+    assert stop.seconds == PAUSES
+
+
+@pytest.mark.usefixtures("fixed")
+@pytest.mark.parametrize("end", [(200, []), (503, {"message": "starting"}), (200, [b"{half"])])
+def test_a_watch_that_tells_nothing_is_taken_up_again_later_and_later_without_a_list(
+    server: ScriptedServer, client: KubeClient, end: tuple[int, Any]
+) -> None:
+    """An empty stream, a server that is away, a stream that is cut."""
+    server.script = [EMPTY, *[end] * 4, (200, [line("ADDED", pod("p", 7)), b"{half"]), *[end] * 5]
+    stop = Waits()
+    WatchCache(client, kinds.PODS).run(stop)
+    assert stop.seconds == [*PAUSES[:4], *PAUSES[:6]]
+    asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked]
+    assert [one["resourceVersion"][0] if "watch" in one else "list" for one in asked] == [
+        "list",
+        *["3"] * 5,
+        *["7"] * 5,
+    ]
+
+
+def test_watches_that_begin_together_do_not_end_together(server: ScriptedServer, client: KubeClient) -> None:
+    server.script = [(200, [])] * 20
+    for _ in range(20):
+        list(client.watch(kinds.PODS, resource_version="1"))
+    lengths = [int(parse_qs(urlsplit(path).query)["timeoutSeconds"][0]) for _, path, _ in server.asked]
+    assert all(WATCH_SECONDS <= length <= 2 * WATCH_SECONDS for length in lengths)
+    assert len(set(lengths)) > 10
+
+
+def page(number: int, *, following: str = "") -> tuple[int, Any]:
+    return 200, {"metadata": {"resourceVersion": "9", "continue": following}, "items": [pod(f"p{number}", 1)]}
+
+
+def test_a_list_whose_history_is_lost_between_two_pages_is_read_anew_in_one_answer(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    """The token that comes with the 410 goes on at a later moment, and a watch would miss what lies
+    between."""
+    late = {"message": "expired", "reason": "Expired", "metadata": {"continue": "later"}}
+    server.script = [page(0, following="t"), page(1, following="u"), (410, late), page(2)]
+    items, version = client.list(kinds.PODS, field_selector="a=b")
+    assert ([item["metadata"]["name"] for item in items], version) == (["p2"], "9")
+    asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked]
+    assert asked == [
+        {"limit": ["500"], "fieldSelector": ["a=b"]},
+        {"limit": ["500"], "fieldSelector": ["a=b"], "continue": ["t"]},
+        {"limit": ["500"], "fieldSelector": ["a=b"], "continue": ["u"]},
+        {"fieldSelector": ["a=b"]},
+    ]
+
+
+def test_a_list_that_is_gone_at_once_or_again_is_an_error(server: ScriptedServer, client: KubeClient) -> None:
+    gone = (410, {"message": "expired"})
+    server.script = [gone]
+    with pytest.raises(errors.Gone):
+        client.list(kinds.PODS)
+    server.script = [page(0, following="t"), gone, gone]
+    with pytest.raises(errors.Gone):
+        client.list(kinds.PODS)
+    assert not server.script
+
+
+def test_what_is_kept_of_a_page_is_taken_before_the_next_one_is_asked_for(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    """So a list of a cluster holds one page of whole objects, not all of them."""
+    server.script = [page(0, following="t"), page(1, following="u"), page(2)]
+    asked_then: list[int] = []
+
+    def short(obj: Object) -> Object:
+        asked_then.append(len(server.asked))
+        return {"metadata": obj["metadata"]}
+
+    items, _ = client.list(kinds.PODS, each=short)
+    assert asked_then == [1, 2, 3]
+    assert all(item.keys() == {"metadata"} for item in items)
+
+
+def test_whether_a_kind_is_served_costs_one_object(server: ScriptedServer, client: KubeClient) -> None:
+    server.script = [page(0, following="more"), (404, {"message": "no such kind"}), (403, {"message": "no"})]
+    assert client.probe(kinds.PERSISTENT_VOLUMES)
+    for error in (errors.NotFound, errors.Forbidden):
+        with pytest.raises(error):
+            client.probe(kinds.PERSISTENT_VOLUMES)
+    assert [path for _, path, _ in server.asked] == ["/api/v1/persistentvolumes?limit=1"] * 3
+
+
+def test_a_namespace_that_is_being_deleted_is_as_good_as_gone(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    """The API server says so by a 403, which elsewhere may be RBAC that has not been read yet."""
+    cause = {"reason": "NamespaceTerminating", "message": "namespace a is being terminated"}
+    server.script = [
+        (403, {"message": "no", "reason": "Forbidden", "details": {"causes": [cause]}}),
+        (403, {"message": "no", "details": {"causes": [{"reason": "Other"}]}}),
+        (403, {"message": "no", "details": "of a proxy"}),
+    ]
+    with pytest.raises(errors.NotFound):
+        client.create(kinds.PODS, pod("p", 1))
+    for _ in range(2):
+        with pytest.raises(errors.Forbidden):
+            client.create(kinds.PODS, pod("p", 1))
+
+
+@pytest.mark.usefixtures("fixed")
 def test_what_is_retried_waits_twice_as_long_each_time_and_reports_the_first_error_alone() -> None:
     stop, reported = Waits(), list[errors.ApiError]()
     failures = [errors.ApiUnreachable(f"failure {number}") for number in range(10)]
@@ -367,7 +491,7 @@ def test_what_is_retried_waits_twice_as_long_each_time_and_reports_the_first_err
         raise failures[len(stop.seconds)]
 
     assert retried(ask, stop=stop, report=reported.append) is None
-    assert stop.seconds == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+    assert stop.seconds == PAUSES
     assert reported == failures[:1]
     assert retried(lambda: "served", stop=threading.Event(), report=reported.append) == "served"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import queue
@@ -77,9 +76,11 @@ class FakeApi(FakeSliceApi):
         if kind is not kinds.NODES:
             yield from super().watch(kind, resource_version=resource_version, field_selector=field_selector)
             return
-        with contextlib.suppress(queue.Empty):
-            while True:
+        while True:
+            try:
                 yield "MODIFIED", self._node_events.get(timeout=1)
+            except queue.Empty:
+                yield "BOOKMARK", {}
 
     def annotate_node(self, **annotations: str) -> None:
         """Somebody patches the Node; all its annotations are given."""

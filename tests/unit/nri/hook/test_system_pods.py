@@ -52,12 +52,14 @@ class Api:
             raise ApiUnreachable("no route to host")
         return self.pods[name]
 
-    def list(self, kind: object, *, field_selector: str, label_selector: str) -> tuple[list[Any], str]:
+    def list(
+        self, kind: object, *, field_selector: str, label_selector: str, each: Any
+    ) -> tuple[list[Any], str]:
         assert (kind, field_selector) == (kinds.NAMESPACES, "")
         assert label_selector == "koordra.io/exempt=true"
         if self.away:
             raise ApiUnreachable("no route to host")
-        return [_namespace(name) for name in self.labelled], "1"
+        return [each(_namespace(name)) for name in self.labelled], "1"
 
     def watch(self, _kind: object, *, label_selector: str, **_rest: Any) -> Iterator[tuple[str, Any]]:
         assert label_selector == "koordra.io/exempt=true"
@@ -65,7 +67,7 @@ class Api:
             try:
                 yield self.events.get(timeout=0.05)
             except queue.Empty:
-                return
+                yield "BOOKMARK", {}
 
 
 def _namespace(name: str) -> dict[str, Any]:
