@@ -1,18 +1,26 @@
 """Who is the one writer: a coordination.k8s.io Lease, and a clock of one's own.
 
     candidate   looks at the Lease every `retry` seconds
-                  nobody holds it (absent, or released)            -> take it
-                  held by another, unchanged for lease + timeout   -> take it (since *we* first saw it so)
-                  held under our own name (we were restarted)      -> take it after one request timeout
+                  its holder gave it away                        -> take it
+                  under our own name at our first look           -> take it after one request timeout: we were
+                                                                   restarted
+                  anything else, unchanged for lease + timeout   -> take it (since *we* first saw it so)
+                  absent                                         -> make it, held by nobody, and wait as above
     leader      renews every `retry` seconds; each renewal counts from before it was sent
                   may write while  now < renewed + lease - timeout
                   loses            when somebody else holds the Lease, or that moment is reached
+                  repairs          until then, a Lease that was deleted or that a stranger edited otherwise
 
 A write takes at most one request timeout, so the last one ends before the lease does; a successor begins no
 earlier than lease + timeout after the last renewal it saw, and then lists everything anew. Only differences
-of one's own monotonic clock are used: renewTime is written for people. Taking is conditional on the Lease's
-resourceVersion, so of two candidates one gets a conflict. A leader that ends in good order, with its worker
-at rest, releases the Lease; the next one need not wait.
+of one's own clock are used, which also runs while the machine is suspended: renewTime and
+leaseDurationSeconds are written for people. Taking is conditional on the Lease's resourceVersion, so of two
+candidates one gets a conflict. A leader that ends in good order, with its worker at rest, gives the Lease
+away; the next one need not wait.
+
+A Lease that is gone, or in which somebody blanked the holder, says nothing about whether the holder has
+stopped. So a candidate waits for its holder all the same; it makes the Lease first, since only a version that
+does not change shows that nobody led in between.
 
 `--identity` must be unique among living processes: under one name two of them would both believe to hold the
 Lease.
@@ -24,7 +32,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.kinds import LEASES
@@ -34,6 +42,9 @@ from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
+
+_GIVEN_AWAY: Final = {"holderIdentity": "", "leaseDurationSeconds": 1}
+"""What a holder leaves behind, as client-go's leader election does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class LeaderLease:
     is_reached: bool = False
     _renewed: float | None = None
     _seen: tuple[str, float] | None = None
+    """The version that a candidate waits on, and when it may take it."""
     _lease: Object | None = None
 
     def may_write(self) -> bool:
@@ -101,31 +113,32 @@ class LeaderLease:
         if lease is None or _holder(lease) != self.identity:
             return
         try:
-            self.api.update(LEASES, self._with(lease, holderIdentity="", leaseDurationSeconds=1))
+            self.api.update(LEASES, self._with(lease, **_GIVEN_AWAY))
         except ApiError as error:
             log.warning("lease_not_released", identity=self.identity, error=str(error))
 
     def _try_to_take(self, started: float) -> None:
-        try:
-            lease = self._read()
-        except NotFound:
-            if self._seen is None or started >= self._seen[1] + self.times.lease + self.times.timeout:
-                self._create(started)
-            return
-        version = objects.resource_version(lease)
-        if self._seen is None or self._seen[0] != version:
-            # Counted from the answer: the process may have stood still while the request was under way.
-            self._seen = (version, self.clock())
-        if started < self._seen[1] + self._wait_for(_holder(lease)):
-            return
-        changes = int(objects.spec_of(lease).get("leaseTransitions") or 0) + 1
-        with suppress(Conflict):
-            self._update(lease, started, acquireTime=self.now(), leaseTransitions=changes)
+        with suppress(Conflict):  # another candidate was first
+            lease = self._read_or_make()
+            version = objects.resource_version(lease)
+            if self._seen is None or self._seen[0] != version:
+                # Counted from the answer: the process may have stood still while the request was under way.
+                self._seen = (version, self.clock() + self._wait_for(lease))
+            if self.clock() >= self._seen[1]:
+                changes = int(objects.spec_of(lease).get("leaseTransitions") or 0) + 1
+                self._update(lease, started, acquireTime=self.now(), leaseTransitions=changes)
 
-    def _wait_for(self, holder: str) -> float:
-        if not holder:
+    def _read_or_make(self) -> Object:
+        try:
+            return self._read()
+        except NotFound:
+            return self._create(holderIdentity="", leaseDurationSeconds=round(self.times.lease))
+
+    def _wait_for(self, lease: Object) -> float:
+        """Seconds until this version may be taken, if it is still the newest then."""
+        if _is_given_away(lease):
             return 0.0
-        if holder == self.identity:
+        if self._seen is None and _holder(lease) == self.identity:
             return self.times.timeout
         return self.times.lease + self.times.timeout
 
@@ -133,28 +146,30 @@ class LeaderLease:
         try:
             self._update(lease, started)
         except (Conflict, NotFound):
-            self._look_again(started)
+            if self.may_write():
+                self._repair(started)
 
-    def _look_again(self, started: float) -> None:
-        """A renewal did not apply: our own lost answer, a stranger's edit, or a new holder."""
+    def _repair(self, started: float) -> None:
+        """A renewal did not apply: our own lost answer, a stranger's edit or deletion, or a new holder. Only
+        while our time runs: nobody else can have led and lost the Lease in between."""
         try:
             lease = self._read()
         except NotFound:
-            self._create(started)
+            taken = {"acquireTime": self.now(), "leaseTransitions": 0}
+            self._hold(self._create(**self._held(), **taken), started)
             return
-        if (holder := _holder(lease)) != self.identity:
-            self._lose(f"{holder or 'nobody'} holds the lease")
-            return
-        self._update(lease, started)
+        if (holder := _holder(lease)) in ("", self.identity):
+            self._update(lease, started)
+        else:
+            self._lose(f"{holder} holds the lease")
 
     def _read(self) -> Object:
         return self.api.get(LEASES, self.name, namespace=self.namespace)
 
-    def _create(self, started: float) -> None:
+    def _create(self, **spec: Any) -> Object:
         place = {"namespace": self.namespace, "name": self.name}
         lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": place}
-        made = self._with(lease, **self._held(), acquireTime=self.now(), leaseTransitions=0)
-        self._hold(self.api.create(LEASES, made, namespace=self.namespace), started)
+        return self.api.create(LEASES, self._with(lease, **spec), namespace=self.namespace)
 
     def _update(self, lease: Object, started: float, **taken: Any) -> None:
         """Hold this version of the Lease from now on; `taken`: what changes with the holder."""
@@ -179,3 +194,9 @@ class LeaderLease:
 
 def _holder(lease: Object) -> str:
     return str(objects.spec_of(lease).get("holderIdentity") or "")
+
+
+def _is_given_away(lease: Object) -> bool:
+    """By its holder: one whose name was blanked by somebody may still be writing."""
+    spec = objects.spec_of(lease)
+    return {name: spec.get(name) or "" for name in _GIVEN_AWAY} == _GIVEN_AWAY

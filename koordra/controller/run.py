@@ -64,6 +64,10 @@ SWITCH: Final = 0.0005
 review reads, locks and writes, and after each waits for a pass of the controller beside it: at the default
 these waits are most of a slow review."""
 
+_AWAKE_OR_NOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The lease's clock. Linux stops CLOCK_MONOTONIC while the machine is suspended, and other machines do not
+wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -182,7 +186,7 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
         namespace=process.settings.lease_namespace,
         name=LEASE_NAME,
         identity=process.settings.identity,
-        clock=time.monotonic,
+        clock=partial(time.clock_gettime, _AWAKE_OR_NOT),
         now=wall_clock_micro,
         times=times,
     )

@@ -244,6 +244,8 @@ class World:
         self.running: dict[str, dict[str, Object]] = {}
         self.trace: list[str] = []
         self.api.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
+        free = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        self.api.create(LEASES, {"metadata": {"name": "lease"}, "spec": free})
         for number in range(2):
             self.add_node(f"n{number}")
         self.controllers = [Controller(self, 0), Controller(self, 1)]
@@ -256,6 +258,8 @@ class World:
         self.moods = random.Random(seed) if seed % 4 == 1 else None
         """Draws of its own, for what nodes and pods say against each other: the other schedules are the same
         with and without."""
+        self.strangers = random.Random(seed) if seed % 4 == 3 else None
+        """Draws of its own, for what is done to the Lease by hand."""
         self.observes_generation = self.random.random() < 0.5
         self.actions = [action for action, _ in self.weighted()]
         self.weights = list(accumulate(weight for _, weight in self.weighted()))
@@ -311,8 +315,30 @@ class World:
         action()
         if self.moods is not None and self.moods.random() < 0.3:
             self.moods.choice((self.change_zone, self.change_taint, self.change_room, self.create_sharers))()
+        if self.strangers is not None and self.strangers.random() < 0.15:
+            self.meddle_with_lease(self.strangers)
         self.check_claims()
         self.check_bound()
+
+    def meddle_with_lease(self, strangers: random.Random) -> None:
+        """Somebody deletes the Lease, or edits what it says."""
+        lease = self.api.find(LEASES, "lease")
+        if lease is None:
+            return
+        edit = strangers.choice(
+            (
+                {},
+                {"holderIdentity": ""},
+                {"holderIdentity": strangers.choice(self.controllers).identity},
+                {"leaseDurationSeconds": 10**9},
+                {"renewTime": strangers.choice(("1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"))},
+            )
+        )
+        self.trace.append(f"  a stranger: {edit or 'deletes the Lease'}")
+        if edit:
+            self.api.change(LEASES, "lease", spec={**lease["spec"], **edit})
+        else:
+            self.api.delete(LEASES, "lease")
 
     def timestamp(self) -> str:
         seconds = int(self.now)

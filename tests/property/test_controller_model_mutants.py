@@ -11,10 +11,12 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.controller import leadership
 from koordra.controller.allocation.writes import Writer, WriteResult
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
 from koordra.controller.reconcile.allocation_step import AllocationStep
+from koordra.errors import NotFound
 from koordra.placement.index import ClusterIndex
 from tests.property.test_controller_model import one_schedule
 
@@ -68,8 +70,34 @@ def test_a_write_without_a_version_is_caught(
 
 def test_a_successor_that_waits_half_the_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = LeaderLease._wait_for
-    monkeypatch.setattr(LeaderLease, "_wait_for", lambda self, holder: whole(self, holder) / 2)
+    monkeypatch.setattr(LeaderLease, "_wait_for", lambda self, lease: whole(self, lease) / 2)
     caught("had listed them", last=51)
+
+
+def test_who_takes_a_deleted_lease_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made_free(self: LeaderLease) -> Object:
+        try:
+            return self._read()
+        except NotFound:
+            return self._create(holderIdentity="", leaseDurationSeconds=1)
+
+    monkeypatch.setattr(LeaderLease, "_read_or_make", made_free)
+    caught("had listed them", last=8455)
+
+
+def test_who_takes_a_lease_whose_holder_was_blanked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leadership, "_is_given_away", lambda lease: not leadership._holder(lease))
+    caught("had listed them", last=1315)
+
+
+def test_who_trusts_its_own_name_whoever_wrote_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LeaderLease._wait_for
+
+    def short(self: LeaderLease, lease: Object) -> float:
+        return self.times.timeout if leadership._holder(lease) == self.identity else whole(self, lease)
+
+    monkeypatch.setattr(LeaderLease, "_wait_for", short)
+    caught("had listed them", last=19511)
 
 
 def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,7 @@ def control_plane(layout: Layout, *, port: int) -> list[Program]:
 def node_programs(layout: Layout) -> list[Program]:
     """The controller, and for each node its kubelet, koordra's kubelet plugin and koordra's NRI hook."""
     access = ("--kubeconfig", str(layout.kubeconfig))
-    programs = [Program("controller", ("controller", "--identity", "koordra-demo", *access))]
+    programs = [Program("controller", ("controller", "--no-leader-elect", *access))]
     for name in layout.nodes:
         folder = layout.node(name)
         state = folder / "kubelet" / "plugins" / "koordra.io"

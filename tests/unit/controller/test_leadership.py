@@ -30,13 +30,22 @@ class Replica:
         )
 
 
+def with_free_lease() -> FakeKubeApi:
+    """An API server with a Lease that its last holder gave away."""
+    api = FakeKubeApi()
+    place = {"namespace": "koordra-system", "name": "koordra-controller"}
+    spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
+    api.create(LEASES, {"metadata": place, "spec": spec}, namespace="koordra-system")
+    return api
+
+
 def advance(seconds: float, *replicas: Replica) -> None:
     for replica in replicas:
         replica.now += seconds
 
 
-def test_the_first_takes_the_lease_at_once_and_keeps_it() -> None:
-    api = FakeKubeApi()
+def test_a_free_lease_is_taken_at_once_and_kept() -> None:
+    api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two", 5000.0)
     assert one.lease.step() is Standing.LEADER
     for _ in range(40):
@@ -48,7 +57,7 @@ def test_the_first_takes_the_lease_at_once_and_keeps_it() -> None:
 
 
 def test_a_writer_stops_one_timeout_before_its_lease_ends_and_a_successor_starts_one_after() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two", 5000.0)
     one.lease.step()
     two.lease.step()
@@ -69,7 +78,7 @@ def test_a_writer_stops_one_timeout_before_its_lease_ends_and_a_successor_starts
 
 
 def test_a_leader_that_cannot_renew_steps_down_by_its_own_clock() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one = Replica(api, "one")
     one.lease.step()
 
@@ -85,7 +94,7 @@ def test_a_leader_that_cannot_renew_steps_down_by_its_own_clock() -> None:
 
 
 def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one = Replica(api, "one")
     one.lease.step()
     advance(2, one)
@@ -98,7 +107,7 @@ def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
 
 
 def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one = Replica(api, "one")
     one.lease.step()
     api.edit(
@@ -112,7 +121,7 @@ def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
 
 
 def test_a_released_lease_is_taken_without_waiting() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two", 77.0)
     one.lease.step()
     two.lease.step()
@@ -120,11 +129,11 @@ def test_a_released_lease_is_taken_without_waiting() -> None:
     assert not one.lease.may_write()
     assert two.lease.step() is Standing.LEADER
     spec = api.get(LEASES, "koordra-controller", namespace="koordra-system")["spec"]
-    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("two", 1)
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("two", 2)
 
 
 def test_the_same_identity_comes_back_after_one_timeout() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     Replica(api, "one").lease.step()
     again = Replica(api, "one", 300.0)
     assert again.lease.step() is Standing.CANDIDATE
@@ -135,7 +144,7 @@ def test_the_same_identity_comes_back_after_one_timeout() -> None:
 
 
 def test_of_two_candidates_one_gets_it() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two", 9.0)
     Replica(api, "dead").lease.step()
     one.lease.step()
@@ -145,30 +154,131 @@ def test_of_two_candidates_one_gets_it() -> None:
 
 
 def test_a_lease_deleted_by_hand_is_made_again_by_its_holder() -> None:
-    api = FakeKubeApi()
-    one, two = Replica(api, "one"), Replica(api, "two")
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 70.0)
     one.lease.step()
-    two.lease.step()
-    api.delete(LEASES, "koordra-controller", namespace="koordra-system")
-    assert two.lease.step() is Standing.CANDIDATE, "who has seen a holder waits for it to notice"
-    advance(2, one, two)
-    assert one.lease.step() is Standing.LEADER
+    for seen_first_by in (one, two):
+        api.delete(LEASES, "koordra-controller", namespace="koordra-system")
+        if seen_first_by is two:
+            assert two.lease.step() is Standing.CANDIDATE
+        advance(2, one, two)
+        assert one.lease.step() is Standing.LEADER
+        assert spec_of(api)["holderIdentity"] == "one"
+        assert two.lease.step() is Standing.CANDIDATE
+        advance(TIMES.lease - TIMES.timeout - 0.1, one)
+        assert one.lease.may_write()
+        one.lease.step()
 
 
-def test_a_lease_deleted_by_hand_is_taken_once_its_holder_must_have_stopped() -> None:
-    api = FakeKubeApi()
-    one, two = Replica(api, "one"), Replica(api, "two")
+@pytest.mark.parametrize("has_seen_the_holder", [True, False])
+def test_a_lease_that_is_gone_is_taken_once_its_holder_must_have_stopped(has_seen_the_holder: bool) -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 70.0)
     one.lease.step()
-    two.lease.step()
+    if has_seen_the_holder:
+        two.lease.step()
+        advance(TIMES.lease + TIMES.timeout - 0.1, two)
+        assert two.lease.step() is Standing.CANDIDATE
     api.delete(LEASES, "koordra-controller", namespace="koordra-system")
+    assert two.lease.step() is Standing.CANDIDATE
     advance(TIMES.lease + TIMES.timeout - 0.1, two)
     assert two.lease.step() is Standing.CANDIDATE
     advance(0.1, two)
     assert two.lease.step() is Standing.LEADER
 
 
-def test_a_renewal_lasts_from_when_it_was_sent() -> None:
+def test_a_lease_that_was_made_and_deleted_between_two_looks_is_waited_for_anew() -> None:
     api = FakeKubeApi()
+    one, two = Replica(api, "one"), Replica(api, "two", 70.0)
+    two.lease.step()
+    for replica in (two, one):
+        advance(TIMES.lease + TIMES.timeout - 0.5, two)
+        api.delete(LEASES, "koordra-controller", namespace="koordra-system")
+        assert replica.lease.step() is Standing.CANDIDATE
+    advance(TIMES.lease + TIMES.timeout, one)
+    assert one.lease.step() is Standing.LEADER
+    api.delete(LEASES, "koordra-controller", namespace="koordra-system")
+    advance(1, one, two)
+    assert two.lease.step() is Standing.CANDIDATE
+    assert one.lease.may_write()
+
+
+EDITS: list[dict[str, object]] = [
+    {"holderIdentity": ""},
+    {"holderIdentity": None},
+    {"holderIdentity": "", "leaseDurationSeconds": 10**9},
+    {"leaseDurationSeconds": 1},
+    {"leaseDurationSeconds": 10**9},
+    {"renewTime": "1970-01-01T00:00:00.000000Z"},
+    {"renewTime": "2999-01-01T00:00:00.000000Z"},
+    {"acquireTime": "nonsense", "leaseTransitions": 2**31 - 1},
+]
+
+
+def edit(api: FakeKubeApi, **spec: object) -> None:
+    api.edit(
+        LEASES,
+        "koordra-controller",
+        lambda lease: lease["spec"].update(spec),
+        namespace="koordra-system",
+    )
+
+
+@pytest.mark.parametrize("change", EDITS, ids=str)
+def test_what_a_stranger_edits_makes_nobody_lead_too_early(change: dict[str, object]) -> None:
+    api = with_free_lease()
+    one, two, new = Replica(api, "one"), Replica(api, "two", 70.0), Replica(api, "new", 900.0)
+    one.lease.step()
+    two.lease.step()
+    advance(TIMES.lease + TIMES.timeout - 0.1, two)
+    edit(api, **change)
+    for candidate in (two, new):
+        assert candidate.lease.step() is Standing.CANDIDATE
+        advance(TIMES.lease + TIMES.timeout - 0.1, candidate)
+        assert candidate.lease.step() is Standing.CANDIDATE
+    advance(2, one)
+    assert one.lease.step() is Standing.LEADER
+    assert spec_of(api)["holderIdentity"] == "one"
+    assert spec_of(api)["leaseDurationSeconds"] == TIMES.lease
+    edit(api, **change)
+    advance(TIMES.lease + TIMES.timeout + 0.2, two)
+    assert two.lease.step() is Standing.CANDIDATE
+    advance(TIMES.lease + TIMES.timeout, two)
+    assert two.lease.step() is Standing.LEADER
+
+
+def test_a_stranger_who_writes_a_candidates_name_gives_it_nothing() -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 70.0)
+    one.lease.step()
+    two.lease.step()
+    edit(api, holderIdentity="two")
+    assert two.lease.step() is Standing.CANDIDATE
+    advance(TIMES.lease + TIMES.timeout - 0.1, two)
+    assert two.lease.step() is Standing.CANDIDATE
+    advance(0.1, two)
+    assert two.lease.step() is Standing.LEADER
+    assert one.lease.step() is Standing.CANDIDATE
+
+
+@pytest.mark.parametrize("change", [None, {"holderIdentity": ""}, {"leaseDurationSeconds": 9}], ids=str)
+def test_who_stood_still_for_longer_than_the_lease_repairs_nothing(change: dict[str, object] | None) -> None:
+    api = with_free_lease()
+    one = Replica(api, "one")
+    one.lease.step()
+    if change is None:
+        api.delete(LEASES, "koordra-controller", namespace="koordra-system")
+    else:
+        edit(api, **change)
+    before = api.all(LEASES)
+    advance(TIMES.lease - TIMES.timeout, one)
+    assert one.lease.step() is Standing.CANDIDATE
+    assert not one.lease.may_write()
+    assert api.all(LEASES) == before
+
+
+def test_a_renewal_lasts_from_when_it_was_sent() -> None:
+    api = with_free_lease()
     one = Replica(api, "one")
     one.lease.step()
     for change in (None, api.delete):
@@ -187,18 +297,18 @@ def spec_of(api: FakeKubeApi) -> dict[str, object]:
 
 
 def test_what_the_lease_says_to_people() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two", 100.0)
     one.lease.step()
     ours = {"holderIdentity": "one", "leaseDurationSeconds": 15, "acquireTime": "at 0.0"}
-    assert spec_of(api) == {**ours, "renewTime": "at 0.0", "leaseTransitions": 0}
+    assert spec_of(api) == {**ours, "renewTime": "at 0.0", "leaseTransitions": 1}
     advance(2, one)
     one.lease.step()
-    assert spec_of(api) == {**ours, "renewTime": "at 2.0", "leaseTransitions": 0}
+    assert spec_of(api) == {**ours, "renewTime": "at 2.0", "leaseTransitions": 1}
     one.lease.release()
     free = {**ours, "holderIdentity": "", "leaseDurationSeconds": 1}
-    assert spec_of(api) == {**free, "renewTime": "at 2.0", "leaseTransitions": 0}
-    for replica, transitions in ((two, 1), (one, 2)):
+    assert spec_of(api) == {**free, "renewTime": "at 2.0", "leaseTransitions": 1}
+    for replica, transitions in ((two, 2), (one, 3)):
         assert replica.lease.step() is Standing.LEADER
         said = spec_of(api)
         assert (said["acquireTime"], said["leaseTransitions"]) == (f"at {replica.now}", transitions)
@@ -206,7 +316,7 @@ def test_what_the_lease_says_to_people() -> None:
 
 
 def test_who_never_held_the_lease_releases_nothing() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one, two = Replica(api, "one"), Replica(api, "two")
     one.lease.step()
     two.lease.step()
@@ -215,7 +325,7 @@ def test_who_never_held_the_lease_releases_nothing() -> None:
 
 
 def test_whether_the_last_look_was_answered() -> None:
-    api = FakeKubeApi()
+    api = with_free_lease()
     one = Replica(api, "one")
     assert not one.lease.is_reached
     one.lease.step()

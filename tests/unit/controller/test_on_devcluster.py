@@ -279,16 +279,17 @@ def test_a_standby_takes_over_when_the_leader_goes(
     client: KubeClient, controller: Callable[..., Callable[[], None]]
 ) -> None:
     times = LeaseTimes(lease=60.0, retry=0.5, timeout=10.0)
+    place = {"name": LEASE_NAME, "namespace": "koordra-system"}
+    free = {"holderIdentity": "", "leaseDurationSeconds": 1}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": place, "spec": free}
+    client.create(LEASES, lease, namespace="koordra-system")
     end = controller(identity="one", leader_elect=True, times=times)
 
     def holder() -> str:
         lease = client.get(LEASES, LEASE_NAME, namespace="koordra-system")
         return str(objects.spec_of(lease)["holderIdentity"])
 
-    def exists() -> bool:
-        return any(objects.name(entry) == LEASE_NAME for entry in client.list(LEASES)[0])
-
-    eventually(lambda: exists() and holder() == "one")
+    eventually(lambda: holder() == "one")
     controller(identity="two", leader_elect=True, times=times)
     with_template(client, "before")
     eventually(lambda: node_of(client, "before"))
