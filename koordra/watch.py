@@ -9,6 +9,10 @@ Each of these pauses is longer than the one before, until an event has come. The
 version there is (no resourceVersion is sent): what is decided from a copy must know every write that was
 answered before. A server that was away costs one request per kind and no list, as with client-go.
 
+Errors are counted (koordra_loop_failures_total), and none ends the watch. An object that its listener cannot
+take keeps no other from being told: it is told again with every bookmark (about once a minute), list and end
+of a stream, until it is taken.
+
 Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the
 differences to the old copy are reported the same way, so that nobody has to know whether a watch broke.
 Objects are shared, not copied: whoever wants to change one copies it first.
@@ -28,7 +32,7 @@ from koordra.backoff import LONGEST_PAUSE, Backoff
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
+from koordra.process import count_failure, spawn
 
 log = get_logger(__name__)
 
@@ -102,6 +106,8 @@ class WatchCache:
         self._order: list[str] | None = None
         self._version = ""
         self._synced = threading.Event()
+        self._untold: dict[str, tuple[str, Object]] = {}
+        """By key: events that the listener could not take."""
 
     def start(self, stop: threading.Event) -> threading.Thread:
         return spawn(partial(self.run, stop), name=f"watch-{self.kind.plural}", until=stop)
@@ -128,11 +134,18 @@ class WatchCache:
                 if not self._version:
                     self._relist()
                 self._follow(stop, backoff)
+                self._tell_again()
             except ApiUnreachable as error:
+                count_failure(error)
                 log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
             except ApiError as error:
                 if error.code != _GONE:
+                    count_failure(error)
                     log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
+                self._version = ""
+            except Exception as defect:
+                count_failure(defect)
+                log.exception("watch_failed", kind=str(self.kind))
                 self._version = ""
             stop.wait(backoff.next())
 
@@ -148,16 +161,19 @@ class WatchCache:
         for object_key, obj in fresh.items():
             before = old.get(object_key)
             if before is None or resource_version(before) != resource_version(obj):
-                self._on_change("ADDED" if before is None else "MODIFIED", obj)
+                self._tell("ADDED" if before is None else "MODIFIED", obj)
         for object_key in old.keys() - fresh.keys():
-            self._on_change("DELETED", old[object_key])
+            self._tell("DELETED", old[object_key])
+        self._tell_again()
         self._synced.set()
 
     def _follow(self, stop: threading.Event, backoff: Backoff) -> None:
         """Until the stream ends. A stream that tells of nothing is no success, however it ends."""
         for event, obj in self._client.watch(self.kind, resource_version=self._version, **self._selectors):
             backoff.reset()
-            if event != "BOOKMARK":
+            if event == "BOOKMARK":
+                self._tell_again()
+            else:
                 self._apply(event, self._trim(obj) if self._trim else obj)
             self._version = resource_version(obj) or self._version
             if stop.is_set():
@@ -169,7 +185,22 @@ class WatchCache:
             if (event == "DELETED") == (object_key in self._objects):
                 self._order = None
             set_or_drop(self._objects, object_key, None if event == "DELETED" else obj)
-        self._on_change(event, obj)
+        self._tell(event, obj)
+
+    def _tell(self, event: str, obj: Object) -> None:
+        object_key = self._key(obj)
+        _, before = self._untold.pop(object_key, ("", {}))
+        try:
+            self._on_change(event, obj)
+        except Exception as error:
+            count_failure(error)
+            self._untold[object_key] = event, obj
+            if before is not obj:
+                log.exception("listener_failed", kind=str(self.kind), object=object_key)
+
+    def _tell_again(self) -> None:
+        for event, obj in list(self._untold.values()):
+            self._tell(event, obj)
 
     def _key(self, obj: Object) -> str:
         return key(obj) if self.kind.namespaced else name(obj)

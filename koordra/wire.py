@@ -10,8 +10,12 @@ from typing import Any, Final
 
 import urllib3
 
+from koordra import nesting
 from koordra.api.objects import Fields, Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Gone, Invalid, NotFound
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _VALUE: Final = re.compile(r"(Invalid value: )[\[{&].*[\]}]", re.DOTALL)
@@ -40,12 +44,14 @@ def lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 def decode(data: bytes) -> Object:
     try:
-        decoded = json.loads(data)
+        document, is_cut = nesting.decoded(data)
     except ValueError as error:
         raise ApiUnreachable(f"the server's answer ({len(data)} bytes) is not JSON") from error
-    if not isinstance(decoded, dict):
+    if not isinstance(document, dict):
         raise ApiUnreachable(f"the server's answer ({len(data)} bytes) is not an object")
-    return decoded
+    if is_cut:
+        log.warning("answer_nested_too_deeply", kind=document.get("kind"), levels=nesting.LEVELS)
+    return document
 
 
 def decode_status(data: bytes) -> Object:

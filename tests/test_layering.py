@@ -14,9 +14,10 @@ DEVCLUSTER = ROOT / "devcluster" / "koordra_devcluster"
 
 EDGES = {"kube", "wire", "watch", "backoff", "metrics", "logs", "process"}
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
-BASE = {"quantity", "errors", "inert"}
+BASE = {"quantity", "errors", "inert", "nesting"}
 ALLOWED: dict[str, set[str]] = {
     "inert": set(),
+    "nesting": set(),
     "errors": {"inert"},
     "quantity": {"errors"},
     "api": BASE,
@@ -31,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "logs": BASE,
     "metrics": {"process", *BASE},
     "backoff": set(),
-    "wire": {"api", *BASE},
+    "wire": {"logs", "api", *BASE},
     "kube": {"wire", "api", *BASE},
     "kubeconfig": {"kube", "api", *BASE},
     "watch": {"kube", "backoff", "logs", "process", "api", *BASE},

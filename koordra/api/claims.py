@@ -18,12 +18,15 @@ from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
 from koordra.api.objects import Fields
 from koordra.api.reader import Reader
 from koordra.api.tables import BoundedCache
+from koordra.nesting import is_deeper
 
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
 
 MAX_RESULTS: Final = 32
 """Devices that fit into one claim's allocation (resource.k8s.io AllocationResultsMaxSize)."""
+MOST_LEVELS: Final = 100
+"""To which opaque parameters may be nested: more cannot be encoded again, or compared, on every Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +246,19 @@ def _selectors(read: Reader) -> tuple[str, ...]:
 
 
 def _config(read: Reader) -> tuple[Configuration, ...]:
-    return tuple(
-        Configuration(
-            requests=each.texts("requests"),
-            raw=objects.without(each.data, "requests"),
-            driver=each.inner("opaque").text("driver"),
-            parameters=each.inner("opaque").data.get("parameters"),
-            where=each.field,
-        )
-        for each in read.each("config")
+    return tuple(map(_configuration, read.each("config")))
+
+
+def _configuration(read: Reader) -> Configuration:
+    """Of any driver: an allocation has copies of all."""
+    opaque = read.inner("opaque")
+    parameters = opaque.data.get("parameters")
+    if is_deeper(parameters, MOST_LEVELS):
+        raise opaque.wrong(f"is nested deeper than {MOST_LEVELS} levels", "write it flatter", at="parameters")
+    return Configuration(
+        requests=read.texts("requests"),
+        raw=objects.without(read.data, "requests"),
+        driver=opaque.text("driver"),
+        parameters=parameters,
+        where=read.field,
     )

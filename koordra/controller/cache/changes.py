@@ -196,12 +196,15 @@ class Informers:
         def on_change(event: str, obj: Object, /) -> None:
             for queue in self._queues:
                 queue.observe(kind, event, obj)
+            failed: list[Exception] = []
             for listener in self.listeners.get(kind, ()):
                 try:
                     listener(event, obj)
-                except Exception:  # a defect in what stands beside must not end the watch
-                    log.exception("listener_failed", kind=str(kind), object=objects.key(obj))
+                except Exception as error:  # noqa: BLE001  raised again when all have been told
+                    failed.append(error)
             for changed in self.changed:
                 changed.set()
+            if failed:
+                raise failed[0]
 
         return on_change

@@ -47,7 +47,9 @@ def decode(body: bytes) -> AdmissionRequest:
     """Raises InvalidManifest where the body is no review."""
     try:
         review = json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise InvalidManifest("the object is nested too deeply", remedy="write it flatter") from error
+    except ValueError as error:
         raise InvalidManifest("the body is not JSON", object="AdmissionReview") from error
     request = Reader(review, object="AdmissionReview").inner("request")
     obj, kind = dict(request.inner("object").data), request.inner("kind").text("kind")
