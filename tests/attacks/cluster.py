@@ -8,6 +8,7 @@ are made-up machines; the kubelets' part is nobody's.
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -26,11 +27,17 @@ from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.metrics import Metrics
 from koordra.topology import presets
 from koordra_devcluster.control_plane import ControlPlane
-from tests.cluster.installation import Installation, account_kubeconfig
+from tests.cluster.installation import (
+    WORKLOADS,
+    Installation,
+    account_kubeconfig,
+    documents,
+    kind_of,
+)
 from tests.fakes.joint_cluster import node
 from tests.patience import PATIENCE
 
@@ -69,6 +76,9 @@ class InstalledCluster:
         self.admin = new_client(str(self.plane.kubeconfig))
         self.installation = Installation(self.admin, 0)
         self.installation.apply()
+        for path, body in documents(folders=("nri",)):
+            if path.parent.name == "nri" and body["kind"] not in WORKLOADS:  # its components are not for all
+                self.admin.create(kind_of(body), body, namespace=objects.metadata(body).get("namespace"))
         for name in NODES:
             self._add_node(name)
         for name in (TENANT, INNOCENT):
@@ -97,6 +107,12 @@ class InstalledCluster:
         """The process's metrics, `name{labels}` -> value."""
         lines = [line.rpartition(" ") for line in self.metrics.text().splitlines() if line[:1] != "#"]
         return {name: float(value) for name, _, value in lines}
+
+    def asked(self, account: str, resource: str) -> int:
+        """How many requests for objects of a kind a ServiceAccount of koordra's has made."""
+        lines = map(json.loads, (self.folder / "audit").read_text().splitlines())
+        user = f"system:serviceaccount:koordra-system:{account}"
+        return sum(line["user"] == user and line["resource"] == resource for line in lines)
 
     def close(self) -> None:
         self.end.set()
@@ -137,6 +153,7 @@ class InstalledCluster:
             node_uid=objects.uid(made),
             mode=names.MODE_JOINT,
             generation=1,
+            offering=Offering(),
         )
         for body in slices:
             self.admin.create(kinds.RESOURCE_SLICES, body)

@@ -1,10 +1,79 @@
-"""What somebody with a node's credentials, or root on it, tries against the cluster and its other nodes:
-tests/attacks/test_node.py."""
+"""What somebody with the credentials of koordra's programs on a node, or root on it, tries against the
+cluster and its other nodes: tests/attacks/test_node.py."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack
+from tests.attacks.row import Attack, answer, event
 
-NODE: Final[tuple[Attack, ...]] = ()
+NODE: Final = (
+    Attack(
+        "slices-of-another-node",
+        "the plugin of one node creates, changes and deletes slices of another, or such as every node has",
+        "refused",
+        "the policy koordra-own-slices: the token is bound to the plugin's pod, and so to its node",
+        seen=(answer("may write slices of that node only"),),
+    ),
+    Attack(
+        "slices-of-another-driver",
+        "slices of its own node in another driver's name, for claims that ask for that driver",
+        "refused",
+        "the policy koordra-own-slices",
+        seen=(answer("may write slices of driver koordra.io only"),),
+    ),
+    Attack(
+        "token-of-no-node",
+        "a token of the plugin's ServiceAccount that no pod has, as whoever may create tokens in koordra-system gets it",
+        "refused",
+        "the policy koordra-own-slices asks for a token that is bound to a node",
+        seen=(answer("is not bound to a node"),),
+    ),
+    Attack(
+        "devices-that-do-not-exist",
+        "a node publishes cards that it does not have, and claims are given to it",
+        "open",
+        "what a node has, only the node can say. Its pods do not start, their owners are told by the kubelet, and the node is the one "
+        "that keeps what it is given: drain it (`kubectl cordon`). Claims that name a node, a model or a scope elsewhere stay away",
+        seen=(event("Allocated"),),
+    ),
+    Attack(
+        "status-of-other-claims",
+        "the plugin and the hook of one node write status.devices of a claim whose devices are on another",
+        "refused",
+        "the API server (1.36): `associated-node` counts for claims of the token's node",
+        seen=(answer("requires permission on resourceclaims/driver"),),
+    ),
+    Attack(
+        "allocation-by-a-node",
+        "the plugin writes the allocation of a claim, so that its node gets it, or frees it",
+        "refused",
+        "the API server (1.36): nobody but the controller has `resourceclaims/binding`",
+        seen=(answer("resourceclaims/binding"),),
+    ),
+    Attack(
+        "pods-of-others",
+        "the plugin and the hook of one node delete, evict, change and list pods",
+        "refused",
+        "RBAC: they read pods one at a time, whose name they know",
+        seen=(
+            answer("cannot delete resource"),
+            answer('cannot create resource "pods/eviction"'),
+            answer("cannot list resource"),
+        ),
+    ),
+    Attack(
+        "nodes-of-others",
+        "the plugin of one node labels, taints or cordons another",
+        "refused",
+        "RBAC: it reads Nodes. With the component `node-labels` it writes labels of its own, by a policy of that component",
+        seen=(answer('cannot patch resource "nodes"'),),
+    ),
+    Attack(
+        "secrets-by-a-node",
+        "the plugin reads Secrets, among them the webhook's key, and the controller's Lease",
+        "refused",
+        "RBAC",
+        seen=(answer('resource "secrets"'), answer('resource "leases"')),
+    ),
+)

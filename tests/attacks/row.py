@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 Outcome = Literal["refused", "denied", "detected", "bounded", "repaired", "open"]
-Where = Literal["answer", "Event", "condition", "metric", "log"]
+Where = Literal["answer", "Event", "condition", "taint", "metric", "log"]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One place to look, and the word that stands there: a part of the answer to who asked, an Event's
-    reason, a condition (`Type: Status`), a metric's sample that grows, the name of a line of the log."""
+    reason, a condition (`Type: Status`), a device's taint, a metric's sample that grows, the name of a line
+    of the log."""
 
     where: Where
     word: str
@@ -39,6 +40,10 @@ def event(reason: str) -> Seen:
 
 def condition(text: str) -> Seen:
     return Seen("condition", text)
+
+
+def taint(key: str) -> Seen:
+    return Seen("taint", key)
 
 
 def metric(sample: str) -> Seen:

@@ -68,8 +68,36 @@ class Scene:
     def wait(self, look: Callable[[], Any], what: str) -> Any:
         return eventually(look, what)
 
-    def wait_event(self, reason: str) -> None:
-        eventually(lambda: self.sees(Seen("Event", reason)), f"the Event {reason}")
+    def wait_for(self, seen: Seen) -> None:
+        eventually(lambda: self.sees(seen), str(seen))
+
+    def results(self, name: str) -> list[Object]:
+        """What is allocated to the tenant's claim."""
+        found = self.admin.get(kinds.RESOURCE_CLAIMS, name, namespace=TENANT)
+        return list(found["status"]["allocation"]["devices"]["results"])
+
+    @contextmanager
+    def all_cards_tainted(self, key: str) -> Iterator[None]:
+        """As their nodes' plugins would publish it."""
+        before = self.admin.list(kinds.RESOURCE_SLICES)[0]
+        for each in before:
+            devices = each["spec"].get("devices") or ()
+            changed = [
+                {**device, "taints": [*device.get("taints", ()), {"key": key, "effect": "NoSchedule"}]}
+                for device in devices
+            ]
+            self._publish({**each["spec"], **({"devices": changed} if devices else {})}, objects.name(each))
+        try:
+            yield
+        finally:
+            for each in before:
+                self._publish(each["spec"], objects.name(each))
+
+    def _publish(self, spec: Object, name: str) -> None:
+        """A new generation of the pool."""
+        current = self.admin.get(kinds.RESOURCE_SLICES, name)
+        pool = {**spec["pool"], "generation": current["spec"]["pool"]["generation"] + 1}
+        self.admin.update(kinds.RESOURCE_SLICES, {**current, "spec": {**spec, "pool": pool}})
 
     def sees(self, seen: Seen) -> bool:
         """Whether it stands there and did not before the attack."""
@@ -84,6 +112,12 @@ class Scene:
                 return any(line["event"] == seen.word for line in self._logged)
             case "condition":
                 return seen.word in set(self._conditions())
+            case "taint":
+                slices = self.admin.list(kinds.RESOURCE_SLICES)[0]
+                devices = [device for each in slices for device in each["spec"].get("devices") or ()]
+                return any(
+                    seen.word == found["key"] for each in devices for found in each.get("taints") or ()
+                )
 
     def innocent_is_placed(self) -> None:
         """A claim of another namespace, made now, gets its devices and its pod a node."""
@@ -148,6 +182,11 @@ def asking(name: str, *, config: tuple[Object, ...] = (), **asked: Any) -> Objec
     if config:
         devices["config"] = [{"opaque": {"driver": names.DRIVER, "parameters": each}} for each in config]
     return body
+
+
+def all_refused(scene: Scene, *attempts: Callable[[], object]) -> Outcome:
+    """`refused` when each of them is."""
+    return "refused" if {scene.attempt(each) for each in attempts} == {"refused"} else "open"
 
 
 Try = Callable[[Scene], Outcome]

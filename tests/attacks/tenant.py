@@ -5,13 +5,205 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack
+from tests.attacks.row import Attack, answer, event, metric, taint
+
+SERVER: Final = "the API server's own limit; koordra's reader has the same, for objects that are older"
 
 TENANT: Final = (
     Attack(
         "nested-parentheses",
         "a selector of 44 characters, 40 of them parentheses",
         "bounded",
-        "koordra reads an expression once, in time that its length bounds, and refuses what the API server would refuse",
+        "an expression is read once, in steps that its length bounds",
+    ),
+    Attack(
+        "deep-selector", "a selector with 250 levels", "refused", SERVER, seen=(answer("recursion limit"),)
+    ),
+    Attack(
+        "long-selector",
+        "a selector of 20 KB",
+        "refused",
+        SERVER,
+        seen=(answer("may not be more than 10240 bytes"),),
+    ),
+    Attack(
+        "costly-selector",
+        "six comprehensions inside each other, a million steps for each device",
+        "refused",
+        "the API server estimates the cost of a selector; koordra makes the same estimate",
+        seen=(answer("too complex"),),
+    ),
+    Attack(
+        "costly-pattern",
+        "a pattern that makes other engines of regular expressions backtrack, on a text of 9 KB",
+        "bounded",
+        "patterns are matched by RE2, in linear time",
+        seen=(event("SelectorMismatch"),),
+    ),
+    Attack(
+        "impossible-claim",
+        "a claim for a million GPUs",
+        "bounded",
+        "it is counted before anything is searched, told once, and asked again when devices have become free",
+        seen=(
+            event("InsufficientCapacity"),
+            metric('koordra_controller_events_total{reason="InsufficientCapacity"}'),
+        ),
+    ),
+    Attack(
+        "joint-taint",
+        "a request tolerates koordra.io/joint, or every taint, so that kube-scheduler gives out cards that koordra's controller gives "
+        "out as well",
+        "refused",
+        "the policy koordra-joint-taint, and the selector of each class, which no device of joint mode meets",
+        seen=(answer("tolerates the taint koordra.io/joint"),),
+    ),
+    Attack(
+        "held-device",
+        "a request tolerates koordra.io/held, for a card that the node still uses for somebody else's claim",
+        "denied",
+        "no toleration counts against this taint",
+        seen=(event("Tainted"),),
+    ),
+    Attack(
+        "admin-access",
+        "a request with adminAccess, which counts nobody's share",
+        "refused",
+        "the API server: the namespace lacks the label resource.kubernetes.io/admin-access",
+        seen=(answer("admin access to devices requires"),),
+    ),
+    Attack(
+        "own-policy",
+        "GpuConfig.allowedIsolation in a claim, to allow what the operator does not",
+        "refused",
+        "the webhook: classes and nodes say it",
+        seen=(
+            answer("is for the operator to say"),
+            metric('koordra_webhook_requests_total{outcome="refused",path="/validate"}'),
+        ),
+    ),
+    Attack(
+        "network-of-others",
+        "RdmaConfig.network in a claim: vlan, pkey, guid, attachment",
+        "refused",
+        "the webhook: a class's to give",
+        seen=(answer("is for the operator to say"),),
+    ),
+    Attack(
+        "parameters-of-another-driver",
+        "opaque parameters of koordra's kind, under another driver's name",
+        "denied",
+        "nobody reads them; the claim is placed as if they were not there",
+    ),
+    Attack(
+        "classes-of-its-own",
+        "a tenant makes a DeviceClass or ResourceClass, whose configuration stands above the claim's",
+        "refused",
+        "RBAC: they belong to the cluster",
+        seen=(answer("cannot create resource"),),
+    ),
+    Attack(
+        "controllers-tables",
+        "ConfigMaps of the names that koordra uses, in the tenant's namespace",
+        "denied",
+        "koordra reads those of its own namespace only",
+    ),
+    Attack(
+        "own-allocation",
+        "a tenant writes status.allocation of its claim",
+        "refused",
+        "RBAC: `resourceclaims/status` is another resource, and 1.36 asks for `resourceclaims/binding` besides",
+        seen=(answer('cannot patch resource "resourceclaims/status"'),),
+    ),
+    Attack(
+        "lifted-gate",
+        "a tenant removes the gate koordra.io/joint-allocation of a pod that waits",
+        "refused",
+        "the policy koordra-gate",
+        seen=(answer("is lifted by koordra's controller"),),
+    ),
+    Attack(
+        "forged-decision",
+        "a pod with annotations of gate.koordra.io, by which the controller knows what it has decided",
+        "refused",
+        "the policy koordra-gate",
+        seen=(answer("are written by koordra's controller only"),),
+    ),
+    Attack(
+        "forged-allocation",
+        "a pod with the annotations by which Koordinator's and HAMi's schedulers tell the node what a pod has",
+        "denied",
+        "koordra reads them only where the operator turned Koordinator mode on, whose policy keeps tenants from writing them",
+    ),
+    Attack(
+        "bound-by-hand",
+        "a pod that names its node itself, past the scheduler and its gate, with a claim",
+        "bounded",
+        "the claim gets devices of that node that nobody has, or the pod never starts",
+    ),
+    Attack(
+        "finalizer-taken-away",
+        "a tenant deletes a claim under its running pod and takes its finalizers away",
+        "detected",
+        "the node knows that the devices are in use: they carry the taint koordra.io/held, which nobody can tolerate, until the "
+        "pod has ended",
+        seen=(taint("koordra.io/held"),),
+        tests=(
+            "tests/unit/kubelet_plugin/publish/test_node_slices.py::test_a_force_deleted_claim_is_held_until_the_kubelet_gives_it_back",
+            "tests/unit/kubelet_plugin/prepare/test_node_life.py::test_a_refusal_shows_that_a_device_is_held",
+        ),
+    ),
+    Attack(
+        "gang-that-never-starts",
+        "members of a gang of which more are asked for than there will ever be",
+        "bounded",
+        "a gang holds devices once all of it fits, within one pass",
+        seen=(event("GangGathering"),),
+    ),
+    Attack(
+        "gang-of-others",
+        "a pod says that it belongs to the gang of another namespace",
+        "denied",
+        "a gang's name is looked up in the pod's own namespace",
+        seen=(event("GangGathering"),),
+    ),
+    Attack(
+        "escape-sequences",
+        "control characters and such as turn the direction of writing, in opaque parameters, annotations and selectors",
+        "refused",
+        "what is printed from objects is escaped, once, wherever it leaves koordra (koordra/inert.py)",
+        seen=(answer("\\x1b[2J"),),
+    ),
+    Attack(
+        "event-flood",
+        "a pod and a claim that cannot be placed are changed hundreds of times",
+        "bounded",
+        "one Event for an object and a reason, whose count goes up, after pauses that double",
+        seen=(event("InsufficientCapacity"),),
+    ),
+    Attack(
+        "label-values",
+        "many objects of odd names, so that metrics get a sample of each",
+        "bounded",
+        "labels of metrics have few values: reasons, paths, kinds; never a tenant's words",
+    ),
+    Attack(
+        "webhook-connections",
+        "more connections to the webhook than it serves, each saying nothing, or a byte now and then",
+        "bounded",
+        "their number is bounded, and a peer that does not go on is sent away (docs/controller.md)",
+        seen=(metric('koordra_webhook_connections_closed_total{reason="slow"}'),),
+        tests=(
+            "tests/unit/webhook/test_server.py::test_a_peer_that_trickles_is_cut_off",
+            "tests/unit/webhook/test_server.py::test_at_the_cap_those_go_that_never_asked",
+            "tests/unit/webhook/test_server.py::test_connections_by_the_clock",
+        ),
+    ),
+    Attack(
+        "webhook-bodies",
+        "a body without length, of 9 MB, or of 100,000 brackets",
+        "refused",
+        "read up to 8 MiB, whose length is said before; what is no review is answered 400",
+        seen=(answer("400"), answer("411"), answer("413")),
     ),
 )
