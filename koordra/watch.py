@@ -13,6 +13,9 @@ Errors are counted (koordra_loop_failures_total), and none ends the watch. An ob
 take keeps no other from being told: it is told again with every bookmark (about once a minute), list and end
 of a stream, until it is taken.
 
+The copy does not go back in time: an event that was told before is none, and the list of a server that lags
+behind is asked for again.
+
 Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the
 differences to the old copy are reported the same way, so that nobody has to know whether a watch broke.
 Objects are shared, not copied: whoever wants to change one copies it first.
@@ -21,12 +24,12 @@ Objects are shared, not copied: whoever wants to change one copies it first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from koordra.api.kinds import Kind
-from koordra.api.objects import Object, key, name, resource_version
+from koordra.api.objects import Object, is_newer, key, name, resource_version
 from koordra.api.tables import set_or_drop
 from koordra.backoff import LONGEST_PAUSE, Backoff
 from koordra.errors import ApiError, ApiUnreachable
@@ -36,6 +39,9 @@ from koordra.process import count_failure, spawn
 
 log = get_logger(__name__)
 
+OLDER_LISTS: Final = 8
+"""So many lists in a row that are older than what was seen, over half a minute, are the truth: the server's
+data was restored from a backup."""
 _GONE: Final = 410
 
 Listener = Callable[[str, Object], object]
@@ -104,7 +110,8 @@ class WatchCache:
         self._lock = threading.Lock()
         self._objects: dict[str, Object] = {}
         self._order: list[str] | None = None
-        self._version = ""
+        self._version, self._is_listed = "", False
+        self._older_lists = 0
         self._synced = threading.Event()
         self._untold: dict[str, tuple[str, Object]] = {}
         """By key: events that the listener could not take."""
@@ -128,12 +135,25 @@ class WatchCache:
             return [self._objects[object_key] for object_key in self._order]
 
     def run(self, stop: threading.Event) -> None:
+        for pause in self.steps():
+            if (pause and stop.wait(pause)) or stop.is_set():
+                return
+
+    def steps(self) -> Iterator[float]:
+        """For ever: a list, an event of the watch or the end of it, and after each the seconds to wait before
+        the next. A stream that tells of nothing new is no success, however it ends."""
         backoff = Backoff()
-        while not stop.is_set():
+        while True:
             try:
-                if not self._version:
+                if not self._is_listed:
                     self._relist()
-                self._follow(stop, backoff)
+                    yield 0.0
+                for event, obj in self._client.watch(
+                    self.kind, resource_version=self._version, **self._selectors
+                ):
+                    if self._follow(event, obj):
+                        backoff.reset()
+                    yield 0.0
                 self._tell_again()
             except ApiUnreachable as error:
                 count_failure(error)
@@ -142,22 +162,23 @@ class WatchCache:
                 if error.code != _GONE:
                     count_failure(error)
                     log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
-                self._version = ""
+                self._is_listed = False
             except Exception as defect:
                 count_failure(defect)
                 log.exception("watch_failed", kind=str(self.kind))
-                self._version = ""
-            stop.wait(backoff.next())
+                self._is_listed = False
+            yield backoff.next()
 
     def _relist(self) -> None:
         if self._trim is None:
             items, version = self._client.list(self.kind, **self._selectors)
         else:
             items, version = self._client.list(self.kind, **self._selectors, each=self._trim)
+        self._require_newest(version)
         fresh = {self._key(item): item for item in items}
         with self._lock:
             old, self._objects, self._order = self._objects, fresh, None
-        self._version = version
+        self._version, self._is_listed = version, True
         for object_key, obj in fresh.items():
             before = old.get(object_key)
             if before is None or resource_version(before) != resource_version(obj):
@@ -167,17 +188,28 @@ class WatchCache:
         self._tell_again()
         self._synced.set()
 
-    def _follow(self, stop: threading.Event, backoff: Backoff) -> None:
-        """Until the stream ends. A stream that tells of nothing is no success, however it ends."""
-        for event, obj in self._client.watch(self.kind, resource_version=self._version, **self._selectors):
-            backoff.reset()
-            if event == "BOOKMARK":
-                self._tell_again()
-            else:
-                self._apply(event, self._trim(obj) if self._trim else obj)
-            self._version = resource_version(obj) or self._version
-            if stop.is_set():
-                return
+    def _require_newest(self, version: str) -> None:
+        """Raises ApiUnreachable where the list is older than what was seen: a server that lags behind. The
+        copy does not go back in time, unless all answers are of such a time: then etcd was restored."""
+        if version == self._version or is_newer(version, self._version):
+            self._older_lists = 0
+            return
+        self._older_lists += 1
+        if self._older_lists < OLDER_LISTS:
+            raise ApiUnreachable(f"the list is of resourceVersion {version}, older than {self._version}")
+        log.error("history_went_back", kind=str(self.kind), listed=version, seen=self._version)
+
+    def _follow(self, event: str, obj: Object) -> bool:
+        """Whether the event is news."""
+        version = resource_version(obj)
+        if version and not is_newer(version, self._version):
+            return False
+        if event == "BOOKMARK":
+            self._tell_again()
+        else:
+            self._apply(event, self._trim(obj) if self._trim else obj)
+        self._version = version or self._version
+        return True
 
     def _apply(self, event: str, obj: Object) -> None:
         with self._lock:

@@ -54,6 +54,14 @@ def resource_version(obj: Fields) -> str:
     return str(metadata(obj).get("resourceVersion", ""))
 
 
+def is_newer(version: str, other: str) -> bool:
+    """Whether a resourceVersion is later than another of the same kind (numbers: KEP 5504). Of those that are
+    no numbers any other is."""
+    if version.isdecimal() and other.isdecimal():
+        return int(version) > int(other)
+    return version != other
+
+
 def key(obj: Fields) -> str:
     """`namespace/name`: how namespaced objects are told apart in maps and messages."""
     found = metadata(obj)

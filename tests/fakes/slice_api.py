@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import queue
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from koordra.api import kinds
@@ -23,6 +24,7 @@ class FakeSliceApi:
         self.dropped = dropped
         self.away = False
         self.writes = 0
+        self._versions = count(2)
         self._deleted: queue.SimpleQueue[Object] = queue.SimpleQueue()
 
     def get(self, kind: Kind, name: str) -> Object:
@@ -83,7 +85,8 @@ class FakeSliceApi:
     def kubelet_deletes_all(self) -> None:
         """What a kubelet does when it starts."""
         for obj in self.slices.values():
-            self._deleted.put(obj)
+            version = str(next(self._versions))
+            self._deleted.put({**obj, "metadata": {**obj["metadata"], "resourceVersion": version}})
         self.slices.clear()
 
     def generations(self) -> set[int]:
@@ -94,7 +97,7 @@ class FakeSliceApi:
         assert kind is kinds.RESOURCE_SLICES
         self.writes += 1
         stored: Object = _without(copy.deepcopy(body), self.dropped)
-        stored["metadata"]["resourceVersion"] = str(self.writes)
+        stored["metadata"]["resourceVersion"] = str(next(self._versions))
         stored["metadata"]["uid"] = f"slice-uid-{self.writes}"
         self.slices[stored["metadata"]["name"]] = stored
         return copy.deepcopy(stored)

@@ -92,7 +92,4 @@ def is_older(one: Fields, other: Fields) -> bool:
 
     Versions that are not numbers cannot be ordered: then only the same version counts as caught up.
     """
-    mine, theirs = objects.resource_version(one), objects.resource_version(other)
-    if mine.isdecimal() and theirs.isdecimal():
-        return int(mine) < int(theirs)
-    return mine != theirs
+    return objects.is_newer(objects.resource_version(other), objects.resource_version(one))

@@ -22,7 +22,7 @@ from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.kube import WATCH_SECONDS, KubeClient
 from koordra.kubeconfig import new_client
-from koordra.watch import WatchCache, retried
+from koordra.watch import OLDER_LISTS, WatchCache, retried
 from tests.patience import PATIENCE
 
 
@@ -540,6 +540,48 @@ def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(
     ]
     assert [obj["metadata"]["name"] for obj in cache.objects()] == ["changed", "kept"]
     assert cache.get("a/lost") is None
+
+
+def steps_until(cache: WatchCache, number: int) -> None:
+    """So many of the watch's steps, without the pauses in between."""
+    for _, _pause in zip(range(number), cache.steps(), strict=False):
+        pass
+
+
+def test_events_that_were_told_before_change_nothing(server: ScriptedServer, client: KubeClient) -> None:
+    """A server that replays, or repeats, what lies before the version that was asked for."""
+    old, new = pod("one", 4), {**pod("one", 5), "spec": {"nodeName": "n"}}
+    server.script = [
+        (200, {"metadata": {"resourceVersion": "3"}, "items": []}),
+        (200, [line("ADDED", old), line("MODIFIED", new), line("ADDED", old), line("MODIFIED", new)]),
+        (200, [line("BOOKMARK", pod("", 4)), line("DELETED", old), line("DELETED", pod("one", 6))]),
+    ]
+    seen: list[tuple[str, str]] = []
+    cache = WatchCache(
+        client,
+        kinds.PODS,
+        on_change=lambda event, obj: seen.append((event, obj["metadata"]["resourceVersion"])),
+    )
+    steps_until(cache, 9)
+    assert seen == [("ADDED", "4"), ("MODIFIED", "5"), ("DELETED", "6")]
+    asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked]
+    assert [one["resourceVersion"][0] for one in asked if "watch" in one] == ["3", "5"]
+
+
+def test_the_list_of_a_server_that_lags_behind_is_no_list(server: ScriptedServer, client: KubeClient) -> None:
+    listed = {"metadata": {"resourceVersion": "9"}, "items": [pod("new", 9)]}
+    older = {"metadata": {"resourceVersion": "8"}, "items": []}
+    gone = (410, {"message": "too old"})
+    server.script = [(200, listed), gone, (200, older), (200, listed), gone]
+    cache = WatchCache(client, kinds.PODS)
+    steps_until(cache, 5)
+    assert cache.get("a/new") is not None
+    # Eight times in a row it is the truth: the server's data was restored. The count begins anew each time.
+    server.script = [(200, older)] * 8
+    steps_until(cache, OLDER_LISTS - 1)
+    assert cache.get("a/new") is not None
+    steps_until(cache, 1)
+    assert cache.objects() == []
 
 
 def test_each_kind_is_spoken_to_in_the_best_version_that_is_served(tmp_path: Path) -> None:

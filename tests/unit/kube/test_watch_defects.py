@@ -23,7 +23,7 @@ def pod(name: str, version: int) -> Object:
     return {"metadata": {"namespace": "a", "name": name, "resourceVersion": str(version)}}
 
 
-BOOKMARK = ("BOOKMARK", {"metadata": {"resourceVersion": "50"}})
+BOOKMARK = ("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
 
 
 class NeverWaits(threading.Event):
@@ -54,7 +54,7 @@ class Server:
 
     def list(self, kind: object, **_selectors: str) -> tuple[list[Object], str]:
         self.lists += 1
-        return self._next(), "10"
+        return self._next(), str(9 + self.lists)
 
     def watch(self, kind: object, **_selectors: str) -> Iterator[tuple[str, Object]]:
         for event in self._next():

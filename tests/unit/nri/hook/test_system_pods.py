@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,12 @@ class Api:
                 yield "BOOKMARK", {}
 
 
+VERSIONS = count(2)
+
+
 def _namespace(name: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "resourceVersion": "1", "labels": {"koordra.io/exempt": "true"}}}
+    version = str(next(VERSIONS))
+    return {"metadata": {"name": name, "resourceVersion": version, "labels": {"koordra.io/exempt": "true"}}}
 
 
 def created(**fields: Any) -> Any:
