@@ -223,7 +223,7 @@ def exclusive(nic: Nic) -> dict[str, Any]:
     }
 
 
-def rail(**fields: Any) -> dict[str, Any]:
+def rail(source: str = "FromClass", **fields: Any) -> dict[str, Any]:
     parameters = {
         "apiVersion": "koordra.io/v1alpha1",
         "kind": "RdmaConfig",
@@ -233,7 +233,7 @@ def rail(**fields: Any) -> dict[str, Any]:
         **fields,
     }
     return {
-        "source": "FromClaim",
+        "source": source,
         "requests": [],
         "opaque": {"driver": "koordra.io", "parameters": parameters},
     }
@@ -325,7 +325,7 @@ def test_an_address_of_a_pool_is_kept_over_kills_and_given_up_with_its_claim(
     pod_object: tuple[str, str],
 ) -> None:
     name, pod_uid = pod_object
-    of_class = rail(network={"pool": "rails"}) | {"source": "FromClass"}
+    of_class = rail(network={"pool": "rails"})
     claim = prepare(exclusive(nic), config=[of_class], pods={name: pod_uid})
     found = pooled.api.get(CONFIG_MAPS, node_parts.NAME, namespace="koordra-system")
     assert found["data"] == {"192.168.77.0-25": "e2e-node"}
@@ -372,10 +372,9 @@ def test_nccl_and_ucx_read_what_the_class_says_and_the_image_too(
     """NCCL reads /etc/nccl.conf, of which the first line of a name counts. A read-only root, a user that is
     not root, and a file that is a volume of the pod: the volume stays as it is."""
     name, pod_uid = pod_object
-    of_class = rail(network={"mtu": 1400}, fabric={"trafficClass": 106, "serviceLevel": 3}) | {
-        "source": "FromClass"
-    }
-    claim = prepare(exclusive(nic), config=[of_class, rail()], pods={name: pod_uid})
+    of_class = rail(fabric={"trafficClass": 106, "serviceLevel": 3})
+    of_claim = rail("FromClaim", network={"interface": "rail1", "mtu": 1300})
+    claim = prepare(exclusive(nic), config=[of_class, of_claim], pods={name: pod_uid})
     volume = tmp_path / "nccl.conf"
     volume.write_text("NCCL_IB_TC=0\nNCCL_DEBUG=INFO\n")
     pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)

@@ -18,7 +18,7 @@ from koordra.allocator.reasons import Cause
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.devices import Taint
-from koordra.api.opaque.isolation import published_policy
+from koordra.api.opaque.isolation import is_share, published_policy
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
 
@@ -113,12 +113,9 @@ def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Dem
     policy = published_policy(offered.plain)
     if policy is None:
         return None
-    share = bool(demand.amounts) and all(
-        demand.amounts[name] < offered.device.capacity[name].value
-        for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
-        if name in demand.amounts
-    )
-    return wanted.isolation.refusal(policy, share=share)
+    share = bool(demand.amounts) and is_share(demand.amounts, offered.device.capacity)
+    refused = wanted.isolation.refusal(policy, share=share)
+    return None if refused is None else str(refused)
 
 
 def _values(expression: str, facts: DeviceFacts) -> str:

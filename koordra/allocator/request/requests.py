@@ -2,8 +2,9 @@
 
 A claim becomes a ResolvedClaim: requests in their order, each with its alternatives (one for an exact
 request), the claim's constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the
-configuration of the classes and of the claim (the claim's word wins). What upstream answers with an error for
-the claim as a whole is raised here as ClaimRefused, so that the search only meets requests that make sense.
+configuration of the classes and of the claim (koordra.api.opaque.configuration). What upstream answers with
+an error for the claim as a whole is raised here as ClaimRefused, so that the search only meets requests that
+make sense.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from koordra.allocator import features as gates
@@ -29,7 +30,8 @@ from koordra.api.claims import (
     DeviceRequest,
     ResourceClaim,
 )
-from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
+from koordra.api.opaque import configuration as opaque
+from koordra.api.opaque.isolation import AskedIsolation
 from koordra.api.opaque.parameters import (
     GpuConfig,
     JointAllocation,
@@ -132,7 +134,7 @@ def resolve(
     return resolver.with_claim_parameters(resolved)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Resolver:
     claim: ResourceClaim
     position: int
@@ -150,12 +152,11 @@ class _Resolver:
         for number, spec in enumerate(request.alternatives):
             label = f"{request.name}/{spec.name}" if request.prioritized else request.name
             device_class = self._checked(spec, label)
-            of_class, of_claim = self._parameters_of(device_class, request.name, label)
-            parameters = (*of_class, *of_claim)
+            config = self._configuration(device_class)
             percent = None
             whole: set[str] = set()
             partition = None
-            for entry in parameters:
+            for entry in (each.parameters for each in config.covering(label)):
                 if isinstance(entry, GpuConfig):
                     partition = entry.partition or partition
                     percent = percent if entry.memory_percent is None else entry.memory_percent
@@ -163,7 +164,7 @@ class _Resolver:
                         whole.add(names.CAPACITY_SLOTS)
                 elif isinstance(entry, RdmaConfig) and entry.mode is RdmaMode.EXCLUSIVE:
                     whole.add(names.CAPACITY_SHARE)
-            isolation = asked_isolation(of_class, of_claim)
+            isolation = config.isolation(label)
             selectors = (device_class.name, device_class.selectors, spec.selectors)
             # Everything that decides whether a device can serve the request.
             kind = (
@@ -262,17 +263,18 @@ class _Resolver:
                     wanted.label,
                 )
 
-    def _parameters_of(
-        self, device_class: DeviceClass, request: str, label: str
-    ) -> tuple[list[Parameters], list[Parameters]]:
-        """koordra's parameters for one request: the class's and the claim's (which win but for isolation)."""
-        of_class = [self._decoded(entry, device_class) for entry in device_class.config]
-        of_claim = [
-            self._decoded(entry)
-            for entry in self.claim.config
-            if not entry.requests or {request, label} & {*entry.requests}
-        ]
-        return [one for one in of_class if one is not None], [one for one in of_claim if one is not None]
+    def _configuration(self, device_class: DeviceClass) -> opaque.Configuration:
+        of_class = (self._decoded(entry, device_class) for entry in device_class.config)
+        return opaque.Configuration.of(
+            [
+                *(opaque.Entry((), one, of_class=True) for one in of_class if one is not None),
+                *(opaque.Entry(entry.requests, one) for entry, one in self._of_claim if one is not None),
+            ]
+        )
+
+    @cached_property
+    def _of_claim(self) -> list[tuple[Configuration, Parameters | None]]:
+        return [(entry, self._decoded(entry)) for entry in self.claim.config]
 
     def _decoded(self, entry: Configuration, device_class: DeviceClass | None = None) -> Parameters | None:
         """koordra's parameters in an entry of the class, or of the claim; None in another driver's entry."""
@@ -291,8 +293,7 @@ class _Resolver:
         joints: list[tuple[JointAllocation, frozenset[int]]] = []
         placement = NO_POLICY
         everything = frozenset(range(len(resolved.requests)))
-        for entry in self.claim.config:
-            parameters = self._decoded(entry)
+        for entry, parameters in self._of_claim:
             refuse_memory_said_twice(self.claim, entry, parameters)
             if isinstance(parameters, JointAllocation):
                 named = {name.partition("/")[0] for name in entry.requests}

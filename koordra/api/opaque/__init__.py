@@ -1,6 +1,8 @@
 """Opaque parameters of koordra.io/v1alpha1, in `devices.config` of claims, classes and allocations.
 
 `parameters`    the four kinds, strictly decoded: JointAllocation, PlacementPolicy, GpuConfig, RdmaConfig
+`authority`     which of their fields a claim may say, and which the operator alone
+`configuration` those of class and claim for a request, by precedence
 `isolation`     what keeps a share of a GPU: the operator's policy above class and claim
 `rdma_network`  RdmaConfig.network
 `rdma_fabric`   RdmaConfig.fabric

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+from koordra.api.opaque.authority import CAPABILITIES, refuse_operators
 from koordra.api.reader import Reader
 
 
@@ -81,9 +82,8 @@ def decode_capabilities(value: object, read: Reader, *, in_claim: bool) -> Drive
             raise read.wrong(f"{word} is not given: {_REFUSED[word]}", at=at)
         if word not in WORDS:
             raise read.wrong(f"{word!r} is not allowed", f"use one of {', '.join(WORDS)}", at=at)
-        if word == DriverCapability.IMEX and in_claim:
-            problem = "imex is for the operator to give, in a DeviceClass or ResourceClass"
-            raise read.wrong(problem, "leave it out of the claim", at=at)
+        if in_claim:
+            refuse_operators(read, [word], of=CAPABILITIES, at=at)
         found |= ALL if word == _ALL else {DriverCapability(word)}
     return frozenset(found)
 

@@ -1,5 +1,5 @@
 """Isolation of GPU shares: the operator's policy, and the one rule that admission, allocation and Prepare
-apply.
+apply, in either mode and for whatever object a claim was made of.
 
 The operator says which isolation backends keep shares of a card, and which one where nothing asks for any, in
 two places:
@@ -18,17 +18,25 @@ node allows the limiter where nothing is said. `none` (a share without limits) s
 where one tenant of a card is limited, all are. So a class may demand unlimited shares, and gets them on nodes
 that give no others.
 
+A limit counts what CUDA takes. So parts of the driver that take memory past it (UNCOUNTED) come with a
+limited share where the class gives them; a claim that asks for them itself is refused.
+
 A whole card, or one whose slots a claim takes all, is no share: nobody else is on it, and `none` is what it
 has without a word.
+
+A node's policy is published with each GPU, and read of the device that is asked about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
 from koordra.api import names
+from koordra.api.devices import Capacity
+from koordra.api.opaque.driver_capabilities import ALL, COUNTED, DriverCapabilities
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig, isolations
 from koordra.errors import InvalidInput
 
@@ -98,40 +106,88 @@ def published_policy(attributes: Mapping[str, object]) -> IsolationPolicy | None
     return IsolationPolicy(tuple(word for word in isolations() if attributes.get(attribute(word)) is True))
 
 
+UNCOUNTED: Final = ALL - COUNTED
+
+
+def is_share(consumed: Mapping[str, Decimal], capacity: Mapping[str, Capacity]) -> bool:
+    """Whether others can be on a card of which so much is consumed: neither all of its memory, nor all of
+    its slots."""
+    return all(
+        consumed[name] < capacity[name].value
+        for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
+        if name in consumed and name in capacity
+    )
+
+
+def are_apart(word: str, other: str) -> bool:
+    """Whether shares with these isolations cannot be on one card: one is limited and one is not."""
+    return (word == NO_ISOLATION) is not (other == NO_ISOLATION)
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationRefused:
+    """Why a share is refused, and by the word of which field of GpuConfig."""
+
+    field: str
+    problem: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
+
+
 @dataclass(frozen=True, slots=True)
 class AskedIsolation:
-    """What class and claim say for one request: the word, where there is one, and the class's policy."""
+    """What class and claim say for one request: the word, where there is one, and the class's policy.
+    `uncounted` are those parts of the driver past a limit that the claim asks for and the class does not
+    give."""
 
     word: str | None = None
     policy: IsolationPolicy = IsolationPolicy()
+    uncounted: DriverCapabilities = frozenset()
+
+    @property
+    def wanted(self) -> str | None:
+        """The isolation of a share, if it is not left to the node."""
+        return self.word or self.policy.word
 
     def on(self, node: IsolationPolicy, *, share: bool) -> str:
         """The isolation that a device of the node gets. `share`: others can be on the card."""
         if not share:
             return self.word or NO_ISOLATION
-        return self.word or self.policy.word or node.word or NO_ISOLATION
+        return self.wanted or node.word or NO_ISOLATION
 
-    def refusal(self, node: IsolationPolicy, *, share: bool) -> str | None:
+    def refusal(self, node: IsolationPolicy, *, share: bool) -> IsolationRefused | None:
         """Why a device of the node does not do, with both words; None where it does."""
         word = self.on(node, share=share)
         if word == NO_ISOLATION and not share:
             return None
         for owner, allowed in (("class", self.policy.allowed), ("node", node.allowed)):
             if allowed is not None and word not in allowed:
-                return f"isolation: requested {word}, the {owner} allows {', '.join(allowed) or 'no share at all'}"
+                told = f"isolation: requested {word}, the {owner} allows {', '.join(allowed) or 'no share at all'}"
+                return IsolationRefused("isolation", told)
+        if share and word != NO_ISOLATION and self.uncounted:
+            return IsolationRefused(
+                "driverCapabilities",
+                f"isolation: {', '.join(sorted(self.uncounted))} would take memory past the limit ({word}) of a share, so that "
+                "only a class gives it",
+                f"ask for {', '.join(sorted(COUNTED))}, or for a whole card",
+            )
         return None
 
 
 def asked_isolation(of_class: Iterable[object], of_claim: Iterable[object]) -> AskedIsolation:
     """What the parameters of a request's class and those of the claim for it, weakest first, say of
     isolation."""
-    word = allowed = default = None
+    word = allowed = default = configured = None
+    asked: DriverCapabilities = frozenset()
+    given: DriverCapabilities = frozenset()
     for own in (entry for entry in of_claim if isinstance(entry, GpuConfig)):
-        word = own.isolation or word
-    configured = None
+        word, asked = own.isolation or word, own.driver_capabilities or asked
     for entry in (entry for entry in of_class if isinstance(entry, GpuConfig)):
-        configured = entry.isolation or configured
+        configured, given = entry.isolation or configured, entry.driver_capabilities or given
         if entry.allowed_isolation is not None:
             allowed, default = entry.allowed_isolation, entry.default_isolation
         default = entry.default_isolation or default
-    return AskedIsolation(configured or word, IsolationPolicy(allowed, default))
+    uncounted = (asked - given) & UNCOUNTED
+    return AskedIsolation(configured or word, IsolationPolicy(allowed, default), uncounted)

@@ -8,12 +8,12 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
     PlacementPolicy   node, device                  where to put them when several places fit
     GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity,
                       driverCapabilities (driver_capabilities.py);
-                      allowedIsolation, defaultIsolation   the operator's, so in a DeviceClass alone
-                                                           (isolation.py)
+                      allowedIsolation, defaultIsolation   (isolation.py)
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
                                                     network (rdma_network.py)
-                      fabric                        of the network that it is on (rdma_fabric.py): the
-                                                    operator's, so in a DeviceClass alone
+                      fabric                        of the network that it is on (rdma_fabric.py)
+
+Whose word a field is, a claim's or the operator's alone: authority.py.
 
 Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or
 value is an InvalidParameters that names it and lists what is allowed. The tables below are the only
@@ -32,6 +32,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from koordra.api import names
+from koordra.api.opaque.authority import refuse_operators
 from koordra.api.opaque.driver_capabilities import (
     DriverCapabilities,
     DriverCapability,
@@ -255,9 +256,8 @@ def decode(parameters: object, *, object: str, field: str, in_claim: bool = Fals
     for name in sorted(str(name) for name in parameters.keys() - known.keys() - {"apiVersion", "kind"}):
         problem = f"{kind} has no field {name!r}{_did_you_mean(name, tuple(known))}"
         raise read.wrong(problem, f"fields are {', '.join(known)}", at=name)
-    for name in sorted(OPERATORS_FIELDS & parameters.keys()) if in_claim else ():
-        problem = "is for the operator to say, in a DeviceClass or ResourceClass"
-        raise read.wrong(problem, "leave it out of the claim", at=name)
+    if in_claim:
+        refuse_operators(read, parameters.keys() - {"apiVersion", "kind"}, of=kind)
     required = _REQUIRED.get(kind)
     if required is not None and required not in parameters:
         raise read.wrong(
@@ -283,10 +283,6 @@ def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
                 "add it to allowedIsolation, or leave it out",
                 at=name,
             )
-
-
-OPERATORS_FIELDS: Final = frozenset({"allowedIsolation", "defaultIsolation", "fabric"})
-"""Fields that a DeviceClass may say and a claim may not."""
 
 
 def _value(kind: FieldType, value: object, read: Reader, name: str, *, in_claim: bool = False) -> Any:

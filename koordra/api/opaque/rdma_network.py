@@ -16,8 +16,8 @@
 
 Strict, as all of koordra's parameters: what is misspelt is an InvalidParameters that names it.
 
-What decides whom a pod can reach is the operator's: OPERATORS stand in a DeviceClass, a claim is refused with
-them, and no claim takes them away (`over`).
+What decides whom a pod can reach is the operator's: a claim says of it what authority.py lists, and takes
+nothing of it away (`over`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from koordra.api.opaque.authority import NETWORK, refuse_operators
 from koordra.api.opaque.rdma_fabric import read_pkey
 from koordra.api.reader import Reader
 
@@ -38,7 +39,6 @@ _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 MOST_ENTRIES: Final = 16
 """Of addresses, and of routes."""
 _FIELDS: Final = ("interface", "addresses", "pool", "routes", "mtu", "vlan", "guid", "pkey", "attachment")
-OPERATORS: Final = frozenset({"pool", "vlan", "guid", "pkey", "attachment"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +64,15 @@ class RdmaNetwork:
     attachment: Attachment | None = None
 
     def over(self, of_class: RdmaNetwork) -> RdmaNetwork:
-        """A claim's network where its class has one: the class's OPERATORS, and its other fields where the
-        claim says nothing of them."""
-        return replace(
-            of_class,
-            interface=self.interface or of_class.interface,
-            addresses=self.addresses or of_class.addresses,
-            routes=self.routes or of_class.routes,
-            mtu=self.mtu or of_class.mtu,
-        )
+        """A claim's network where its class has one: the class's, but for what a claim may say and does."""
+        return replace(of_class, interface=self.interface or of_class.interface, mtu=self.mtu or of_class.mtu)
 
 
 def decode_network(read: Reader, *, in_claim: bool = False) -> RdmaNetwork:
     """Raises InvalidParameters naming the field and what it may be."""
     read.only(*_FIELDS)
-    for name in sorted(OPERATORS & read.data.keys()) if in_claim else ():
-        problem = "is for the operator to say, in a DeviceClass or ResourceClass"
-        raise read.wrong(problem, "leave it out of the claim", at=name)
+    if in_claim:
+        refuse_operators(read, read.data.keys(), of=NETWORK)
     for name in ("addresses", "routes"):
         if len(read.sequence(name)) > MOST_ENTRIES:
             raise read.wrong(f"it is not a list of at most {MOST_ENTRIES} entries", at=name)

@@ -20,14 +20,15 @@ API server checks.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 from koordra.api import names
 from koordra.api.objects import Fields, Object
-from koordra.api.opaque import parameters
-from koordra.api.opaque.isolation import IsolationPolicy, asked_isolation, attribute
+from koordra.api.opaque import configuration, parameters
+from koordra.api.opaque.configuration import Configuration
+from koordra.api.opaque.isolation import IsolationPolicy, attribute
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig, Parameters
 from koordra.api.reader import Reader
 from koordra.cel.selectors import admission_error
@@ -53,7 +54,7 @@ class Entry:
 
     def covers(self, name: str) -> bool:
         """Whether it is about the request, or alternative, that results call by this name."""
-        return not self.requests or bool({name, name.partition("/")[0]} & set(self.requests))
+        return configuration.covers(self.requests, name)
 
 
 def alternatives(devices: Reader) -> Iterator[tuple[str, Reader]]:
@@ -158,47 +159,69 @@ class AskedDevices:
         the class's own word stands above the claim's."""
         found: list[InvalidInput] = []
         overruled: list[str] = []
-        of_claim = [(entry, entry.value) for entry in self.entries if isinstance(entry.value, GpuConfig)]
-        for name, request in alternatives(self.read) if of_claim else ():
-            own = [(entry, value) for entry, value in of_claim if entry.covers(name)]
-            values = [value for _, value in own]
-            wanted = asked_isolation((), values).word
-            device_class = classes.get(request.text("deviceClassName"))
-            if wanted is None or device_class is None:
-                continue
-            place = next(entry.parameters for entry, value in own if value.isolation == wanted)
-            of_class = [
-                entry.value for entry in AskedDevices.of({"kind": "DeviceClass", **device_class}).entries
-            ]
-            asked = asked_isolation(of_class, values)
-            if asked.word != wanted:
+        for name, request, config in self._configured(classes) if self.entries else ():
+            asked, wanted = config.isolation(name), self._own.isolation(name).word
+            place = self._place(name, "isolation")
+            if place and wanted and asked.word != wanted:
                 text = f"{wanted} is not what request {name} gets: its class says {asked.word}"
                 overruled.append(f"{place.place('isolation')}: {text}")
-            configs = [*(value for value in of_class if isinstance(value, GpuConfig)), *values]
-            why = asked.refusal(IsolationPolicy(), share=_may_share(request, configs))
-            if why is not None:
-                remedy = f"use one of {', '.join(asked.policy.allowed or ())}, or another class"
-                found.append(place.wrong(f"request {name}: {why}", remedy, at="isolation"))
+            why = asked.refusal(IsolationPolicy(), share=_may_share(request, config, name))
+            place = self._place(name, why.field) if why else None
+            if why and place:
+                others = f"use one of {', '.join(asked.policy.allowed or ())}, or another class"
+                problem = f"request {name}: {why.problem}"
+                found.append(place.wrong(problem, why.remedy or others, at=why.field))
         return found, overruled
 
-    def selecting(self) -> Reader:
-        """A copy, where requests of GPUs for which the claim names a backend have a selector on what nodes
+    def selecting(self, classes: Mapping[str, Object]) -> Reader:
+        """A copy, where requests of GPUs whose isolation class or claim decide have a selector on what nodes
         publish."""
         changed = self.read.over(copy.deepcopy(dict(self.read.data)))
-        for name, request in alternatives(changed):
-            own = [
-                entry.value
-                for entry in self.entries
-                if entry.covers(name) and isinstance(entry.value, GpuConfig)
-            ]
-            word = asked_isolation((), own).word
-            if word is None or (word == NO_ISOLATION and not _may_share(request, own)):
+        requests = dict(alternatives(changed))
+        for name, read, config in self._configured(classes):
+            word = config.isolation(name).wanted
+            if word is None or (word == NO_ISOLATION and not _may_share(read, config, name)):
                 continue
             selector = {"cel": {"expression": _ALLOWED.format(attribute(word).partition("/")[2])}}
-            before = request.sequence("selectors")
+            before = read.sequence("selectors")
             if selector not in before:
-                cast("Object", request.data)["selectors"] = [*before, selector]
+                cast("Object", requests[name].data)["selectors"] = [*before, selector]
         return changed
+
+    @property
+    def _own(self) -> Configuration:
+        return _configuration(self.entries)
+
+    def _configured(self, classes: Mapping[str, Object]) -> Iterator[tuple[str, Reader, Configuration]]:
+        """Every request and alternative, with what its class and the claim say of it."""
+        known: dict[str, Configuration] = {}
+        for name, request in alternatives(self.read):
+            class_name = request.text("deviceClassName")
+            if class_name not in known:
+                body = {"kind": "DeviceClass", **classes.get(class_name, {})}
+                known[class_name] = _configuration(self.entries, AskedDevices.of(body).entries)
+            yield name, request, known[class_name]
+
+    def _place(self, name: str, field: str) -> Reader | None:
+        """The entry whose word on the request counts among those that say the field; None where none does."""
+        said = [
+            entry
+            for entry in self.entries
+            if entry.covers(name)
+            and not isinstance(entry.value, InvalidInput)
+            and field in entry.parameters.data
+        ]
+        return max(said, key=lambda entry: bool(entry.requests)).parameters if said else None
+
+
+def _configuration(of_claim: Iterable[Entry], of_class: Iterable[Entry] = ()) -> Configuration:
+    """What can be decoded."""
+    return Configuration.of(
+        configuration.Entry(entry.requests, entry.value, is_class)
+        for entries, is_class in ((of_class, True), (of_claim, False))
+        for entry in entries
+        if not isinstance(entry.value, InvalidInput)
+    )
 
 
 def _value(opaque: Reader, is_class: bool) -> Parameters | InvalidInput:
@@ -218,9 +241,10 @@ _ALLOWED: Final = (
 """True of a device that is no GPU, or whose node publishes no policy, too."""
 
 
-def _may_share(request: Reader, configs: Sequence[GpuConfig]) -> bool:
+def _may_share(request: Reader, config: Configuration, name: str) -> bool:
     """Whether the request may be met by a part of a card."""
     asked = request.inner("capacity").inner("requests").data
-    part = any(str(name).rpartition("/")[2] == names.CAPACITY_MEMORY for name in asked)
-    part = part or any(value.memory_percent not in (None, 100) for value in configs)
-    return part and not any(value.exclusive for value in configs)
+    part = any(str(key).rpartition("/")[2] == names.CAPACITY_MEMORY for key in asked)
+    said = [entry.parameters for entry in config.covering(name) if isinstance(entry.parameters, GpuConfig)]
+    part = part or any(value.memory_percent not in (None, 100) for value in said)
+    return part and not any(value.exclusive for value in said)

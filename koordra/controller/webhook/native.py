@@ -9,7 +9,7 @@ requests:
                                          for each pair; NICs beyond n keep a request of their own
     scope Node                           nothing: a claim is on one node anyway
 
-An isolation that the claim names becomes a selector on what nodes publish of their policy (claims.py).
+An isolation that class or claim name becomes a selector on what nodes publish of their policy (claims.py).
 
 A name that was split (`gpu`) is no request any more (`gpu-0` ... are): containers that name it have to name
 the new ones, which a warning says. What has no standard form is refused: Preferred scopes, PerGroup over
@@ -34,9 +34,11 @@ from koordra.api.opaque.parameters import (
     JointAllocation,
     Pairing,
     PlacementPolicy,
+    RdmaConfig,
+    RdmaMode,
 )
 from koordra.api.reader import Reader
-from koordra.controller.webhook.claims import AskedDevices, Entry
+from koordra.controller.webhook.claims import AskedDevices, Entry, alternatives
 from koordra.errors import InvalidInput
 
 _TYPE: Final = re.compile(r"""\.\s*type\s*==\s*["'](\w+)["']""")
@@ -71,9 +73,9 @@ class _Work:
 def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     """A claim or template for native nodes. `classes`: DeviceClasses by name, to tell GPUs from NICs."""
     asked = AskedDevices.of(obj)
-    if not asked.entries or asked.is_class or _is_too_long(asked):
+    if asked.is_class or not asked.read.data.get("requests") or _is_too_long(asked):
         return Translated(obj)
-    devices = dict(asked.selecting().data)
+    devices = dict(asked.selecting(classes).data)
     devices["requests"] = list(devices.get("requests") or ())
     work = _Work(asked.read, devices, devices["requests"], classes)
     for entry in asked.entries:  # what cannot be decoded is the validating webhook's to refuse, once
@@ -106,6 +108,12 @@ def _translate_entry(entry: Entry, work: _Work) -> None:
     elif isinstance(value, PlacementPolicy):
         problem = "in native mode kube-scheduler places devices; it knows no PlacementPolicy"
         work.refuse(entry.read, "opaque.parameters", problem)
+    elif isinstance(value, RdmaConfig) and value.mode is RdmaMode.EXCLUSIVE:
+        for name, request in alternatives(work.read):
+            asked = request.inner("capacity").inner("requests").data
+            if entry.covers(name) and any(str(key).endswith(names.CAPACITY_SHARE) for key in asked):
+                problem = f"in native mode nobody keeps the rest of the NIC of request {name} free"
+                work.refuse(entry.parameters, "mode", problem, "ask for all of it: leave its share out")
     elif isinstance(value, GpuConfig):
         for name, problem, remedy in _JOINT_ALONE:
             if entry.parameters.data.get(name):

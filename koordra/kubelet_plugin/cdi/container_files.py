@@ -6,7 +6,7 @@
     <state>/claims/<uid>/nccl.conf, ucx.conf         of the network that its NICs are on
                                                      (network/fabric_files.py)
     <state>/claims/<uid>/network.json                the pod's network, once it is attached
-                                                     (network/network_decision.py)
+                                                     (network/interface_gate.py)
 
 Device metadata appears in the container where every DRA driver puts it:
 

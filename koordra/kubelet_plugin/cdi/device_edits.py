@@ -2,7 +2,7 @@
 
 Per device: its own nodes (of a MIG instance the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>`
 with its name, the edits of the isolation backend, and for a NIC whose interface is moved into the pod the
-mounts that keep the container from starting without it (network/network_decision.py). Per request: the nodes
+mounts that keep the container from starting without it (network/interface_gate.py). Per request: the nodes
 and files that every holder of such a device needs (nvidiactl, nvidia-uvm and the driver's libraries for a
 GPU, rdma_cm for a NIC), the device metadata, and the variables by which NCCL and UCX use only the given
 devices:
@@ -87,7 +87,7 @@ from koordra.kubelet_plugin.claims.claim_record import (
 )
 from koordra.kubelet_plugin.isolation.limiter.backend import override_driver_mounts
 from koordra.kubelet_plugin.network.fabric_files import fabric_edits
-from koordra.kubelet_plugin.network.network_decision import gates
+from koordra.kubelet_plugin.network.interface_gate import gates
 from koordra.kubelet_plugin.nvidia_driver.device_nodes import through_own_nodes
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_ref import environment_name

@@ -1,6 +1,5 @@
 """What the node keeps of a claim.
 
-configuration   a claim as the API has it: koordra's opaque parameters, by precedence, and its pods
 claim_record    one prepared claim, complete enough to make all of its files again; changes to a container
 checkpoint      all records on disk: versioned, checksummed, fsynced; their recovery where it is lost
 """

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.api.opaque.configuration import configuration
 from koordra.api.opaque.parameters import RdmaConfig
 from koordra.api.opaque.rdma_network import Attachment, RdmaNetwork
 from koordra.errors import InvalidInput, NotFound, PrepareError
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.claims.configuration import configuration
 from koordra.kubelet_plugin.network.address_pools import NodePool, Pool
 from koordra.kubelet_plugin.network.node_parts import NetworkPools
 
@@ -50,6 +50,13 @@ class Consumers:
     given: Mapping[str, NodePool] = field(default_factory=dict)
     of_host: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+
+
+class Claims(Protocol):
+    """What Prepare reads claims from."""
+
+    def get(self, namespace: str, name: str) -> Object:
+        """The claim. Raises ApiError."""
 
 
 def holds_nics(claim: Object) -> bool:

@@ -1,4 +1,4 @@
-"""The addresses of a NIC's interface in the pod: what the claim says, or one of the class's pool. Pure."""
+"""The addresses of a NIC's interface in the pod: what the class says, or one of its pool. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_addresses(
     holders: Sequence[ClaimRecord],
 ) -> NetworkPlan:
     """The plan with an address from the pool that the class names; `routed`: routers of its network give it
-    one. Raises PrepareError, also for an address of the claim's that this host or another claim on it has."""
+    one. Raises PrepareError, also for an address that this host or another claim on it has."""
     used = {
         address
         for holder in holders
@@ -39,21 +39,21 @@ def with_addresses(
         if pool is not None:
             raise PrepareError(
                 f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is of pool {pool}, which "
-                "gives its addresses itself; take one of another network, or a class with that pool"
+                "gives its addresses itself; name the pool in the class, or an address of another network"
             )
         bare = address.partition("/")[0]
         its_own = plan.host_interface if plan.kind is NetworkKind.MOVE else None
         if bare in used or consumers.of_host.get(bare, its_own) != its_own:
             raise PrepareError(
                 f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: {address} is this node's or "
-                "another claim's; take another"
+                "another claim's; give each claim an address of its own, or name a pool in the class"
             )
     if network.pool is None:
         if plan.kind is NetworkKind.MACVLAN and not plan.addresses and not routed:
             raise PrepareError(
                 f"{record.ref}: {device.device} gets a macvlan interface in the pod, which has no address by itself, and RDMA "
                 "over Ethernet takes its own from there; name a pool of addresses in the class "
-                "(RdmaConfig.network.pool), or addresses in the claim; or say fabric.addressFamily: IPv6 in the class, where "
+                "(RdmaConfig.network.pool), or addresses there; or say fabric.addressFamily: IPv6 in the class, where "
                 "routers of the network give addresses (SLAAC)"
             )
         _refuse_gateways(record, device, plan)
@@ -63,11 +63,6 @@ def with_addresses(
         raise PrepareError(
             f"{record.ref}: there is no pool {network.pool} of addresses on this node, only "
             f"{', '.join(consumers.pools) or 'none'}; add it to the file of --network-pools"
-        )
-    if plan.addresses:
-        raise PrepareError(
-            f"{record.ref}: RdmaConfig.network.addresses of request {device.request}: the class takes addresses from pool "
-            f"{network.pool}; leave them out of the claim"
         )
     _refuse_hosts(record, given.pool, consumers.of_host)
     own = {

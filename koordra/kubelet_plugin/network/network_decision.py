@@ -24,85 +24,34 @@ NIC for a pod off the host's network is refused, since the pod would not see it.
 RoCE takes its addresses (GIDs) from network interfaces of the process's own network namespace, so a share of
 a RoCE NIC without an interface in the pod would carry no traffic. InfiniBand has its own addresses.
 
-Addresses: those that the claim says; one of the pool that its class names (address_pools.py); or, of a
+Addresses: those that the claim's class says; one of the pool that it names (address_pools.py); or, of a
 NIC that moves and has neither, those that it has on the host.
 
-Refused: `network` on the host's network; an address that a pool gives; one fixed address for several devices;
+Refused: `network` on the host's network, and where the pod's Multus would decide in its place; an address
+that a pool gives; one fixed address for several devices; mode Exclusive for a part of a NIC;
 a NIC that moves into a pod while the claim is reserved for several; and `network` on a node whose plugin runs
 without `--pod-network`, which needs the NRI hook (`koordra nri --pod-network`).
-
-**The gate** are the mounts that keep a container from starting before its pod has the network of its claim.
-
-    <state>/claims/<uid>/network.json       written once the pod has its network; what containers may read of
-                                            it
-
-Prepare makes the file a read-only mount of the container (`/run/koordra.io/network/<uid>.json`, for programs
-that want to know). So **the network fails closed without anybody's help**: as long as nothing was attached
-the file is missing, the runtime cannot make the mount, and the container does not start. NRI by itself fails
-open: a hook that is away, or late, is not asked.
-
-That file is the claim's, and a claim may get a second pod, for which there is no Prepare. So a device that
-has a network interface brings a second mount, of something that exists only in the network namespace that has
-the interface:
-
-    /proc/sys/net/ipv4/conf/<interface>   ->   /run/koordra.io/network/<uid>.in-one-pod-at-a-time/<interface>
-
-The kernel looks that path up in the network namespace of the process that asks, and runtimes make mounts from
-inside the container's own namespaces. So the kernel itself answers, for every container, whether its pod has
-the interface: one whose pod has not does not start, and the error names the path. runc 1.2 and later look on
-the host, too, for what they do not find inside; so the interface is to have a name in the pod that no
-interface of the host has (network_decision.py).
-
-Not for pods with a user namespace of their own (`hostUsers: false`): for them older runtimes open mounts from
-outside, where the interface is missing for the rightful pod too. There the hook refuses, and verification
-finds what it missed (nri/verify/drift.py, InterfaceMissing).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from koordra.api import names
+from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.parameters import RdmaConfig, RdmaMode
 from koordra.api.opaque.rdma_fabric import AddressFamily, RdmaFabric
 from koordra.api.opaque.rdma_network import RdmaNetwork
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, Mount
-from koordra.kubelet_plugin.claims.configuration import Configuration
-from koordra.kubelet_plugin.network.consumers import Consumers
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.network.consumers import NETWORKS_ANNOTATION, Consumers
 from koordra.kubelet_plugin.network.interface_addresses import with_addresses
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
-from koordra.node_state import layout
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
-from koordra.node_state.layout import StateFolder
+from koordra.quantity import parse
 from koordra.topology.machine import Nic
-
-GATE_MODE: Final = 0o644
-IN_CONTAINER: Final = "/run/koordra.io/network"
-GATE: Final = "network.json"
-INTERFACES: Final = "/proc/sys/net/ipv4/conf"
-ONE_POD: Final = ".in-one-pod-at-a-time"
-"""Part of a path that people read in the error of a container that did not start."""
-
-
-def gates(files: StateFolder, uid: str, plan: NetworkPlan, *, own_users: bool) -> tuple[Mount, ...]:
-    """The mounts of a device with this plan; `own_users`: the pod has a user namespace of its own. The second
-    is one that only a container can have whose network namespace has the interface."""
-    if not plan.kind.ours:
-        return ()
-    claims = Mount(str(gate_file(files, uid)), f"{IN_CONTAINER}/{layout.file_name(uid)}")
-    if not plan.host_interface or own_users:
-        return (claims,)
-    target = f"{IN_CONTAINER}/{uid}{ONE_POD}/{plan.interface}"
-    return claims, Mount(f"{INTERFACES}/{plan.interface}", target)
-
-
-def gate_file(files: StateFolder, uid: str) -> Path:
-    return files.claim_folder(uid) / GATE
-
 
 _ETHERNET: Final = "Ethernet"
 NO_NETWORK: Final = "NoNetworkInPod"
@@ -216,7 +165,14 @@ def _plan(
                 "host's network; leave one of the two out"
             )
         return None
-    if inventory.attributes(device.device).get(names.CNI_RESOURCE_NAME) in consumers.resources:
+    resource = inventory.attributes(device.device).get(names.CNI_RESOURCE_NAME)
+    if resource in consumers.resources:
+        if config.network is not None:
+            raise PrepareError(
+                f"{record.ref}: RdmaConfig.network of request {device.request} decides the network of {device.device}, and a "
+                f"network of its pod's annotation {NETWORKS_ANNOTATION} asks Multus for it too ({resource}); leave one of "
+                "the two out"
+            )
         # What the hook looks at is in one pod; a claim of several pods is each pod's Multus's affair.
         return _left_alone(NetworkKind.OTHERS, device, inventory) if len(consumers.pods) == 1 else None
     network = config.network or RdmaNetwork()
@@ -300,7 +256,7 @@ def _roce_port(device: DeviceRecord, inventory: NodeInventory) -> int | None:
 
 def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
     """The interface's name in the pod where the claim gives none. It differs from the name of an interface
-    that stays on the host, since the gate of network_decision.py finds the interface by name and some
+    that stays on the host, since the gate (interface_gate.py) finds the interface by name and some
     runtimes also search the host. Every pod has an eth0 of its own."""
     if device.netdev and (kind is not NetworkKind.MOVE or device.netdev == "eth0"):
         # The ports of a card differ at the end of the name, which is kept (enp193s0f0np0, enp193s0f0np1).
@@ -318,7 +274,14 @@ def _kind(
         raise PrepareError(
             f"{record.ref}: DeviceUnhealthy: {device.device} has no network interface on this node, which RoCE needs"
         )
-    alone = device.type == names.TYPE_VF or config.mode is RdmaMode.EXCLUSIVE or device.share_id is None
+    alone = device.type == names.TYPE_VF or device.share_id is None or config.mode is RdmaMode.EXCLUSIVE
+    part = _part(device, inventory)
+    if config.mode is RdmaMode.EXCLUSIVE and part:
+        # Whoever allocated it does not know koordra's modes, and others may hold the rest.
+        raise PrepareError(
+            f"{record.ref}: RdmaConfig.mode Exclusive of request {device.request}, and {part} of {device.device} was allocated; "
+            "ask for all of it: leave its share out"
+        )
     nic = inventory.device(device.device)
     upper, needed = (nic.upper, nic.needed) if isinstance(nic, Nic) else (None, False)
     if upper is not None and upper != device.netdev:
@@ -336,6 +299,15 @@ def _kind(
             "interface of its own; ask for a virtual function, or use an attachment"
         )
     return None
+
+
+def _part(device: DeviceRecord, inventory: NodeInventory) -> str:
+    """What a share has of the NIC, empty for all of it."""
+    consumed = dict(device.consumed).get(names.CAPACITY_SHARE) if device.share_id else None
+    whole = inventory.published[device.device].capacity.get(names.CAPACITY_SHARE)
+    if consumed is None or whole is None or parse(consumed) >= whole.value:
+        return ""
+    return f"share {consumed} of {whole.spelled}"
 
 
 def _is_nic(device: DeviceRecord) -> bool:

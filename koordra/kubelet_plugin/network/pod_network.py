@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError, KoordraError, NodeError
-from koordra.kubelet_plugin.network import cni, network_decision
+from koordra.kubelet_plugin.network import cni, interface_gate
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.kubelet_plugin.network.roce_gid import has_gid, in_pods_sysfs, require_gid
@@ -306,7 +306,7 @@ class PodNetworks:
     # Files.
 
     def _gate(self, uid: str) -> Path:
-        return network_decision.gate_file(self._files, uid)
+        return interface_gate.gate_file(self._files, uid)
 
     def _write(
         self, network: ClaimNetwork, sandbox: Sandbox, done: Sequence[AttachedDevice]
@@ -322,7 +322,7 @@ class PodNetworks:
             self._disk.replace(
                 self._gate(claim.uid),
                 strict_json.encode({"devices": [_GATE_DEVICE.write(device) for device in claim.devices]}),
-                mode=network_decision.GATE_MODE,
+                mode=interface_gate.GATE_MODE,
                 durable=False,
             )
 

@@ -102,7 +102,7 @@ def require_gid(
         raise NodeError(
             f"NoRoutableGID: {device} would carry nothing: {interface or 'its interface'} has no routable address in the "
             "pod, from which RDMA over Ethernet takes its own; name a pool of addresses in the NIC's class "
-            "(RdmaConfig.network.pool), or addresses in the claim, or have a router of the network give one"
+            "(RdmaConfig.network.pool), or addresses there, or have a router of the network give one"
         )
     raise NodeError(
         f"NoRoutableGID: {device} has no RoCE v2 address (GID) for {', '.join(sorted(there))}, which "

@@ -4,6 +4,7 @@ device_state        the state machine: what is promised to the kubelet survives 
 calls_in_progress   Prepares that nobody waits for any more
 prepare_decision    what a claim gets on this node, or why it is refused (pure)
 identified_devices  the devices of the claim's results, each certain and the one that it was before (pure)
+isolated_shares     what keeps each of its shares of GPUs (pure)
 lost_devices        devices of claims that are gone, moved, or others (pure)
 allocation_checks   the checks that nothing is used beyond its capacity and that Required scopes hold
 claim_files         the files of a claim, in the order in which they are written and removed

@@ -40,10 +40,10 @@ from typing import Any
 
 from koordra.api import names
 from koordra.api.devices import Capacity, Device
+from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import Assignment, ClaimRecord, DeviceRecord
-from koordra.kubelet_plugin.claims.configuration import Configuration
 from koordra.kubelet_plugin.publish.devices import whole_of
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.quantity import canonical, parse

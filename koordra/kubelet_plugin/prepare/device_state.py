@@ -45,9 +45,8 @@ from koordra.kubelet_plugin.claims.checkpoint import (
     recovered,
 )
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
-from koordra.kubelet_plugin.claims.configuration import Claims
 from koordra.kubelet_plugin.isolation import Backend, ForeignBackend
-from koordra.kubelet_plugin.network.consumers import Consumers, holds_nics
+from koordra.kubelet_plugin.network.consumers import Claims, Consumers, holds_nics
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.calls_in_progress import CallsInProgress

@@ -9,8 +9,8 @@ From the claim object, the inventory and the claims that already hold devices, i
 3. a claim of a GPU has a libcuda of the loaded driver to find;
 4. no device is used beyond its capacity (allocation_checks.py);
 5. Required JointAllocation scopes hold on this machine (allocation_checks.py);
-6. the isolation of each share follows from the operator's policy, class and claim
-   (koordra.api.opaque.isolation), this node has the backend, and no card has shares with and without limits;
+6. the isolation of each share follows from the operator's policy, class and claim, this node has the
+   backend, and no card has shares with and without limits (isolated_shares.py);
 7. the pod can have the network that the claim asks for (network/network_decision.py);
 8. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
    and of a gang's member.
@@ -26,9 +26,10 @@ from dataclasses import dataclass, replace
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
+from koordra.api.opaque.configuration import Configuration, configuration
 from koordra.api.opaque.driver_capabilities import DriverCapabilities, chosen
 from koordra.api.opaque.gang_member import is_gang_member
-from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
+from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.container_hook import is_limited
 from koordra.kubelet_plugin.cdi.device_edits import legacy_edits, with_edits
@@ -40,20 +41,19 @@ from koordra.kubelet_plugin.claims.claim_record import (
     DeviceRecord,
     State,
 )
-from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
-from koordra.kubelet_plugin.isolation import Backend, Share
+from koordra.kubelet_plugin.isolation import Backend
 from koordra.kubelet_plugin.network.consumers import Consumers
 from koordra.kubelet_plugin.network.fabric_files import fabric_settings, rules_nccl
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy, network_plans
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.prepare.identified_devices import Prepared, identified
+from koordra.kubelet_plugin.prepare.isolated_shares import IsolatedShare, isolated_shares
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.claim_network import NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.node_state.strict_json import Pairs
-from koordra.quantity import parse
 from koordra.topology.machine import Nic
 
 
@@ -72,15 +72,6 @@ class NodeView:
     consumers: Consumers | None = None
     networks: NetworkPolicy = UNMANAGED
     hook_program: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedShare:
-    """A share that a backend must be prepared for before a container starts."""
-
-    backend: Backend
-    share: Share
-    config: GpuConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +95,7 @@ def decide(
     try:
         allocation = _allocation(ref, claim)
         results = [result for result in allocation.results if result.device.driver == names.DRIVER]
-        config = configuration(allocation.config, claim=str(ref))
+        config = configuration(allocation.config, claim=str(ref), holds=bool(prepared))
         _refuse_gang_member_in_spec(claim)
         devices = tuple(
             identified(
@@ -132,7 +123,14 @@ def decide(
         record, holders=node.holders, published=node.inventory.published, prepared=prepared.keys()
     )
     refuse_unmet_scopes(record, config, inventory=node.inventory)
-    shares = [_isolated(record, index, config, node=node, prepared=prepared) for index in range(len(devices))]
+    shares = isolated_shares(
+        record,
+        config,
+        inventory=node.inventory,
+        backends=node.backends,
+        holders=node.holders,
+        prepared=prepared,
+    )
     plans = (
         # Its NICs may be in the pod already.
         tuple(
@@ -271,69 +269,3 @@ def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
     """The variable by which the NRI hook sets the container's cpuset near this GPU."""
     near = device.uuid is not None and config.gpu(device.request).numa_affinity
     return ContainerEdits(env=((NUMA_AFFINITY, "true"),)) if near else NO_EDITS
-
-
-def _isolated(
-    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView, prepared: Prepared
-) -> IsolatedShare | None:
-    """The backend's part in devices[index]; None for a device that is not a GPU, or is allocated with
-    adminAccess. A prepared device keeps its isolation: a policy is about what starts."""
-    device = record.devices[index]
-    if device.uuid is None or device.admin_access:
-        return None
-    kept = prepared.get(device.assignment)
-    word = (kept and kept.isolation) or _isolation(record, device, config, node=node)
-    backend = node.backends.get(word)
-    if backend is None:
-        raise PrepareError(
-            f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
-            f"available: {', '.join(sorted(node.backends))}"
-        )
-    consumed = dict(device.consumed) if device.share_id else {}
-    memory = parse(consumed.get(names.CAPACITY_MEMORY, "0"))
-    whole = node.inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
-    cores = int(parse(consumed.get(names.CAPACITY_CORES, "0")))
-    share = Share(
-        claim_uid=record.ref.uid,
-        index=index,
-        device=device.device,
-        uuid=device.uuid,
-        memory_bytes=int(memory) if names.CAPACITY_MEMORY in consumed and memory < whole else None,
-        cores=cores if 0 < cores < 100 else None,
-    )
-    return IsolatedShare(backend=backend, share=share, config=config.gpu(device.request))
-
-
-def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView) -> str:
-    """The isolation that the operator's policy, class and claim make of it; raises PrepareError where they
-    refuse it."""
-    asked, policy = config.isolation(device.request), node.inventory.offering.isolation
-    share = _is_share(device, node.inventory)
-    refused = asked.refusal(policy, share=share)
-    if refused is not None:
-        raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
-    word = asked.on(policy, share=share)
-    for holder in node.holders if share else ():
-        for other in holder.devices:
-            if (
-                other.device == device.device
-                and holder.ref.uid != record.ref.uid
-                and other.isolation is not None
-                and _is_share(other, node.inventory)
-                and (other.isolation == NO_ISOLATION) is not (word == NO_ISOLATION)
-            ):
-                raise PrepareError(
-                    f"{record.ref}: BackendUnavailable: {device.device}: isolation: requested {word}, and "
-                    f"{holder.ref} has a share with {other.isolation}; where one share of a card is limited, all are"
-                )
-    return word
-
-
-def _is_share(device: DeviceRecord, inventory: NodeInventory) -> bool:
-    """Whether others can be on the card: the device is neither whole nor has it all slots."""
-    capacity, consumed = inventory.published[device.device].capacity, dict(device.consumed)
-    return device.share_id is not None and all(
-        parse(consumed[name]) < capacity[name].value
-        for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
-        if name in consumed and name in capacity
-    )

@@ -43,7 +43,7 @@ _TOOLKIT = "compute", "utility", "graphics", "video", "display", "ngx"
         (["compat32"], "32-bit libraries are not given"),
         (["mofed"], "ask for them with a request of"),
         (["nvswitch"], "NVSwitches are the fabric manager's"),
-        (["imex"], "imex is for the operator to give, in a DeviceClass"),
+        (["imex"], "imex is for the operator to say, in a DeviceClass"),
     ],
 )
 def test_what_is_refused_is_named_with_the_way_to_it(words: object, text: str) -> None:

@@ -103,20 +103,23 @@ def test_the_hook_knows_the_drm_nodes_as_the_cards_own(equipped: PluginNode) -> 
     assert record.devices[0].nodes[1:] == DRM
 
 
-def test_a_limited_share_gets_what_is_counted_unless_it_asks(equipped: PluginNode) -> None:
+def test_a_limited_share_gets_what_is_counted_unless_its_class_gives_more(equipped: PluginNode) -> None:
     found = edits(equipped, 1, gpu("gpu", GPU_0, "20Gi"), isolation="mps")
     assert {"libcuda", "libnvidia-ml", "libnvcuvid"} <= stems(found)
     assert "libGLX_nvidia" not in stems(found)
     assert not paths(found) & {node.path for node in DRM}
-    asked = edits(
-        equipped,
-        2,
-        gpu("gpu", GPU_0, "20Gi"),
-        isolation="mps",
-        driverCapabilities=["compute", "graphics"],
-    )
+    drawing = {"isolation": "mps", "driverCapabilities": ["compute", "graphics"]}
+    asked = edits(equipped, 2, gpu("gpu", GPU_0, "20Gi"), source="FromClass", **drawing)
     assert {"libcuda", "libGLX_nvidia"} <= stems(asked)
     assert {node.path for node in DRM} <= paths(asked)
+    for words in (["compute", "graphics"], ["all"], ["display"], ["ngx"]):
+        config = [parameters("GpuConfig", isolation="mps", driverCapabilities=words)]
+        told = refusal(equipped, claim(3, gpu("gpu", GPU_0, "20Gi"), config=config))
+        assert "would take memory past the limit (mps) of a share, so that only a class gives it" in told
+    given = parameters("GpuConfig", source="FromClass", driverCapabilities=["graphics"])
+    own = parameters("GpuConfig", isolation="mps", driverCapabilities=["graphics", "gdrcopy"])
+    record = prepare(equipped, claim(4, gpu("gpu", GPU_1, "20Gi"), config=[given, own]))
+    assert "libGLX_nvidia" in stems(record.devices[0].edits)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def test_the_class_gives_an_imex_channel(equipped: PluginNode) -> None:
 
 def test_a_claim_cannot_take_an_imex_channel(equipped: PluginNode) -> None:
     asked = [parameters("GpuConfig", driverCapabilities=["imex"])]
-    assert "imex is for the operator to give" in refusal(equipped, claim(1, whole(), config=asked))
+    assert "imex is for the operator to say" in refusal(equipped, claim(1, whole(), config=asked))
 
 
 def test_a_node_without_the_module_says_so(node: PluginNode) -> None:

@@ -137,14 +137,12 @@ def test_an_address_that_was_just_given_up_is_not_the_next_one() -> None:
             "there is no pool absent of addresses on this node, only rails, wide; add it",
         ),
         (
-            wanting(1, addresses=["192.168.1.5/24"]),
-            "the class takes addresses from pool rails; leave them out",
-        ),
-        (
             claim(
                 1,
                 nic("nic", NIC_0, "1"),
-                config=[parameters("RdmaConfig", network={"addresses": ["10.11.0.9/24"]})],
+                config=[
+                    parameters("RdmaConfig", source="FromClass", network={"addresses": ["10.11.0.9/24"]})
+                ],
             ),
             "10.11.0.9/24 is of pool rails, which gives its addresses itself",
         ),
@@ -394,12 +392,13 @@ def test_a_file_that_was_misspelt_later_is_the_trouble_of_new_claims_with_addres
 
 def test_no_claim_takes_an_address_of_the_node_or_of_another_claim(node: PluginNode) -> None:
     def asking(number: int, address: str) -> dict[str, Any]:
-        config = [parameters("RdmaConfig", network={"addresses": [address]})]
+        config = [parameters("RdmaConfig", source="FromClass", network={"addresses": [address]})]
         return claim(number, nic("nic", NIC_0, "1"), config=config)
 
     of = replace(consumers(), of_host={"192.168.1.7": "eth0"})
     with pytest.raises(
-        PrepareError, match=r"192\.168\.1\.7/24 is this node's or another claim's; take another"
+        PrepareError,
+        match=r"192\.168\.1\.7/24 is this node's or another claim's; give each claim an address of",
     ):
         prepared(node, asking(1, "192.168.1.7/24"), plugin(node, of=of))
     (plan,) = prepared(node, asking(2, "192.168.1.8/24"), plugin(node, of=of))

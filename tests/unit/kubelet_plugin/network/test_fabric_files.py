@@ -189,7 +189,9 @@ def test_nccl_is_kept_from_rails_for_its_own_connections(node: PluginNode, layer
     }
     plugin(node, IN_POD).unprepare(ref_of(claim(1)))
     assert told(with_nics, nic("a", NIC_0, share=None)) == {}
-    obj = claim(2, nic("a", NIC_0, share=None), config=[parameters("RdmaConfig", network=network)])
+    obj = claim(
+        2, nic("a", NIC_0, share=None), config=[parameters("RdmaConfig", source="FromClass", network=network)]
+    )
     plugin(node, ON_HOST).unprepare(ref_of(claim(1)))
     node.claims.put(obj)
     (device,) = plugin(with_nics, IN_POD, hook=None).prepare(ref_of(obj)).devices

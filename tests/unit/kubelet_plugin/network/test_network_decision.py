@@ -14,7 +14,7 @@ import pytest
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, Conflict, NotFound, PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover, with_moved
-from koordra.kubelet_plugin.network import network_decision
+from koordra.kubelet_plugin.network import interface_gate
 from koordra.kubelet_plugin.network.consumers import MOST_NETWORKS, ClaimSource, Consumers
 from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPolicy
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
@@ -133,11 +133,14 @@ def vf(device: str, request: str = "nic") -> dict[str, Any]:
     return result(request, device, share=None)
 
 
+FROM_CLASS = "FromClass"
 NETWORK = {"addresses": ["192.168.10.5/24"], "mtu": 4200, "interface": "rail0"}
 
 
 def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNode) -> None:
-    (plan,) = planned(roce, claim(1, vf(VF_3), config=[parameters("RdmaConfig", network=NETWORK)]))
+    (plan,) = planned(
+        roce, claim(1, vf(VF_3), config=[parameters("RdmaConfig", source=FROM_CLASS, network=NETWORK)])
+    )
     assert plan.kind is NetworkKind.MOVE
     assert (plan.host_interface, plan.interface, plan.ib_device) == ("ethv3", "rail0", plan.ib_device)
     assert plan.ib_device
@@ -162,14 +165,14 @@ def interface_gates(node: PluginNode) -> list[str]:
         for device in node.spec(uid(1))["devices"]
         for mount in device["containerEdits"].get("mounts", ())
     )
-    return [path for path in mounts if path.startswith(network_decision.INTERFACES)]
+    return [path for path in mounts if path.startswith(interface_gate.INTERFACES)]
 
 
 def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) -> None:
     """One in each of two requests, under the name it has in the pod; a VLAN's is the VLAN's."""
     network = [parameters("RdmaConfig", source=FROM_CLASS, network={"vlan": 7})]
     planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=network))
-    assert interface_gates(roce) == [f"{network_decision.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
+    assert interface_gates(roce) == [f"{interface_gate.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
 
 
 def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
@@ -183,7 +186,7 @@ def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
     assert interface_gates(roce) == []
 
 
-ADDRESSED = [parameters("RdmaConfig", network={"addresses": ["192.168.10.5/24"]})]
+ADDRESSED = [parameters("RdmaConfig", source=FROM_CLASS, network={"addresses": ["192.168.10.5/24"]})]
 
 
 @pytest.mark.parametrize(
@@ -211,18 +214,15 @@ def test_what_becomes_of_each_kind(
 def test_on_the_hosts_network_everything_stays(roce: PluginNode) -> None:
     on_host = Consumers(pods=("pod-1",), host_network=True)
     assert planned(roce, claim(1, vf(VF_0)), on_host) == [None]
-    config = [parameters("RdmaConfig", network=NETWORK)]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network=NETWORK)]
     roce.plugin().unprepare(ref_of(claim(1)))
     assert "on the host's network" in refused(roce, claim(2, vf(VF_0), config=config), on_host)
-
-
-FROM_CLASS = "FromClass"
 
 
 def test_without_the_option_nothing_moves_and_nothing_is_promised(infiniband: PluginNode) -> None:
     assert planned(infiniband, claim(1, vf(VF_0)), policy=UNMANAGED) == [None]
     infiniband.plugin().unprepare(ref_of(claim(1)))
-    config = [parameters("RdmaConfig", network=NETWORK)]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network=NETWORK)]
     text = refused(infiniband, claim(2, vf(VF_0), config=config), policy=UNMANAGED)
     assert "FeatureDisabled" in text
     assert "--pod-network" in text
@@ -292,7 +292,7 @@ def test_a_way_that_the_kernel_would_not_take_is_refused_before_anything_moves(r
     def going(gateway: str, destination: str = "10.0.0.0/8") -> Any:
         routes = [{"destination": destination, "gateway": gateway}]
         network = {"addresses": ["192.168.1.7/24", "fd00::7/64"], "routes": routes}
-        return claim(1, vf(VF_0), config=[parameters("RdmaConfig", network=network)])
+        return claim(1, vf(VF_0), config=[parameters("RdmaConfig", source=FROM_CLASS, network=network)])
 
     assert "10.0.0.0/8 via 172.16.0.1, which is in no network" in refused(roce, going("172.16.0.1"))
     assert "via fd01::1" in refused(roce, going("fd01::1", "fd02::/48"))
@@ -303,11 +303,11 @@ def test_a_way_that_the_kernel_would_not_take_is_refused_before_anything_moves(r
 
 def test_a_nic_that_moves_may_be_given_the_address_that_it_has_on_the_host(roce: PluginNode) -> None:
     of_host = {"192.168.1.7": "ethv0", "192.168.1.8": "eth0"}
-    config = [parameters("RdmaConfig", network={"addresses": ["192.168.1.7/24"]})]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network={"addresses": ["192.168.1.7/24"]})]
     (plan,) = planned(roce, claim(1, vf(VF_0), config=config), replace(ONE_POD, of_host=of_host))
     assert (plan.kind, plan.addresses) == (NetworkKind.MOVE, ("192.168.1.7/24",))
     plugin(roce).unprepare(ref_of(claim(1)))
-    config = [parameters("RdmaConfig", network={"addresses": ["192.168.1.8/24"]})]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network={"addresses": ["192.168.1.8/24"]})]
     text = refused(roce, claim(2, vf(VF_3), config=config), replace(ONE_POD, of_host=of_host))
     assert "192.168.1.8/24 is this node's or another claim's" in text
 
@@ -331,7 +331,7 @@ def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNod
     two = Consumers(pods=("pod-1", "pod-2"))
     assert "reserved for 2 pods" in refused(roce, claim(1, vf(VF_0)), two)
     assert "reserved for 2 pods" in refused(roce, claim(1, nic("nic", PF, "50")), two)
-    config = [parameters("RdmaConfig", network=NETWORK)]
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network=NETWORK)]
     assert "one set of addresses" in refused(roce, claim(1, vf(VF_0), vf(VF_3), config=config))
     both = [parameters("RdmaConfig", network={"interface": "rail0"})]
     text = refused(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=both))
@@ -450,6 +450,8 @@ def test_misspelt_networks_are_refused_by_name(roce: PluginNode, network: Any, c
         {"pkey": "0x8001"},
         {"guid": "0011:2233:4455:6677"},
         {"attachment": {"name": "rail"}},
+        {"addresses": ["192.168.10.5/24"]},
+        {"routes": [{"destination": "10.0.0.0/8", "gateway": "192.168.10.1"}]},
     ],
 )
 def test_whom_a_pod_can_reach_is_for_the_operator_to_say(roce: PluginNode, network: dict[str, Any]) -> None:
@@ -736,7 +738,9 @@ def standing(node: PluginNode, *, exclusive: bool = False, **of_nic: Any) -> Plu
     return node
 
 
-ALONE = claim(1, nic("nic", PF), config=[parameters("RdmaConfig", mode="Exclusive", network=NETWORK)])
+ALONE = claim(
+    1, nic("nic", PF), config=[parameters("RdmaConfig", source=FROM_CLASS, mode="Exclusive", network=NETWORK)]
+)
 
 
 @pytest.mark.parametrize("facts", [{"needed": True}, {"netdev": "bond0", "upper": "bond0"}])

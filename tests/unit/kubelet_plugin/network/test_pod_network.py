@@ -18,7 +18,7 @@ import pytest
 
 from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
-from koordra.kubelet_plugin.network import network_decision
+from koordra.kubelet_plugin.network import interface_gate
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks, inside
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma, attribute, attributes
@@ -92,7 +92,7 @@ def test_in_the_netdev_goes_first_and_out_the_rdma_link(tmp_path: Path, netns: s
     assert links.where[netns, "rail0"].addresses == ("192.168.10.5/24",)
     assert links.where[netns, "rail0"].mtu == 1400
     assert links.routes == [("rail0", "10.0.0.0/8", "192.168.10.1")]
-    gate = json.loads(network_decision.gate_file(StateFolder(tmp_path), uid(1)).read_text())
+    gate = json.loads(interface_gate.gate_file(StateFolder(tmp_path), uid(1)).read_text())
     assert [device["interface"] for device in gate["devices"]] == ["rail0"]
     # The runtime tries again, or asks twice: nothing more happens.
     pods.attach(sandbox(netns))
@@ -126,7 +126,7 @@ def test_efa_goes_by_its_rdma_device_alone(tmp_path: Path, netns: str) -> None:
     pods = networks(tmp_path, links, rdma)
     pods.attach(sandbox(netns))
     assert rdma.where == {"rdmap97s0": netns}
-    assert network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
+    assert interface_gate.gate_file(StateFolder(tmp_path), uid(1)).exists()
     pods.detach(sandbox(netns))
     assert links.steps == ["rdma rdmap97s0 into the pod", "rdma rdmap97s0 back"]
 
@@ -207,7 +207,7 @@ def test_a_second_pod_takes_nothing_from_the_first(tmp_path: Path, netns: str, p
         pods.attach(sandbox(str(other), 2, pod="pod-2"))
     assert links.where == before
     assert pods.attached() == attached
-    assert network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
+    assert interface_gate.gate_file(StateFolder(tmp_path), uid(1)).exists()
     pods.detach(sandbox(netns))
     pods.attach(sandbox(str(other), 2, pod="pod-2"))
     assert (str(other), "rail0") in links.where
@@ -244,9 +244,9 @@ def test_two_nics_or_none(tmp_path: Path, netns: str) -> None:
             pods.attach(sandbox(netns))
         assert links.where == before
         assert set(rdma.where.values()) == {HOST}
-        assert not network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
+        assert not interface_gate.gate_file(StateFolder(tmp_path), uid(1)).exists()
         pods.attach(sandbox(netns))
-        assert network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
+        assert interface_gate.gate_file(StateFolder(tmp_path), uid(1)).exists()
         pods.detach(sandbox(netns))
         assert links.where == before
 
@@ -265,7 +265,7 @@ def test_killed_between_any_two_steps(tmp_path: Path, netns: str, then: str) -> 
         with pytest.raises(KeyboardInterrupt):
             networks(tmp_path, links, rdma).attach(sandbox(netns))
         links.die_at = None
-        assert not network_decision.gate_file(StateFolder(tmp_path), uid(1)).exists()
+        assert not interface_gate.gate_file(StateFolder(tmp_path), uid(1)).exists()
         pods = networks(tmp_path, links, rdma)  # the next process
         match then:
             case "attached again":

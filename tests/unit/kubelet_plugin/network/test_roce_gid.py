@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.network import network_decision
+from koordra.kubelet_plugin.network import interface_gate
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks, inside
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.network.roce_gid import (
@@ -151,7 +151,7 @@ def test_no_container_starts_before_the_address_is_there(tmp_path: Path, netns: 
     pods = PodNetworks(tmp_path, links=links, rdma=rdma, sys=tmp_path / "sys")
     with pytest.raises(NodeError, match="NoRoutableGID"):
         pods.attach(sandbox(netns))
-    gate = network_decision.gate_file(StateFolder(tmp_path), uid(1))
+    gate = interface_gate.gate_file(StateFolder(tmp_path), uid(1))
     assert not gate.exists()
     assert [claim.devices[0].gid_ready for claim in pods.attached()] == [False]
     assert pods.ready() == ()

@@ -1,29 +1,26 @@
-"""A claim as the API has it: koordra's parameters in its allocation, by precedence, and its pods.
+"""koordra's parameters for the requests of one claim, and whose word counts where several speak.
 
-`status.allocation.devices.config` holds entries of the class and of the claim, each for some requests or for
-all. If several entries of one kind cover a request, the last one in this order applies as a whole:
+Admission, the allocator and Prepare read the configurations of class and claim through here, so that they
+decide alike. If several entries of one kind cover a request, the last one in this order applies as a whole:
 
     class, all requests < class, naming the request < claim, all requests < claim, naming the request
 
-but for isolation, whose policy is the operator's (koordra.api.opaque.isolation), the parts of the driver
-(`driverCapabilities`), and the network of a NIC, where the class's word on whom a pod can reach holds
-(koordra.api.opaque.rdma_network).
+and among equals the later one; but for isolation, whose policy is the operator's (isolation.py), the parts of
+the driver (`driverCapabilities`), and the network of a NIC, of which a claim may say little (authority.py).
 
 A JointAllocation covers several requests at a time; a Required one always holds, whatever else is there. A
 GangMember is not a parameter of the claim: the controller writes it into the allocation of a gang's member.
-
-Its pods, and what they and it ask of networks: network/consumers.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
-from koordra.api.objects import Fields, Object
+from koordra.api.objects import Fields
 from koordra.api.opaque.driver_capabilities import DriverCapabilities
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
 from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
@@ -46,7 +43,13 @@ class Entry:
     of_class: bool = False
 
     def covers(self, request: str) -> bool:
-        return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
+        return covers(self.requests, request)
+
+
+def covers(requests: Iterable[str], request: str) -> bool:
+    """Whether an entry for these requests, for all if none, is about the one that results call so."""
+    named = set(requests)
+    return not named or not named.isdisjoint((request, request.partition("/")[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,12 @@ class Configuration:
     entries: tuple[Entry, ...] = ()
     member: GangMember | None = None
 
+    @classmethod
+    def of(cls, entries: Iterable[Entry], member: GangMember | None = None) -> Configuration:
+        """The entries in any order of class and claim."""
+        weakest_first = sorted(entries, key=lambda entry: (not entry.of_class, bool(entry.requests)))
+        return cls(tuple(weakest_first), member)
+
     def gpu(self, request: str) -> GpuConfig:
         return self._strongest(GpuConfig(), request)
 
@@ -65,7 +74,7 @@ class Configuration:
         does not take the class's word away."""
         found = [
             entry.parameters.driver_capabilities
-            for entry in self._covering(request)
+            for entry in self.covering(request)
             if isinstance(entry.parameters, GpuConfig) and entry.parameters.driver_capabilities
         ]
         return found[-1] if found else frozenset()
@@ -80,23 +89,25 @@ class Configuration:
 
     def _strongest(self, default: T, request: str, *, of_class: bool = False) -> T:
         """`of_class`: what the class alone says."""
-        found = [entry.parameters for entry in self._covering(request) if entry.of_class or not of_class]
+        found = [entry.parameters for entry in self.covering(request) if entry.of_class or not of_class]
         return next((each for each in reversed(found) if isinstance(each, type(default))), default)
 
     def isolation(self, request: str) -> AskedIsolation:
-        found = list(self._covering(request))
+        found = list(self.covering(request))
         return asked_isolation(
             (entry.parameters for entry in found if entry.of_class),
             (entry.parameters for entry in found if not entry.of_class),
         )
 
-    def _covering(self, request: str) -> Iterator[Entry]:
+    def covering(self, request: str) -> Iterator[Entry]:
+        """The entries about the request, or alternative, weakest first."""
         return (entry for entry in self.entries if entry.covers(request))
 
 
-def configuration(config: Iterable[Fields], *, claim: str) -> Configuration:
-    """The configuration of an allocation; `claim` names it in errors. Raises InvalidParameters for an unknown
-    kind or field."""
+def configuration(config: Iterable[Fields], *, claim: str, holds: bool = False) -> Configuration:
+    """The configuration of an allocation; `claim` names it in errors. `holds`: the claim has its devices
+    already, so that a word which claims may not say any more changes nothing. Raises InvalidParameters for an
+    unknown kind or field, and for what a claim may not say."""
     found = []
     member: GangMember | None = None
     for index, raw in enumerate(config):
@@ -109,14 +120,6 @@ def configuration(config: Iterable[Fields], *, claim: str) -> Configuration:
             member = decode_gang_member(document, object=claim, field=field)
             continue
         of_class = raw.get("source") == FROM_CLASS
-        parameters = decode(document, object=claim, field=field, in_claim=not of_class)
+        parameters = decode(document, object=claim, field=field, in_claim=not of_class and not holds)
         found.append(Entry(tuple(map(str, raw.get("requests") or ())), parameters, of_class))
-    found.sort(key=lambda entry: (not entry.of_class, bool(entry.requests)))
-    return Configuration(tuple(found), member)
-
-
-class Claims(Protocol):
-    """What Prepare reads claims from."""
-
-    def get(self, namespace: str, name: str) -> Object:
-        """The claim. Raises ApiError."""
+    return Configuration.of(found, member)
