@@ -3,7 +3,7 @@ nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -132,6 +132,10 @@ class PlacedPod(NamedTuple):
     claims: tuple[str, ...]
 
 
+OnPut = Callable[[str, PlacedPod | None, PlacedPod | None], None]
+"""(key, before, now)."""
+
+
 def _keeps_others_away(pod: Fields) -> bool:
     affinity = objects.spec_of(pod).get("affinity")
     terms = affinity.get("podAntiAffinity") if isinstance(affinity, Mapping) else None
@@ -154,6 +158,7 @@ class NodePods:
         """Goes up when other pods are there, or elsewhere."""
         self.room_version = 0
         """Goes up when a pod is no longer on its node, or asks for something else there: others may fit."""
+        self.on_put: list[OnPut] = []
         self._on_node: dict[str, dict[str, PlacedPod]] = {}
 
     def put(self, key: str, placed: PlacedPod | None) -> None:
@@ -176,15 +181,13 @@ class NodePods:
             if placed.node:
                 self._on_node.setdefault(placed.node, {})[key] = placed
                 self.load[placed.node] = total_of((self.load.get(placed.node, {}), placed.requests))
+        for on_put in self.on_put:
+            on_put(key, before, placed)
 
     def requests_of(self, pod: Fields) -> Load:
         """What the pod takes of a node; read once for each version of a pod."""
         known = self.placed.get(objects.key(pod))
         return known.requests if known is not None and known.pod is pod else requests_of(pod)
-
-    def on(self, node: str) -> tuple[Any, ...]:
-        """The pods that take room on the node."""
-        return tuple([one.pod for one in self._on_node.get(node, {}).values()])
 
     def load_without(self, node: str, without: frozenset[str]) -> Load:
         """What the node's pods ask for together, as if these (by uid) were gone."""

@@ -91,11 +91,6 @@ class NodeInfo:
         return tuple([held.claim for held in self.index.allocations.on(pools).values()])
 
     @property
-    def guests(self) -> tuple[Any, ...]:
-        """The pods that take room."""
-        return self.index.pods.on(self.name)
-
-    @property
     def devices(self) -> NodeClassUsage:
         assert self.state is not None
         return self.state.devices

@@ -96,7 +96,7 @@ def said(index: ClusterIndex) -> Dict:
                 [pool.id for pool in info.pools],
                 [[device.taints for device in pool.devices] for pool in info.pools],
                 {objects.key(one) for one in info.holders},
-                {objects.key(one) for one in info.guests},
+                {key for key, one in index.pods.placed.items() if one.node == name},
                 info.load,
             )
             for name, info in index.nodes.items()

@@ -25,7 +25,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.kinds import POD_DISRUPTION_BUDGETS, RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
-from koordra.controller.allocation.interpod_predicates import label_selector_matches
+from koordra.controller.allocation.label_selectors import label_selector_matches
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.preemption import EvictedWith, Victim
 from koordra.controller.allocation.writes import WriteOutcome

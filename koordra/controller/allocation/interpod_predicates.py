@@ -21,30 +21,37 @@ VolumeRestrictions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from koordra.allocator.predicates import (
-    REQUIRED,
-    requirement_matches,
-    selector_matches,
-    unmet_affinity,
-    untolerated_taints,
-)
+from koordra.allocator.predicates import selector_matches, unmet_affinity, untolerated_taints
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.classic import suitable_nodes
 from koordra.api.kinds import DEVICE_CLASSES, NAMESPACES
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.guest_index import (
+    GuestIndex,
+    Port,
+    clashes,
+    host_ports,
+    volume_claim_names,
+)
+from koordra.controller.allocation.label_selectors import (
+    MOST_TERMS,
+    Term,
+    label_selector_matches,
+    required_terms,
+    terms_of,
+    with_label_keys,
+)
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.cache.pod_index import is_living
 from koordra.errors import InvalidManifest
 from koordra.placement.decide import Excluded
-from koordra.placement.index import ClusterIndex, NodeInfo
+from koordra.placement.index import ClusterIndex
 
-ANY_ADDRESS: Final = "0.0.0.0"
 _DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _ZONE_LABELS: Final = (
     "topology.kubernetes.io/zone",
@@ -53,11 +60,8 @@ _ZONE_LABELS: Final = (
     "failure-domain.beta.kubernetes.io/region",
 )
 
-
-Port = tuple[str, str, int]
-"""Address, protocol and number."""
-_Term = Fields
-"""Of affinity, or a constraint of topology spread."""
+_Constraint = Fields
+"""Of topology spread."""
 _Unsuitable = Iterable[tuple[str, str]]
 """Node -> what keeps the pod off it."""
 
@@ -67,7 +71,9 @@ class InterPodPredicates:
 
     def __init__(self, cache: ClusterCache, index: ClusterIndex) -> None:
         self._cache = cache
-        self._index = index
+        self._guests = GuestIndex(index.pods, cache)
+        self.touched = self._guests.touched
+        """What has changed that pods may read (`concerns_of`); the caller empties it."""
         self.nodes = index.nodes
         self.version = 0
         """Goes up when a term may mean pods of other namespaces than before."""
@@ -95,86 +101,75 @@ class InterPodPredicates:
         if not reads_other_pods(pod):
             return
         yield from self._port_clashes(host_ports(objects.spec_of(pod)), mine)
-        yield from self._affinity_unmet(pod, required_terms(pod, "podAffinity"), mine)
-        for term in required_terms(pod, "podAntiAffinity"):
-            key, (domains,) = _key(term), self._domains(pod, [term], mine)
-            text = f"required pod anti-affinity: a matching pod is in its {key}"
-            yield from ((name, text) for name, info in self.nodes.items() if info.labels.get(key) in domains)
+        yield from self._affinity_unmet(pod, list(terms_of(pod, "podAffinity")), mine)
+        for term in terms_of(pod, "podAntiAffinity"):
+            (domains,) = self._domains([term], mine)
+            text = f"required pod anti-affinity: a matching pod is in its {term.key}"
+            yield from (
+                (name, text) for name, info in self.nodes.items() if info.labels.get(term.key) in domains
+            )
         spread = [
             constraint
             for constraint in objects.spec_of(pod).get("topologySpreadConstraints") or ()
             if constraint.get("whenUnsatisfiable", _DO_NOT_SCHEDULE) == _DO_NOT_SCHEDULE
-        ]
+        ][:MOST_TERMS]
         for constraint in spread:
             yield from self._uneven(pod, constraint, set(map(_key, spread)), mine)
         yield from self._volumes_unreachable(pod, mine)
 
-    def _others(self, mine: set[str]) -> Iterable[tuple[NodeInfo, Object]]:
-        """Other pods where they are, or where their devices will bring them."""
-        for info in self.nodes.values():
-            yield from ((info, pod) for pod in info.guests if objects.uid(pod) not in mine)
-
     def _port_clashes(self, ports: Sequence[Port], mine: set[str]) -> _Unsuitable:
-        for info, existing in self._others(mine) if ports else ():
-            for taken in host_ports(objects.spec_of(existing)):
-                if clashes(taken, ports):
-                    _, protocol, number = taken
-                    yield info.name, f"host port {protocol}/{number} is taken by pod {objects.key(existing)}"
+        for placed in self._guests.with_port(ports) if ports else ():
+            if placed.node in self.nodes and objects.uid(placed.pod) not in mine:
+                for taken in host_ports(objects.spec_of(placed.pod)):
+                    if clashes(taken, ports):
+                        _, protocol, number = taken
+                        text = f"host port {protocol}/{number} is taken by pod {objects.key(placed.pod)}"
+                        yield placed.node, text
 
     # inter-pod affinity
 
-    def _affinity_unmet(self, pod: Object, terms: Sequence[_Term], mine: set[str]) -> _Unsuitable:
+    def _affinity_unmet(self, pod: Object, terms: Sequence[Term], mine: set[str]) -> _Unsuitable:
         if not terms:
             return
-        keys, near = list(map(_key, terms)), self._domains(pod, terms, mine)
+        near = self._domains(terms, mine)
         # the first pod of a series that wants to be near itself
-        is_first = not any(near) and all(self._selects(pod, term, pod) for term in terms)
+        is_first = not any(near) and all(term.means(pod, self._cache.namespaces) for term in terms)
         for name, info in self.nodes.items():
-            for key, domains in zip(keys, near, strict=True):
-                if is_first and key not in info.labels:
-                    yield name, f"required pod affinity: the node has no label {key}"
-                elif not is_first and info.labels.get(key) not in domains:
-                    yield name, f"required pod affinity: no matching pod in its {key}"
+            for term, domains in zip(terms, near, strict=True):
+                if is_first and term.key not in info.labels:
+                    yield name, f"required pod affinity: the node has no label {term.key}"
+                elif not is_first and info.labels.get(term.key) not in domains:
+                    yield name, f"required pod affinity: no matching pod in its {term.key}"
 
-    def _domains(self, pod: Object, terms: Sequence[_Term], mine: set[str]) -> list[set[str]]:
+    def _domains(self, terms: Sequence[Term], mine: set[str]) -> list[set[str]]:
         """Per term the domains of the pods that all terms mean; a pod that only some mean does not count."""
         found: list[set[str]] = [set() for _ in terms]
-        for info, existing in self._others(mine):
-            if all(self._selects(pod, term, existing) for term in terms):
-                for term, domains in zip(terms, found, strict=True):
-                    if (domain := info.labels.get(_key(term))) is not None:
-                        domains.add(domain)
+        for at in {placed.node for placed in self._guests.meant_by(terms, mine)} & self.nodes.keys():
+            for term, domains in zip(terms, found, strict=True):
+                if (domain := self.nodes[at].labels.get(term.key)) is not None:
+                    domains.add(domain)
         return found
 
     def _repelled_by_existing(self, pod: Object, mine: set[str]) -> _Unsuitable:
         """Running pods that demand that no such pod comes near them."""
-        for _, placed in sorted(self._index.pods.repelling.items()):  # the first one's words are told
-            existing = placed.pod
-            if objects.uid(existing) in mine or placed.node not in self.nodes:
-                continue
-            labels = self.nodes[placed.node].labels
-            for term in required_terms(existing, "podAntiAffinity"):
-                key = _key(term)
-                if key in labels and self._selects(existing, term, pod):
-                    text = f"pod {objects.key(existing)} there has anti-affinity to such pods in its {key}"
-                    near = (name for name, info in self.nodes.items() if info.labels.get(key) == labels[key])
-                    yield from ((name, text) for name in near)
-
-    def _selects(self, owner: Fields, term: Fields, other: Fields) -> bool:
-        """Whether a term of `owner` means the pod `other`."""
-        if not label_selector_matches(with_label_keys(owner, term), objects.labels_of(other)):
-            return False
-        namespaces, by_label = term.get("namespaces") or (), term.get("namespaceSelector")
-        if not namespaces and by_label is None:
-            return objects.namespace(owner) == objects.namespace(other)
-        if by_label is None or objects.namespace(other) in namespaces:
-            return objects.namespace(other) in namespaces
-        place = self._cache.namespaces.get(objects.namespace(other), {})
-        return label_selector_matches(by_label, objects.labels_of(place))
+        domains: dict[str, dict[str, str]] = {}
+        """By topology key and domain: the first pod that says so, whose words are told."""
+        for found in self._guests.repelling(pod):
+            of = domains.setdefault(found.term.key, {})
+            for key, placed in found.pods.items():
+                info = self.nodes.get(placed.node)
+                domain = None if info is None else info.labels.get(found.term.key)
+                if domain is not None and objects.uid(placed.pod) not in mine:
+                    of[domain] = min(key, of.get(domain, key))
+        for name, info in self.nodes.items() if domains else ():
+            near = [(of[at], key) for key, of in domains.items() if (at := info.labels.get(key)) in of]
+            if near:
+                existing, key = min(near)
+                yield name, f"pod {existing} there has anti-affinity to such pods in its {key}"
 
     # topology spread
 
-    def _uneven(self, pod: Object, constraint: _Term, keys: set[str], mine: set[str]) -> _Unsuitable:
+    def _uneven(self, pod: Object, constraint: _Constraint, keys: set[str], mine: set[str]) -> _Unsuitable:
         """`keys`: those of all constraints of the pod; a node that lacks one of them counts for none."""
         key = _key(constraint)
         selector = with_label_keys(pod, constraint)
@@ -184,11 +179,9 @@ class InterPodPredicates:
             if keys <= info.labels.keys() and counts_for_spread(info.node, pod, constraint)
         }
         counts = dict.fromkeys(eligible.values(), 0)
-        for info, existing in self._others(mine):
-            alike = is_living(existing) and objects.namespace(existing) == objects.namespace(pod)
-            if alike and info.name in eligible:
-                matches = label_selector_matches(selector, objects.labels_of(existing))
-                counts[eligible[info.name]] += matches
+        for placed in self._guests.alike(selector, objects.namespace(pod), mine):
+            if placed.node in eligible:
+                counts[eligible[placed.node]] += 1
         least = min(counts.values(), default=0)
         if len(counts) < int(constraint.get("minDomains") or 1):
             least = 0
@@ -203,7 +196,7 @@ class InterPodPredicates:
     # volumes
 
     def _volumes_unreachable(self, pod: Object, mine: set[str]) -> _Unsuitable:
-        for claim_name in volume_claim_names(pod):
+        for claim_name in volume_claim_names(pod)[:MOST_TERMS]:
             claim = self._cache.volume_claims.get(f"{objects.namespace(pod)}/{claim_name}", {})
             volume = self._cache.volumes.get(str(objects.spec_of(claim).get("volumeName") or ""))
             if volume is None:
@@ -222,10 +215,10 @@ class InterPodPredicates:
                 elif away:
                     yield name, f"volume {objects.name(volume)} is in {min(away)} {zones[min(away)]}"
             if "ReadWriteOncePod" in (spec.get("accessModes") or ()):
-                for _, existing in self._others(mine):
-                    shares = objects.namespace(existing) == objects.namespace(pod)
-                    if shares and claim_name in volume_claim_names(existing):
-                        text = f"volume claim {claim_name} (ReadWriteOncePod) is used by pod {objects.key(existing)}"
+                for placed in self._guests.with_volume(f"{objects.namespace(pod)}/{claim_name}"):
+                    if placed.node in self.nodes and objects.uid(placed.pod) not in mine:
+                        other = objects.key(placed.pod)
+                        text = f"volume claim {claim_name} (ReadWriteOncePod) is used by pod {other}"
                         yield from dict.fromkeys(self.nodes, text).items()
                         break
 
@@ -250,60 +243,8 @@ class InterPodPredicates:
                     yield name, f"DeviceClass {class_name}: the node is not among its suitable nodes"
 
 
-def _key(term: _Term) -> str:
-    return str(term.get("topologyKey"))
-
-
-# what a pod's spec says that counts among several pods, as kube-scheduler reads it
-
-
-def host_ports(spec: Fields) -> list[Port]:
-    """(ip, protocol, port) of each host port the pod asks for; containers and restartable init containers."""
-    found = []
-    sidecars = [entry for entry in spec.get("initContainers") or () if entry.get("restartPolicy") == "Always"]
-    for container in (*(spec.get("containers") or ()), *sidecars):
-        for port in container.get("ports") or ():
-            asked = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)
-            if (number := int(asked or 0)) > 0:
-                found.append((port.get("hostIP") or ANY_ADDRESS, port.get("protocol") or "TCP", number))
-    return found
-
-
-def required_terms(pod: Fields, kind: str) -> Sequence[Fields]:
-    """Required terms of podAffinity or podAntiAffinity."""
-    return ((objects.spec_of(pod).get("affinity") or {}).get(kind) or {}).get(REQUIRED) or ()
-
-
-def clashes(taken: Port, wanted: Sequence[Port]) -> bool:
-    return any(
-        taken[1:] == port[1:] and (taken[0] == port[0] or ANY_ADDRESS in (taken[0], port[0]))
-        for port in wanted
-    )
-
-
-def label_selector_matches(selector: Fields | None, labels: Mapping[str, str]) -> bool:
-    """meta/v1 LabelSelector; an empty one matches everything, None nothing."""
-    if selector is None:
-        return False
-    named = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in named.items()) and all(
-        requirement_matches(entry, labels) for entry in selector.get("matchExpressions") or ()
-    )
-
-
-def with_label_keys(pod: Fields, term: Fields) -> Fields | None:
-    """The term's selector with matchLabelKeys and mismatchLabelKeys of the pod; None selects nothing. Newer
-    API servers have merged them into the selector already, which changes nothing here."""
-    selector, labels = term.get("labelSelector"), objects.labels_of(pod)
-    if selector is None:
-        return None
-    added = [
-        {"key": key, "operator": operator, "values": [labels[key]]}
-        for field_name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
-        for key in term.get(field_name) or ()
-        if key in labels
-    ]
-    return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *added]}
+def _key(constraint: _Constraint) -> str:
+    return str(constraint.get("topologyKey"))
 
 
 def counts_for_spread(node: Fields, pod: Object, constraint: Fields) -> bool:
@@ -311,17 +252,6 @@ def counts_for_spread(node: Fields, pod: Object, constraint: Fields) -> bool:
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor" and any(unmet_affinity(node, spec)):
         return False
     return constraint.get("nodeTaintsPolicy") != "Honor" or not any(untolerated_taints(node, spec))
-
-
-def volume_claim_names(pod: Object) -> list[str]:
-    """PersistentVolumeClaims by name; those of ephemeral volumes are named after pod and volume."""
-    found = []
-    for volume in objects.spec_of(pod).get("volumes") or ():
-        if (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-            found.append(str(volume["persistentVolumeClaim"]["claimName"]))
-        elif volume.get("ephemeral"):
-            found.append(f"{objects.name(pod)}-{volume.get('name')}")
-    return found
 
 
 def reads_other_pods(pod: Object) -> bool:

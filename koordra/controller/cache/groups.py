@@ -58,11 +58,17 @@ class Group:
         """Its stable name: the uid of its most urgent pod, or of the claim."""
         return objects.uid(self.first)
 
-    @cached_property
+    @property
     def parts(self) -> tuple[Group, ...]:
         """What is tried, one after the other: the whole group, then each of its pods alone where there are
         several."""
-        return (self, *[Group((one,)) for one in self.members if len(self.members) > 1])
+        return (self, *self._alone)
+
+    @cached_property
+    def _alone(self) -> tuple[Group, ...]:
+        """Without the group itself: what holds itself stays until Python looks for cycles, and with it claims
+        that are long gone."""
+        return tuple([Group((one,)) for one in self.members if len(self.members) > 1])
 
     @cached_property
     def urgency(self) -> Urgency:

@@ -94,16 +94,13 @@ class AllocationStep:
         self.placer.learn(changed)
         pods = self.placer.engine.index.pods
         epoch = cache.capacity_epoch.epoch + pods.room_version
-        concerns = (
-            epoch,
-            self.conflicts.version,
-            self.reservations.version,
-            pods.repelling_version,
-            self._predicates.version,
+        concerns = epoch, self.conflicts.version, self.reservations.version, self._predicates.version
+        excluded, touched = context.node_backoff.changed(now), self._predicates.touched
+        self.gangs.begin(
+            epoch, touched=excluded | self.queue.requoted, concerns=(*concerns, pods.repelling_version)
         )
-        excluded = context.node_backoff.changed(now)
-        self.gangs.begin(epoch, touched=excluded | self.queue.requoted, concerns=concerns)
-        for group in self.queue.to_consider((*concerns, self.gangs.reservation.version), excluded, now):
+        of_all = (*concerns, self.gangs.reservation.version)
+        for group in self.queue.to_consider(of_all, excluded, now, touched=touched):
             self.gangs.until(group.urgency)
             self._consider(group, epoch, now)
         self.gangs.until(None)

@@ -1,8 +1,8 @@
 """The groups that wait, and which of them a pass considers.
 
 A group is considered when it is new or changed, when something has changed that concerns all, when its pods
-are kept off other nodes than before, when its pause is over, and, if its predicates read other pods, when
-anything has changed. It is planned again only if its *basis* changed: the capacity epoch (something that
+are kept off other nodes than before, when its pause is over, and when what its predicates read of other pods
+has changed. It is planned again only if its *basis* changed: the capacity epoch (something that
 could make room), its own pods and claims, or the nodes it is kept off.
 
 Not planned for are pods beyond a quota of legacy names (legacy/quota), members of gangs, pods with a claim
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
+from typing import Final
 
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.api.tables import DueKeys, keep_if
+from koordra.api.tables import DueKeys, KeySets, set_or_drop
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.interpod_predicates import reads_other_pods
+from koordra.controller.allocation.guest_index import Concern, concerns_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import waits_for_others
 from koordra.controller.cache import pod_index
@@ -39,6 +40,7 @@ Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[s
 """(pods that wait, members that start together) -> why some get no devices, by uid (legacy/controller)."""
 
 Basis = tuple[object, ...]
+_NOTHING: Final = frozenset[Concern]()
 
 
 class GroupQueue:
@@ -59,10 +61,10 @@ class GroupQueue:
         self._crowded: set[str] = set()
         self._paused = DueKeys()
         self._unconsidered: set[str] = set()
-        self._pairwise: set[str] = set()
-        """Groups whose predicates read other pods."""
+        self._reading = KeySets()
+        """Groups by what their predicates read of other pods."""
+        self._reads: dict[str, frozenset[Concern]] = {}
         self._seen: tuple[object, ...] = ()
-        self._seen_version = -1
         self.waiting: dict[str, tuple[Basis, float]] = {}
         """Groups that were planned without success: on which basis, and until when that holds although
         nothing changes."""
@@ -119,25 +121,38 @@ class GroupQueue:
         for key in gone:
             self.waiting.pop(key, None)
             self._unconsidered.discard(key)
-            self._pairwise.discard(key)
+            self._read(key, _NOTHING)
         for group in changed:
             self._unconsidered.add(group.key)
-            keep_if(self._pairwise, group.key, any(map(reads_other_pods, group.pods)))
+            self._read(group.key, frozenset([concern for pod in group.pods for concern in concerns_of(pod)]))
         return changed, gone
 
-    def to_consider(self, concerns: tuple[object, ...], excluded: Iterable[str], now: float) -> list[Group]:
+    def _read(self, key: str, concerns: frozenset[Concern]) -> None:
+        self._reading.move(key, self._reads.pop(key, _NOTHING), concerns)
+        set_or_drop(self._reads, key, concerns)
+
+    def to_consider(
+        self,
+        concerns: tuple[object, ...],
+        excluded: Iterable[str],
+        now: float,
+        *,
+        touched: set[Concern] | None = None,
+    ) -> list[Group]:
         """In the order of planning. What could not be considered because a pass was cut off is left for the
         next one.
 
-        `concerns`: what concerns all groups; `excluded`: pods that are kept off other nodes than before.
+        `concerns`: what concerns all groups; `excluded`: pods that are kept off other nodes than before;
+        `touched`: what has changed that the predicates of some read, which is emptied.
         """
-        version, groups = self._context.cache.version, self._index.groups
+        groups = self._index.groups
         if concerns != self._seen:
             self._seen = concerns
             self._unconsidered.update(groups)
-        elif version != self._seen_version:
-            self._unconsidered |= self._pairwise
-        self._seen_version = version
+        for concern in touched or ():
+            self._unconsidered |= self._reading.get(concern, set())
+        if touched:
+            touched.clear()
         for uid in excluded:
             if (group := self._index.group_of(uid)) is not None:
                 self._unconsidered.add(group.key)

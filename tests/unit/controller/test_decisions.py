@@ -226,7 +226,7 @@ def test_pods_make_room_when_they_are_gone_or_ask_for_less() -> None:
     ):
         cache.adopt(Cluster(nodes=[*cache.nodes.values()], pods=now))
         with placer.overlay(frozenset({"default/p"})):
-            assert not pods.on("n0")
+            assert not pods.placed
         found.append(pods.room_version)
     assert found == [0, 0, 1, 2, 2]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 
@@ -12,12 +11,9 @@ from koordra.allocator.features import Features
 from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
-from koordra.controller.allocation.interpod_predicates import (
-    InterPodPredicates,
-    host_ports,
-    label_selector_matches,
-    reads_other_pods,
-)
+from koordra.controller.allocation.guest_index import host_ports
+from koordra.controller.allocation.interpod_predicates import InterPodPredicates, reads_other_pods
+from koordra.controller.allocation.label_selectors import label_selector_matches
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_index import PodClaims
@@ -280,7 +276,7 @@ def test_preferred_anti_affinity_keeps_nobody_away_and_has_nobody_considered_ane
     cluster.pod("runs", affinity={"podAntiAffinity": weighted}, nodeName="n0")
     cluster.settle()
     pods = cluster.reconciler.allocation.placer.engine.index.pods
-    assert (pods.on("n0"), pods.repelling, pods.repelling_version) == ((ANY,), {}, 0)
+    assert ([*pods.placed], pods.repelling, pods.repelling_version) == (["default/runs"], {}, 0)
     assert not reads_other_pods({"spec": {"affinity": {"podAntiAffinity": weighted}}})
     for kind in ("podAffinity", "podAntiAffinity"):
         assert reads_other_pods({"spec": {"affinity": affinity(kind, HOST, {})}})
