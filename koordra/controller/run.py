@@ -162,7 +162,7 @@ def run(
     """Until `stop` is set. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to
     hold."""
     collect_seldom()
-    recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
+    recorder = EventRecorder(client, now=wall_clock, identity=settings.identity, clock=time.monotonic)
     writing = spawn(lambda: recorder.run(stop), name="events", until=stop)
     instruments = ControllerMetrics(metrics or Metrics())
     process = _Process(

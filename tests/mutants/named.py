@@ -62,20 +62,20 @@ TEXTS: Final = (
     (
         "writer",
         "a watch goes on from the version of its list",
-        "            self._version = resource_version(obj) or self._version\n",
-        "            self._version = self._version or resource_version(obj)\n",
+        "        self._version = version or self._version\n        return True\n",
+        "        self._version = self._version or version\n        return True\n",
     ),
     (
         "writer",
         "410 Gone never lists again",
-        '                self._version = ""\n            stop.wait(',
-        '                self._version = self._version if error.code == _GONE else ""\n            stop.wait(',
+        '                    log.warning("watch_interrupted", kind=str(self.kind), error=str(error))\n                self._is_listed = False\n',
+        '                    log.warning("watch_interrupted", kind=str(self.kind), error=str(error))\n                self._is_listed = error.code == _GONE\n',
     ),
     (
         "writer",
         "an error never lists again",
-        '                self._version = ""\n            stop.wait(',
-        "                pass\n            stop.wait(",
+        '                    log.warning("watch_interrupted", kind=str(self.kind), error=str(error))\n                self._is_listed = False\n',
+        '                    log.warning("watch_interrupted", kind=str(self.kind), error=str(error))\n',
     ),
     (
         "writer",
@@ -86,8 +86,8 @@ TEXTS: Final = (
     (
         "writer",
         "a stream that ends without a word is taken up again at once",
-        "            stop.wait(backoff.next())\n\n    def _relist",
-        "            stop.wait(0.2)\n\n    def _relist",
+        "            yield backoff.next()\n",
+        "            yield 0.2\n",
     ),
     (
         "writer",
@@ -136,6 +136,48 @@ TEXTS: Final = (
         "pauses grow without a bound",
         "pause = min(FIRST_PAUSE * 2.0 ** min(self.failures, 30), self._longest)",
         "pause = FIRST_PAUSE * 2.0 ** min(self.failures, 30)",
+    ),
+    (
+        "events",
+        "an Event of one's own is created anew each time",
+        "        count = self._counts.pop(place, 0)\n",
+        "        count = 0\n",
+    ),
+    (
+        "events",
+        "the first no of a server that has just started is its last",
+        "            return False\n        except ApiError as error:",
+        "            return True\n        except ApiError as error:",
+    ),
+    (
+        "events",
+        "a namespace that refuses is asked for each of its Events",
+        "            refused.due = self._clock() + refused.backoff.next()\n",
+        "            refused.backoff.next()\n",
+    ),
+    (
+        "events",
+        "what is refused for good is kept for ever",
+        "each.backoff.failures >= MOST_REFUSALS}",
+        "False}",
+    ),
+    (
+        "events",
+        "one object may fill the Events of a cluster",
+        " and spent <= BURST - 1\n",
+        "\n",
+    ),
+    (
+        "events",
+        "a server that is away is asked all the time",
+        "                stop.wait(backoff.next())\n        self.flush()",
+        "                pass\n        self.flush()",
+    ),
+    (
+        "events",
+        "what was kept counts once",
+        "        times = told.times + (before.times if before else 0)\n",
+        "        times = told.times\n",
     ),
     (
         "writer",

@@ -95,7 +95,7 @@ class Api:
 @given(TEXTS)
 def test_events_and_conditions(text: str) -> None:
     api: Any = Api()
-    recorder = EventRecorder(api, now=lambda: "2026-01-01T00:00:00Z", identity="me")
+    recorder = EventRecorder(api, now=lambda: "2026-01-01T00:00:00Z", identity="me", clock=lambda: 0.0)
     recorder(ClaimEvent("Tainted", text, ({"kind": "Pod", "metadata": {"name": "p", "uid": "1"}},)))
     assert recorder.flush()
     users = [{"resource": "pods", "name": "p", "uid": "1"}]

@@ -1,18 +1,48 @@
-"""Events are series: one object per reason, whose count rises, whoever writes it."""
+"""Events are series: one object per reason, whose count rises, whoever writes it; each costs one request."""
 
 from __future__ import annotations
 
-from koordra.api import objects
-from koordra.api.kinds import EVENTS, RESOURCE_CLAIMS
+import threading
+from collections import Counter
+
+import pytest
+
+from koordra.api import names, objects
+from koordra.api.kinds import EVENTS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller.reporting import event_recorder
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.reporting.event_recorder import MOST_PENDING, EventRecorder, event_name
-from koordra.errors import ApiUnreachable, Invalid
-from tests.fakes.joint_cluster import claim, explode_at, pod
-from tests.fakes.kube_api import FakeKubeApi
+from koordra.controller.reporting.event_recorder import (
+    MOST_PENDING,
+    MOST_REFUSALS,
+    EventRecorder,
+    event_name,
+)
+from koordra.errors import ApiError, ApiUnreachable, Forbidden, Invalid, NotFound
+from tests.fakes.clock import Clock
+from tests.fakes.joint_cluster import JointCluster, claim, explode_at, pod
+from tests.fakes.kube_api import FakeKubeApi, Write
 
 
-def recorder(api: FakeKubeApi, identity: str = "one") -> EventRecorder:
-    return EventRecorder(api, now=lambda: "2026-11-21T00:00:00Z", identity=identity)
+def recorder(api: FakeKubeApi, identity: str = "one", clock: Clock | None = None) -> EventRecorder:
+    clock = clock or Clock()
+    return EventRecorder(api, now=lambda: "2026-11-21T00:00:00Z", identity=identity, clock=clock.monotonic)
+
+
+class Counting(FakeKubeApi):
+    """Counts what is read, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        self.reads += 1
+        return super().get(kind, name, namespace=namespace)
+
+
+def verbs(api: FakeKubeApi) -> list[str]:
+    return [write.verb for write in api.writes if write.kind == "events"]
 
 
 def stored_claim(api: FakeKubeApi, name: str = "a") -> dict[str, object]:
@@ -54,6 +84,72 @@ def test_another_replica_counts_on() -> None:
         records.flush()
     (event,) = api.all(EVENTS)
     assert event["count"] == 2
+
+
+def test_each_event_costs_one_request_and_nothing_is_read() -> None:
+    api = Counting()
+    about = stored_claim(api)
+    records = recorder(api)
+    for message in ("8 short", "7 short", "6 short"):
+        records(ClaimEvent("InsufficientCapacity", message, (about,)))
+        records.flush()
+    assert (verbs(api), api.reads) == (["create", "patch", "patch"], 0)
+    assert [event["count"] for event in api.all(EVENTS)] == [3]
+
+
+def test_what_a_predecessor_has_written_is_read_once() -> None:
+    api = Counting()
+    about = stored_claim(api)
+    for identity in ("one", "two"):
+        records = recorder(api, identity)
+        for _ in range(3):
+            records(ClaimEvent("Tainted", "x", (about,)))
+            records.flush()
+    assert api.reads == 1
+    assert [event["count"] for event in api.all(EVENTS)] == [6]
+
+
+def test_of_the_events_that_are_there_a_bounded_number_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_recorder, "MOST_KNOWN", 2)
+    api = Counting()
+    records = recorder(api)
+    for _ in range(2):
+        for number in range(3):
+            records(ClaimEvent("Tainted", "x", (claim(f"c{number}", uid=str(number)),)))
+            records.flush()
+    assert api.reads == 3  # each was forgotten before it came again
+    assert {event["count"] for event in api.all(EVENTS)} == {2}
+
+
+def test_events_cost_less_than_the_allocations_that_they_tell_of() -> None:
+    """A storm: more claims at once than there is room for, and the rest as devices come free."""
+    cluster = JointCluster(nodes=4, gpus=4)
+    api = cluster.api
+    for number in range(24):
+        cluster.claim(f"c{number}")
+        cluster.pod(f"p{number}", f"c{number}", gates=[names.JOINT_GATE])
+    of_claims = len(api.writes)
+    given: set[str] = set()
+    for _ in range(4):
+        cluster.settle(passes=2)
+        cluster.pass_time(5)
+        new = {f"c{number}" for number in range(24) if cluster.node_of(f"c{number}")} - given
+        for name in sorted(new):
+            cluster.scheduler_binds(f"p{name[1:]}", name)
+            cluster.pod_ends(f"p{name[1:]}", name)
+        given |= new
+    assert len(given) == 24
+    asked = [write for write in api.writes[of_claims:] if write.verb == "patch"]
+    events = Counting()
+    records = recorder(events)
+    for told in cluster.told:
+        records(told)
+        records.flush()
+    allocated = sum(told.reason == "Allocated" for told in cluster.told)
+    assert allocated == 24
+    assert len(asked) == 3 * 24  # finalizer, allocation, gate
+    assert events.reads == 0
+    assert len(verbs(events)) == sum(len(told.about) for told in cluster.told) < len(asked)
 
 
 def test_an_expired_event_is_made_again() -> None:
@@ -123,3 +219,149 @@ def test_event_names_are_valid_for_the_longest_object_names() -> None:
     assert len(name) <= 253
     assert name == event_name(claim("a" * 252 + "b", uid="u"), "InsufficientCapacity")
     assert name != event_name(claim("a" * 252 + "b", uid="v"), "InsufficientCapacity")
+
+
+STARTING = Forbidden("RBAC: not yet", code=403, reason="Forbidden")
+
+
+class Refuses(FakeKubeApi):
+    """Says no to what is written into some namespaces."""
+
+    def __init__(self, **no: ApiError) -> None:
+        super().__init__()
+        self.no = no
+        self.asked: list[str] = []
+
+    def create(self, kind: Kind, body: Object, **more: object) -> Object:
+        place = objects.namespace(body)
+        self.asked.append(place)
+        if place in self.no:
+            raise self.no[place]
+        return super().create(kind, body)
+
+
+def told_in(*namespaces: str, number: int = 0) -> list[ClaimEvent]:
+    about = [
+        {
+            **claim("c", uid=f"{place}-{number}"),
+            "metadata": {"name": "c", "namespace": place, "uid": f"{place}-{number}"},
+        }
+        for place in namespaces
+    ]
+    return [ClaimEvent("Tainted", "x", (each,)) for each in about]
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_an_api_server_that_has_just_started_refuses_for_a_moment_only(code: int) -> None:
+    clock, api = Clock(), Refuses(a=Forbidden("not yet", code=code))
+    records = recorder(api, clock=clock)
+    for event in (*told_in("a"), *told_in("a", number=1)):
+        records(event)
+    assert records.flush()
+    assert records.flush()
+    assert api.asked == ["a"]  # one question for all that is kept, and none before its time
+    del api.no["a"]
+    clock.now += 1
+    records.flush()
+    assert len(api.all(EVENTS)) == 2
+
+
+def test_a_namespace_that_refuses_events_keeps_nobody_else_s_back_and_is_asked_ever_less_often() -> None:
+    clock, api = Clock(), Refuses(a=STARTING)
+    records = recorder(api, clock=clock)
+    for second in range(3600):
+        clock.now += 1
+        for event in (*told_in("a", number=second), *told_in("b", number=second)):
+            records(event)
+        assert records.flush()
+    asked = Counter(api.asked)
+    assert asked["b"] == 3600
+    assert MOST_REFUSALS < asked["a"] < 3600 / 15 + MOST_REFUSALS
+    assert not records.kept
+    del api.no["a"]
+    clock.now += 60
+    for event in told_in("a", number=-1):
+        records(event)
+    records.flush()
+    assert [
+        event["involvedObject"]["uid"] for event in api.all(EVENTS) if objects.namespace(event) == "a"
+    ] == ["a--1"]
+
+
+def test_what_is_refused_for_good_is_dropped_after_a_minute() -> None:
+    clock, api = Clock(), Refuses(a=STARTING)
+    records = recorder(api, clock=clock)
+    for event in told_in("a"):
+        records(event)
+    for _ in range(120):
+        clock.now += 1
+        records.flush()
+    assert len(api.asked) == MOST_REFUSALS
+    assert not records.kept
+
+
+def test_an_event_of_a_namespace_that_is_gone_is_not_tried_again() -> None:
+    clock, api = Clock(), Refuses(a=NotFound("namespace a is being terminated", code=403))
+    records = recorder(api, clock=clock)
+    for event in told_in("a"):
+        records(event)
+    for _ in range(3):
+        clock.now += 60
+        assert records.flush()
+    assert api.asked == ["a"]
+
+
+def test_an_object_of_which_too_much_is_told_keeps_its_newest_words_and_disturbs_no_other() -> None:
+    clock, api = Clock(), FakeKubeApi()
+    spam, calm = stored_claim(api, "spam"), stored_claim(api, "calm")
+    records = recorder(api, clock=clock)
+    for number in range(100):
+        records(ClaimEvent("Tainted", str(number), (spam,)))
+        records.flush()
+    records(ClaimEvent("Tainted", "once", (calm,)))
+    records.flush()
+    found = {event["involvedObject"]["name"]: event for event in api.all(EVENTS)}
+    assert (found["spam"]["message"], found["spam"]["count"]) == ("24", 25)
+    assert found["calm"]["message"] == "once"
+    clock.now += 299
+    records.flush()
+    assert len(verbs(api)) == 26
+    clock.now += 1
+    records.flush()
+    found = {event["involvedObject"]["name"]: event for event in api.all(EVENTS)}
+    assert (found["spam"]["message"], found["spam"]["count"]) == ("99", 100)
+
+
+def test_an_answer_that_was_lost_is_no_second_event() -> None:
+    api = Counting()
+    about = stored_claim(api)
+    records = recorder(api)
+    api.after = explode_at(0, lambda: ApiUnreachable("cut off"))
+    records(ClaimEvent("Tainted", "x", (about,)))
+    assert not records.flush()
+    assert records.flush()
+    assert [event["message"] for event in api.all(EVENTS)] == ["x"]
+
+
+def test_a_server_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordra.backoff.random.random", lambda: 0.5)
+    api, waited = FakeKubeApi(), list[float]()
+    records = recorder(api)
+
+    def away(write: Write) -> None:
+        assert write.step < 12, "asked without a pause"
+        raise ApiUnreachable("away", code=503)
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            records(ClaimEvent("Tainted", str(len(waited)), (claim("a", uid="a"),)))
+            if len(waited) == 9:
+                self.set()
+            return self.is_set()
+
+    api.before = away
+    records(ClaimEvent("Tainted", "x", (claim("a", uid="a"),)))
+    records.run(Stop())
+    assert waited == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+    assert len(api.writes) == 10  # each try is one request, and one more at the end
