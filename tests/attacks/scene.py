@@ -76,29 +76,6 @@ class Scene:
         found = self.admin.get(kinds.RESOURCE_CLAIMS, name, namespace=TENANT)
         return list(found["status"]["allocation"]["devices"]["results"])
 
-    @contextmanager
-    def all_cards_tainted(self, key: str) -> Iterator[None]:
-        """As their nodes' plugins would publish it."""
-        before = self.admin.list(kinds.RESOURCE_SLICES)[0]
-        for each in before:
-            devices = each["spec"].get("devices") or ()
-            changed = [
-                {**device, "taints": [*device.get("taints", ()), {"key": key, "effect": "NoSchedule"}]}
-                for device in devices
-            ]
-            self._publish({**each["spec"], **({"devices": changed} if devices else {})}, objects.name(each))
-        try:
-            yield
-        finally:
-            for each in before:
-                self._publish(each["spec"], objects.name(each))
-
-    def _publish(self, spec: Object, name: str) -> None:
-        """A new generation of the pool."""
-        current = self.admin.get(kinds.RESOURCE_SLICES, name)
-        pool = {**spec["pool"], "generation": current["spec"]["pool"]["generation"] + 1}
-        self.admin.update(kinds.RESOURCE_SLICES, {**current, "spec": {**spec, "pool": pool}})
-
     def sees(self, seen: Seen) -> bool:
         """Whether it stands there and did not before the attack."""
         match seen.where:

@@ -56,14 +56,15 @@ TENANT: Final = (
         "out as well",
         "refused",
         "the policy koordra-joint-taint, and the selector of each class, which no device of joint mode meets",
-        seen=(answer("tolerates the taint koordra.io/joint"),),
+        seen=(answer("tolerates one of the taints koordra.io/joint"),),
     ),
     Attack(
         "held-device",
-        "a request tolerates koordra.io/held, for a card that the node still uses for somebody else's claim",
-        "denied",
-        "no toleration counts against this taint",
-        seen=(event("Tainted"),),
+        "a request tolerates koordra.io/held, for a card that the node still uses for somebody else's claim, or koordra.io/driver-release, "
+        "so that its pod comes back to a card whose driver is to be free, and is evicted, every ten seconds",
+        "refused",
+        "the policy koordra-joint-taint; and no toleration counts against these taints",
+        seen=(answer("koordra.io/held, koordra.io/driver-release"),),
     ),
     Attack(
         "admin-access",

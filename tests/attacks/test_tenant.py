@@ -96,16 +96,12 @@ def joint_taint(scene: Scene) -> Outcome:
 
 @attack("held-device")
 def held_device(scene: Scene) -> Outcome:
-    """Of a node that has no other card free."""
-    tolerations = [
-        {"key": names.HELD_TAINT, "operator": "Exists"},
-        {"operator": "Exists", "effect": "NoExecute"},
-    ]
-    with scene.all_cards_tainted(names.HELD_TAINT):
-        scene.claim("held", exactly={"tolerations": tolerations})
-        scene.pod("held", "held")
-        scene.wait_for(event("Tainted"))
-        return "open" if scene.allocated("held") else "denied"
+    said = (names.HELD_TAINT, names.RELEASE_TAINT)
+    tolerations = [{"key": key, "operator": "Exists"} for key in said]
+    return all_refused(
+        scene,
+        *(lambda each=each: scene.claim("tolerant", exactly={"tolerations": [each]}) for each in tolerations),
+    )
 
 
 @attack("admin-access")

@@ -28,6 +28,9 @@ ALL = {"operator": "Exists"}
 TOLERATIONS = {
     "by-key": {"key": names.JOINT_TAINT, "operator": "Exists"},
     "by-value": {"key": names.JOINT_TAINT, "operator": "Equal", "value": "x", "effect": "NoSchedule"},
+    "driver-release": {"key": names.RELEASE_TAINT, "operator": "Exists"},
+    "held": {"key": names.HELD_TAINT, "value": "x"},
+    "quarantine": {"key": names.QUARANTINE_TAINT, "operator": "Exists", "effect": "NoExecute"},
     "everything": ALL,
     "everything-noschedule": {"operator": "Exists", "effect": "NoSchedule"},
     "everything-without-value": {},
@@ -55,7 +58,7 @@ def claim_like(kind: str, spec: Object, *, name: str = "tolerating", **metadata:
 @pytest.mark.parametrize("alternative", [False, True], ids=["exactly", "firstAvailable"])
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
 @pytest.mark.parametrize("name", TOLERATIONS)
-def test_nobody_tolerates_the_joint_taint(
+def test_nobody_tolerates_taints_of_koordras_own(
     client: KubeClient, namespace: str, name: str, kind: str, alternative: bool
 ) -> None:
     obj = claim_like(kind, devices(TOLERATIONS[name], names.CLASS_GPU, alternative=alternative))

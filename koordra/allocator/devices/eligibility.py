@@ -8,7 +8,7 @@ that fails on a device is an error only if the search gets to that device.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koordra.allocator import features as gates
 from koordra.allocator.devices.capacity import Demand, Unmet, demand_of
@@ -97,8 +97,7 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
         return Verdict(demand, Cause.BACKEND_UNAVAILABLE, refused)
     if gates.DEVICE_TAINTS in features:
         for taint in offered.taints:
-            # A held device is in use, whatever the request says: no toleration makes it free.
-            tolerations = wanted.spec.tolerations if taint.key != names.HELD_TAINT else ()
+            tolerations = () if taint.key in _NOT_TO_BE_TOLERATED else wanted.spec.tolerations
             if taint.keeps_out and not any(one.tolerates(taint) for one in tolerations):
                 unhealthy = taint.key.startswith(names.UNHEALTHY_TAINT)
                 cause = Cause.DEVICE_UNHEALTHY if unhealthy else Cause.TAINTED
@@ -116,6 +115,11 @@ def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Dem
     share = bool(demand.amounts) and is_share(demand.amounts, offered.device.capacity)
     refused = wanted.isolation.refusal(policy, share=share)
     return None if refused is None else str(refused)
+
+
+_NOT_TO_BE_TOLERATED: Final = frozenset({names.HELD_TAINT, names.RELEASE_TAINT})
+"""A held device is in use, whatever a request says. The pods of a device whose driver is to be free are
+evicted: a request that tolerated it would have its pod evicted again and again."""
 
 
 def _values(expression: str, facts: DeviceFacts) -> str:

@@ -285,6 +285,7 @@ def test_two_pods_of_one_claim_that_fit_nowhere_together_are_served_one_by_one()
     ("taint", "reason"),
     [
         ({"key": "koordra.io/held", "value": "uid-1", "effect": "NoSchedule"}, "Tainted"),
+        ({"key": "koordra.io/driver-release", "value": "Evicting", "effect": "NoSchedule"}, "Tainted"),
         ({"key": "koordra.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}, "DeviceUnhealthy"),
         ({"key": "example.com/maintenance", "effect": "NoExecute"}, "Tainted"),
     ],
@@ -296,7 +297,7 @@ def test_taints_other_than_the_joint_one_are_honoured(taint: Dict, reason: str) 
     assert taint["key"] in reasons(found, "a")[1][1]
     tolerating = claim("a", request("gpu", tolerations=[{"key": taint["key"], "operator": "Exists"}]))
     # What the node still uses is not free for anybody.
-    free = taint["key"] != "koordra.io/held"
+    free = taint["key"] not in ("koordra.io/held", "koordra.io/driver-release")
     assert ("default/a" in planned(node(), slice_of(devices), tolerating).allocations) is free
 
 

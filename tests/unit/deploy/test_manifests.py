@@ -150,7 +150,7 @@ def test_a_toleration_without_a_key_tolerates_the_joint_taint(toleration: Object
     asked = {"deviceClassName": names.CLASS_GPU, "tolerations": [toleration]}
     values = {
         "params": {"metadata": {"name": names.CLASS_GPU}},
-        "variables": {"asked": [asked], "alternatives": [[asked]]},
+        "variables": {"asked": [asked], "alternatives": [[asked]], "own": [names.JOINT_TAINT]},
     }
     for validation in policy["validations"]:
         assert cel_policies.evaluate(validation["expression"], values, check=lambda *_: False) is False
