@@ -29,6 +29,7 @@ from koordra.api import kinds, objects
 from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
+from koordra.progress import step
 from koordra.wire import decode, decode_status, encoded, lines, message_of, status_error
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -277,6 +278,7 @@ class KubeClient:
         content_type: str = "application/json",
         read_timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
+        step()  # each request has a time limit
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}

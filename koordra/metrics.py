@@ -3,8 +3,8 @@ prometheus_client.
 
 A process makes one `Metrics` and hands it down; a part that counts asks it for its instruments once, when it
 is built, and a test makes its own. Names are `koordra_<part>_<what>_<unit>`, labels have few values (a
-reason, never a pod's name). `serve` answers `/metrics`, `/healthz` (the process lives) and `/readyz` (it does
-its work: the caller's word).
+reason, never a pod's name). `serve` answers `/metrics`, `/healthz` (the process lives, and is well) and
+`/readyz` (it does its work): the caller's words.
 """
 
 from __future__ import annotations
@@ -100,7 +100,14 @@ def parse_address(text: str) -> tuple[str, int]:
 class MetricsServer:
     """A running HTTP server; `port` is the real one where 0 was asked for."""
 
-    def __init__(self, metrics: Metrics, address: tuple[str, int], *, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        address: tuple[str, int],
+        *,
+        ready: Callable[[], bool],
+        well: Callable[[], bool],
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             timeout = 10  # a peer that opens a connection and says nothing must not keep a thread
 
@@ -109,7 +116,8 @@ class MetricsServer:
                 if path == "/metrics":
                     self._answer(200, metrics.text(), CONTENT_TYPE_LATEST)
                 elif path == "/healthz":
-                    self._answer(200, "ok\n")
+                    good = well()
+                    self._answer(200 if good else 503, "ok\n" if good else "a thread is stuck, see the log\n")
                 elif path == "/readyz":
                     good = ready()
                     self._answer(200 if good else 503, "ok\n" if good else "not ready\n")
@@ -143,7 +151,11 @@ class MetricsServer:
 
 
 def serve(
-    metrics: Metrics, address: str, *, ready: Callable[[], bool] = lambda: True
+    metrics: Metrics,
+    address: str,
+    *,
+    ready: Callable[[], bool] = lambda: True,
+    well: Callable[[], bool] = lambda: True,
 ) -> MetricsServer | None:
     """Serve on `host:port`; an empty address means none.
 
@@ -153,6 +165,6 @@ def serve(
     if not address:
         return None
     try:
-        return MetricsServer(metrics, parse_address(address), ready=ready)
+        return MetricsServer(metrics, parse_address(address), ready=ready, well=well)
     except OSError as error:
         raise InvalidInput(f"metrics address {address!r}: {error.strerror or error}") from error

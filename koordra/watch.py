@@ -36,6 +36,7 @@ from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import count_failure, spawn
+from koordra.progress import resting, step, watched
 
 log = get_logger(__name__)
 
@@ -67,7 +68,8 @@ def retried(
         except errors as error:
             if not backoff.failures:
                 report(error)
-            stop.wait(backoff.next())
+            with resting():
+                stop.wait(backoff.next())
     return None
 
 
@@ -134,10 +136,12 @@ class WatchCache:
                 self._order = sorted(self._objects)
             return [self._objects[object_key] for object_key in self._order]
 
+    @watched()
     def run(self, stop: threading.Event) -> None:
         for pause in self.steps():
-            if (pause and stop.wait(pause)) or stop.is_set():
-                return
+            with resting():
+                if (pause and stop.wait(pause)) or stop.is_set():
+                    return
 
     def steps(self) -> Iterator[float]:
         """For ever: a list, an event of the watch or the end of it, and after each the seconds to wait before
@@ -220,6 +224,7 @@ class WatchCache:
         self._tell(event, obj)
 
     def _tell(self, event: str, obj: Object) -> None:
+        step()
         object_key = self._key(obj)
         _, before = self._untold.pop(object_key, ("", {}))
         try:
@@ -244,6 +249,7 @@ def start_watches(caches: Collection[WatchCache], stop: threading.Event) -> bool
         cache.start(stop)
     for cache in caches:
         while not cache.wait_synced(0.2):
+            step()  # whether the API server answers is no question of this thread
             if stop.is_set():
                 log.warning("initial_list_incomplete", kind=str(cache.kind))
                 return False

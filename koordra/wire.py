@@ -14,6 +14,7 @@ from koordra import nesting
 from koordra.api.objects import Fields, Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Gone, Invalid, NotFound
 from koordra.logs import get_logger
+from koordra.progress import resting
 
 log = get_logger(__name__)
 
@@ -35,8 +36,12 @@ def encoded(body: Any) -> bytes:
 
 def lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
     """Watch events are one JSON document a line; chunks of the stream end anywhere."""
-    rest = b""
-    for chunk in response.stream(amt=65536, decode_content=True):
+    rest, chunks = b"", response.stream(amt=65536, decode_content=True)
+    while True:
+        with resting():  # nothing may happen for long
+            chunk = next(chunks, None)
+        if chunk is None:
+            return
         rest += chunk
         *whole, rest = rest.split(b"\n")
         yield from (line for line in whole if line.strip())

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "koordra"
 DEVCLUSTER = ROOT / "devcluster" / "koordra_devcluster"
 """A distribution of its own, above koordra: koordra imports nothing of it."""
 
-EDGES = {"kube", "wire", "watch", "backoff", "metrics", "logs", "process"}
+EDGES = {"progress", "watchdog", "kube", "wire", "watch", "backoff", "metrics", "logs", "process"}
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
 BASE = {"quantity", "errors", "inert", "nesting"}
 ALLOWED: dict[str, set[str]] = {
@@ -32,10 +32,12 @@ ALLOWED: dict[str, set[str]] = {
     "logs": BASE,
     "metrics": {"process", *BASE},
     "backoff": set(),
-    "wire": {"logs", "api", *BASE},
-    "kube": {"wire", "api", *BASE},
+    "progress": set(),
+    "watchdog": {"progress", "process", "logs", "metrics", *BASE},
+    "wire": {"progress", "logs", "api", *BASE},
+    "kube": {"wire", "progress", "api", *BASE},
     "kubeconfig": {"kube", "api", *BASE},
-    "watch": {"kube", "backoff", "logs", "process", "api", *BASE},
+    "watch": {"kube", "backoff", "progress", "logs", "process", "api", *BASE},
     "_proto": set(),
     **{
         tier: {

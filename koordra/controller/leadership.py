@@ -69,8 +69,8 @@ class Standing(StrEnum):
 @dataclass
 class LeaderLease:
     """`step` is called every `retry` seconds by one thread; `may_write` by any. `clock`: monotonic; `now`:
-    wall clock as RFC 3339 with microseconds. `is_reached`: whether the last look at the Lease was
-    answered."""
+    wall clock as RFC 3339 with microseconds. `is_well`: whether this process gets on; while it does not, it
+    neither takes the Lease nor renews it. `is_reached`: whether the last look at the Lease was answered."""
 
     api: KubeClient
     _: KW_ONLY
@@ -80,6 +80,7 @@ class LeaderLease:
     clock: Callable[[], float]
     now: Callable[[], str]
     times: LeaseTimes
+    is_well: Callable[[], bool] = lambda: True
     is_reached: bool = False
     _renewed: float | None = None
     _seen: tuple[str, float] | None = None
@@ -93,19 +94,23 @@ class LeaderLease:
 
     def step(self) -> Standing:
         """Renew, or try to take the Lease. Errors of the API leave things as they are: time decides."""
-        started = self.clock()
         try:
-            if self._lease is None:
-                self._try_to_take(started)
-            else:
-                self._renew(self._lease, started)
-            self.is_reached = True
+            if self.is_well():
+                self._take_or_renew()
+            self.is_reached = self.is_well()
         except ApiError as error:
             self.is_reached = False
             log.warning("lease_not_reached", identity=self.identity, error=str(error))
         if self._renewed is not None and not self.may_write():
             self._lose("the lease could not be renewed in time")
         return Standing.CANDIDATE if self._renewed is None else Standing.LEADER
+
+    def _take_or_renew(self) -> None:
+        started = self.clock()
+        if self._lease is None:
+            self._try_to_take(started)
+        else:
+            self._renew(self._lease, started)
 
     def release(self) -> None:
         """Give the Lease away. Only call when no write is under way any more."""

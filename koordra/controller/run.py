@@ -3,11 +3,15 @@ process ends, and again.
 
     standing by ──lease taken──> list everything ──> passes, woken by changes and timers
          ^                                             │  API away: back off, 0.2 s to 10 s
-         ├──────────────────lease lost─────────────────┤
+         ├────lease lost (or let go, a thread stuck)───┤
          └ SIGTERM: release the lease, stop <──────────┘
 
 A term of leadership shares nothing with the one before: caches, assumptions and exclusions are made anew,
 because only what is read after the lease was taken is known to include the predecessor's last writes.
+
+A process one of whose threads is stuck (koordra/watchdog.py) does not renew the lease. Its worker, should it
+come back, finds the fence down, also in a later term of the same process, which does not begin before the
+worker of the last one has ended.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, parse_address
 from koordra.process import spawn
+from koordra.progress import step, watched
 from koordra.watch import negotiate
 
 log = get_logger(__name__)
@@ -121,6 +126,7 @@ def start_webhook(
     metrics: Metrics,
     stop: threading.Event,
     legacy: LegacySettings | None = None,
+    is_well: Callable[[], bool] = lambda: True,
 ) -> WebhookServer | None:
     """Start serving; None without an address. Ends with `stop`. Raises InvalidInput for a bad address.
 
@@ -138,6 +144,7 @@ def start_webhook(
         paths(lookups) | (rewriting.paths() if rewriting else {}),
         metrics=metrics,
         ready=lambda: lookups.is_synced() and (not rewriting or rewriting.is_synced()),
+        well=is_well,
     )
     lookups.start(stop)
     if rewriting:
@@ -158,9 +165,10 @@ def run(
     sinks: Sequence[EventSink] = (),
     metrics: Metrics | None = None,
     readiness: Readiness | None = None,
+    is_well: Callable[[], bool] = lambda: True,
 ) -> None:
     """Until `stop` is set. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to
-    hold."""
+    hold. `is_well`: a watchdog's word on the threads of this process."""
     collect_seldom()
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity, clock=time.monotonic)
     writing = spawn(lambda: recorder.run(stop), name="events", until=stop)
@@ -171,7 +179,7 @@ def run(
     negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
-        _stand_by_and_lead(process, stop)
+        _stand_by_and_lead(process, stop, is_well)
     else:
         instruments.leading.set(1)
         _term(process, stop=stop, may_write=lambda: True)
@@ -179,7 +187,8 @@ def run(
     log.info("controller_stopped", identity=settings.identity)
 
 
-def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
+@watched("lease")
+def _stand_by_and_lead(process: _Process, stop: threading.Event, is_well: Callable[[], bool]) -> None:
     times = process.settings.times
     lease = LeaderLease(
         process.client,
@@ -189,29 +198,40 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
         clock=partial(time.clock_gettime, _AWAKE_OR_NOT),
         now=wall_clock_micro,
         times=times,
+        is_well=is_well,
     )
-    term: threading.Thread | None = None
+    worker: threading.Thread | None = None
     end_of_term = threading.Event()
     while not stop.is_set():
+        step()
+        if worker is not None and end_of_term.is_set() and worker.is_alive():
+            process.readiness.good = False
+            worker.join(times.retry)
+            continue
         leading = lease.step() is Standing.LEADER
         process.instruments.leading.set(int(leading))
-        if leading and (term is None or not term.is_alive()):
+        if leading and (worker is None or end_of_term.is_set()):
             end_of_term = threading.Event()
-            term = spawn(partial(_term, process, stop=end_of_term, may_write=lease.may_write), name="worker")
-        if not leading and term is not None:
-            end_of_term.set()
-            term.join()
-            term = None
+            may_write = partial(_may_write, lease, end_of_term)
+            term = partial(_term, process, stop=end_of_term, may_write=may_write)
+            worker = spawn(term, name="worker", until=end_of_term)
         if not leading:
+            end_of_term.set()
             process.readiness.good = lease.is_reached
         stop.wait(times.retry * (0.9 + 0.2 * random.random()))
     end_of_term.set()
-    if term is not None:
-        term.join(timeout=times.timeout * 2)
-    if term is None or not term.is_alive():
+    if worker is not None:
+        worker.join(timeout=times.timeout * 2)
+    if worker is None or not worker.is_alive():
         lease.release()
 
 
+def _may_write(lease: LeaderLease, end_of_term: threading.Event) -> bool:
+    """What comes back late from one term does not write in the next one."""
+    return not end_of_term.is_set() and lease.may_write()
+
+
+@watched("worker")
 def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
     """One term: list, then passes until `stop`."""
     client, settings, latency = process.client, process.settings, process.instruments.latency

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from koordra.errors import KoordraError
 from koordra.logs import get_logger
 from koordra.process import count_failure
+from koordra.progress import resting, watched
 
 log = get_logger(__name__)
 
@@ -43,16 +44,18 @@ class Wakeable:
         """Work soon: something may have changed."""
         self._woken.set()
 
+    @watched()
     def run(self, stop: threading.Event) -> None:
         """Until `stop`, which is to be followed by a `wake`."""
         while not stop.is_set():
             self.was_woken = self._woken.is_set()
             self._woken.clear()
             pause = self.attempt()
-            if not stop.wait(pause.at_least):
-                self._woken.wait(None if pause.at_most is None else pause.at_most - pause.at_least)
-                if self.gather:
-                    stop.wait(self.gather)
+            with resting():
+                if not stop.wait(pause.at_least):
+                    self._woken.wait(None if pause.at_most is None else pause.at_most - pause.at_least)
+                    if self.gather:
+                        stop.wait(self.gather)
 
     def attempt(self) -> Pause:
         """One step, whose errors the next one may not meet; defects are among them, since the plugin's other

@@ -46,6 +46,7 @@ from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Bundles
 from koordra.nri.verify.verification import Enforcing, Verification
 from koordra.process import spawn
+from koordra.watchdog import Watchdog
 
 SWITCH_S: Final = 0.0005
 """Seconds after which the verification thread yields the interpreter to one that answers; Python's default of
@@ -85,6 +86,7 @@ def run(options: Options, stop: threading.Event) -> None:
     """Run the node's hook until `stop`. Raises KoordraError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
     metrics = Metrics()
+    Watchdog(metrics).start(stop)  # it tells, and ends nothing: without the hook no container is isolated
     observer = MetricsObserver(metrics)
     standby = threading.Event()
     server = serve(metrics, options.metrics_address, ready=lambda: observer.ready or standby.is_set())

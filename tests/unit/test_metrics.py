@@ -23,9 +23,9 @@ def read(port: int, path: str) -> tuple[int, str]:
 
 
 def test_instruments_are_counted_and_served() -> None:
-    metrics, ready = Metrics(), [False]
+    metrics, ready, well = Metrics(), [False], [True]
     metrics.counter("koordra_test_things", "Things.", ["reason"]).labels("Tainted").inc(3)
-    server = serve(metrics, "127.0.0.1:0", ready=lambda: ready[0])
+    server = serve(metrics, "127.0.0.1:0", ready=lambda: ready[0], well=lambda: well[0])
     assert server is not None
     try:
         assert 'koordra_test_things_total{reason="Tainted"} 3.0' in read(server.port, "/metrics")[1]
@@ -33,6 +33,8 @@ def test_instruments_are_counted_and_served() -> None:
         assert read(server.port, "/readyz")[0] == 503
         ready[0] = True
         assert read(server.port, "/readyz?verbose")[0] == 200
+        well[0] = False
+        assert read(server.port, "/healthz") == (503, "a thread is stuck, see the log\n")
         assert read(server.port, "/else")[0] == 404
         with pytest.raises(InvalidInput, match="in use"):
             serve(metrics, f"127.0.0.1:{server.port}")

@@ -105,6 +105,7 @@ def command(
     from koordra.controller.run import Readiness, Settings, run, start_webhook
     from koordra.controller.webhook.cert_rotation import WebhookSettings
     from koordra.kubeconfig import new_client
+    from koordra.watchdog import Watchdog
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
     logs.configure(level=log_level, json=log_json, process="controller")
@@ -116,7 +117,9 @@ def command(
         **settings,
     )
     counted, readiness = metrics.Metrics(), Readiness()
-    server = metrics.serve(counted, metrics_address, ready=readiness)
+    watchdog = Watchdog(counted, end=process.end_failed)
+    watchdog.start(stop)
+    server = metrics.serve(counted, metrics_address, ready=readiness, well=watchdog.is_well)
     client = new_client(kubeconfig, timeout=mine.times.timeout, user_agent="koordra-controller")
     start_webhook(
         client,
@@ -124,9 +127,10 @@ def command(
         metrics=counted,
         stop=stop,
         legacy=legacy,
+        is_well=watchdog.is_well,
     )
     try:
-        run(client, mine, stop=stop, metrics=counted, readiness=readiness)
+        run(client, mine, stop=stop, metrics=counted, readiness=readiness, is_well=watchdog.is_well)
     finally:
         if server is not None:
             server.close()

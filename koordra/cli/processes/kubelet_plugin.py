@@ -207,6 +207,7 @@ def command(
     from koordra.kubelet_plugin.publish.resource_slices import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics, serve
+    from koordra.watchdog import Watchdog
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
     if driver_root is None and (driver_root_on_host or dev_root):
@@ -246,6 +247,9 @@ def command(
         **settings,
     )
     metrics = Metrics()
+    Watchdog(metrics).start(
+        stop
+    )  # it tells, and ends nothing: NVML hangs on a broken card, and the others are served
     driver = Driver(node, new_client(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
     if host_root is not None:
         spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")

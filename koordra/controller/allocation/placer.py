@@ -54,6 +54,7 @@ from koordra.placement.index import ClusterChange, NodeInfo
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import ResolvedGroup
+from koordra.progress import step
 
 log = get_logger(__name__)
 
@@ -118,6 +119,7 @@ class Placer:
         self._read.clear()
 
     def _on_change(self, kind: Kind, key: str, _before: Object | None, obj: Object | None) -> None:
+        step()
         if kind is RESOURCE_SLICES and obj is not None:
             obj = joint_slice(obj) if objects.spec_of(obj).get("driver") == names.DRIVER else None
         allocation = None
@@ -160,6 +162,7 @@ class Placer:
     # questions
 
     def place(self, group: Group, excluded: Excluded) -> GroupPlacement:
+        step()
         keys = [objects.key(claim) for claim in group.pending]
         try:
             resolved = self._resolved(group)
@@ -195,6 +198,7 @@ class Placer:
         return self.fits(group, info, frozenset(map(objects.uid, (*info.holders, *pods))))
 
     def fits(self, group: Group, info: NodeInfo, without: frozenset[str]) -> bool:
+        step()
         try:
             return self.engine.fits(self._resolved(group), info.name, without=without)
         except KoordraError:
@@ -250,6 +254,7 @@ class Placer:
 
     def _readable(self, groups: Iterable[Group]) -> Iterator[tuple[Group, ResolvedGroup]]:
         for group in groups:
+            step()
             try:
                 yield group, self._resolved(group)
             except KoordraError:

@@ -49,6 +49,7 @@ from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
 from koordra.logs import get_logger
 from koordra.placement.node_class import node_predicate_inputs
+from koordra.progress import step
 
 log = get_logger(__name__)
 
@@ -174,6 +175,7 @@ class ClusterCache:
             self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assume_cache.current(claim))
 
     def _put(self, kind: Kind, key: str, obj: Object | None) -> None:
+        step()
         table = self._tables[kind]
         before = table.get(key)
         if before is obj:
@@ -200,6 +202,7 @@ class ClusterCache:
         for kind, table in self._tables.items():
             for on_change in self._listeners.get(kind, ()):
                 for key, obj in list(table.items()):
+                    step()
                     on_change(key, obj, obj)
 
 

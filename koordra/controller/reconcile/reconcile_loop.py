@@ -21,7 +21,8 @@ from koordra.backoff import Backoff
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
+from koordra.process import count_failure, spawn
+from koordra.progress import step, watched
 from koordra.watch import WatchCache, retried, start_watches
 
 log = get_logger(__name__)
@@ -76,6 +77,7 @@ class ReconcileLoop:
         self.changed.set()
 
 
+@watched()
 def run_passes(
     one_pass: Callable[[], float | None],
     *,
@@ -87,14 +89,15 @@ def run_passes(
     """Until `stop`. A pass returns the seconds until the next one, if nothing changes, None for never."""
     backoff = Backoff(longest=LONGEST_PAUSE)
     while not stop.is_set():
+        step()
         changed.clear()
         try:
             pause = one_pass()
         except ApiError as error:
+            count_failure(error)
             log.warning("reconcile_interrupted", reconciler=name, error=str(error), failures=backoff.failures)
-        except (
-            Exception
-        ):  # a defect in one pass must not end what others rely on, or the process that holds the lease
+        except Exception as defect:  # which must not end what others rely on, or who holds the lease
+            count_failure(defect)
             log.exception("reconcile_failed", reconciler=name, failures=backoff.failures)
         else:
             backoff.reset()
@@ -108,6 +111,7 @@ def _wait_for_change(changed: threading.Event, stop: threading.Event, pause: flo
     """Until something changed, `pause` seconds are over, or the term ends (looked at twice a second)."""
     ends = None if pause is None else time.monotonic() + pause
     while not stop.is_set() and not changed.is_set():
+        step()
         rest = 0.5 if ends is None else min(0.5, ends - time.monotonic())
         if rest <= 0:
             return

@@ -40,6 +40,8 @@ from koordra.controller.reporting.claim_events import ClaimEvent, EventSink, cut
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.process import count_failure
+from koordra.progress import resting, step, watched
 
 log = get_logger(__name__)
 
@@ -106,16 +108,19 @@ class EventRecorder:
         """Events that are not written yet."""
         return len(self._pending)
 
+    @watched()
     def run(self, stop: threading.Event) -> None:
         """Write what is put aside until `stop`, then once more."""
         backoff = Backoff()
         while not stop.is_set():
+            step()
             self._wake.wait(0.5)
             self._wake.clear()
             if self.flush():
                 backoff.reset()
             else:
-                stop.wait(backoff.next())
+                with resting():
+                    stop.wait(backoff.next())
         self.flush()
 
     def flush(self) -> bool:
@@ -128,6 +133,7 @@ class EventRecorder:
                 if self._may_write(place[0], told.about) and self._settled(place, told):
                     kept.pop(place, None)
         except ApiUnreachable as error:
+            count_failure(error)
             log.warning("events_not_written_yet", number=len(kept), error=str(error))
             return False
         finally:
@@ -166,9 +172,14 @@ class EventRecorder:
             refused.due = self._clock() + refused.backoff.next()
             log.info("events_refused", namespace=namespace, error=str(error))
             return False
-        except ApiError as error:
+        except Exception as error:
+            count_failure(error)
             log.warning(
-                "event_lost", object=objects.describe(told.about), reason=told.event.reason, error=str(error)
+                "event_lost",
+                object=objects.describe(told.about),
+                reason=told.event.reason,
+                error=str(error),
+                exc_info=None if isinstance(error, ApiError) else error,
             )
             return True
         self._refused.pop(namespace, None)

@@ -35,6 +35,8 @@ from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError, Conflict, Invalid, InvalidInput, NodeError, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.process import count_failure
+from koordra.progress import resting, watched
 
 log = get_logger(__name__)
 
@@ -151,6 +153,7 @@ def _inject(client: KubeClient, kind: Kind, name: str, bundle: str) -> bool:
     return True
 
 
+@watched()
 def rotate_keys(
     client: KubeClient,
     settings: WebhookSettings,
@@ -186,9 +189,13 @@ def rotate_keys(
                 log.info("webhook_serving", port=server.port)
             if not served.bundle or inject(client, served.bundle, legacy=legacy):
                 trusted = served.bundle
-        except (ApiError, NodeError, InvalidInput) as error:
-            log.warning("webhook_keys_failed", error=str(error), again_in=RETRY)
+        except Exception as error:  # a Secret that anybody has spoilt must not end the controller
+            count_failure(error)
+            expected = isinstance(error, (ApiError, NodeError, InvalidInput))
+            defect = None if expected else error
+            log.warning("webhook_keys_failed", error=str(error), again_in=RETRY, exc_info=defect)
             pause = RETRY
-        stop.wait(pause)
+        with resting():
+            stop.wait(pause)
     if serving:
         server.close()

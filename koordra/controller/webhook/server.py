@@ -28,6 +28,7 @@ from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.process import spawn
+from koordra.progress import step, watched
 
 log = get_logger(__name__)
 
@@ -54,11 +55,13 @@ class WebhookServer(ThreadingHTTPServer):
         *,
         metrics: Metrics,
         ready: Callable[[], bool] = lambda: True,
+        well: Callable[[], bool] = lambda: True,
         connections: Connections | None = None,
     ) -> None:
         self._paths = paths
         self.connections = connections or Connections(metrics)
         self.is_ready = ready
+        self.is_well = well
         self._context = _tls()
         self._closed = threading.Event()
         self._requests = metrics.counter(
@@ -100,7 +103,7 @@ class WebhookServer(ThreadingHTTPServer):
         self._context = context
 
     def start(self) -> None:
-        serve = partial(self.serve_forever, poll_interval=SWEEP_PERIOD)
+        serve = watched()(partial(self.serve_forever, poll_interval=SWEEP_PERIOD))
         spawn(serve, name="webhook", until=self._closed)
 
     def close(self) -> None:
@@ -132,6 +135,7 @@ class WebhookServer(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """In the accepting thread, after each connection and each SWEEP_PERIOD."""
+        step()
         self.connections.sweep()
 
     def get_request(self) -> tuple[ssl.SSLSocket, Any]:
@@ -195,7 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._enter(ConnectionPhase.ANSWERING)
         try:
-            self._send(*self.server.answer(self.path.partition("?")[0], body))
+            with watched(f"webhook {self.path}"):
+                status, answer = self.server.answer(self.path.partition("?")[0], body)
+            self._send(status, answer)
         except Exception:  # a defect met in one review must not end the connection of all
             log.exception("review_failed", path=self.path)
             self._send(500, b"internal error\n")
@@ -203,7 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
             case "/healthz":
-                self._send(200, b"ok\n")
+                well = self.server.is_well()
+                self._send(200 if well else 503, b"ok\n" if well else b"a thread is stuck, see the log\n")
             case "/readyz":
                 good = self.server.is_ready()
                 self._send(200 if good else 503, b"ok\n" if good else b"not ready\n")

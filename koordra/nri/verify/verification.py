@@ -48,6 +48,8 @@ from koordra.nri.verify.drift import (
     drift_of,
     unconfined,
 )
+from koordra.process import count_failure
+from koordra.progress import step, watched
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
@@ -103,11 +105,17 @@ class Verification:
         """Verify soon: a container was created, or the runtime came back."""
         self._due.set()
 
+    @watched()
     def run(self, stop: threading.Event, *, period: float = PERIOD_S, settle: float = SETTLE_S) -> None:
         while not stop.is_set():
-            self.sync()
+            try:
+                self.sync()
+            except Exception as defect:  # in one round, which must not end the hook
+                count_failure(defect)
+                log.exception("verification_failed")
             deadline = time.monotonic() + period
             while not stop.is_set() and not self._due.is_set() and time.monotonic() < deadline:
+                step()
                 self._due.wait(min(0.5, period))
             if self._due.is_set():
                 stop.wait(settle)
@@ -125,6 +133,7 @@ class Verification:
         findings: dict[tuple[str, str], Finding] = {}
         count = 0
         for running in self.bundles.containers():
+            step()
             exempt = self.system.exempt(running.container)
             if exempt:
                 noted = Expected(self.ledger.get(running.container.id), guarded=guarded, belongs=exempt)

@@ -19,6 +19,7 @@ class Replica:
 
     def __init__(self, api: FakeKubeApi, name: str, offset: float = 0.0) -> None:
         self.now = offset
+        self.is_well = True
         self.lease = LeaderLease(
             api,
             namespace="koordra-system",
@@ -27,6 +28,7 @@ class Replica:
             clock=lambda: self.now,
             now=lambda: f"at {self.now}",
             times=TIMES,
+            is_well=lambda: self.is_well,
         )
 
 
@@ -351,3 +353,55 @@ def test_times_that_leave_no_room_to_write_are_refused(lease: float, retry: floa
     with pytest.raises(ValueError, match="outlast"):
         LeaseTimes(lease=lease, retry=retry, timeout=5.0)
     LeaseTimes(lease=5.0 + 2 * retry + 0.1, retry=retry, timeout=5.0)
+
+
+def test_a_process_that_is_stuck_does_not_renew_and_another_one_takes_over() -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 5000.0)
+    one.lease.step()
+    two.lease.step()
+    one.is_well = False
+    requests = len(api.writes)
+    standings, second = [], Standing.CANDIDATE
+    while second is Standing.CANDIDATE:
+        advance(TIMES.retry, one, two)
+        standings.append(one.lease.step())
+        assert len(api.writes) == requests, "it writes nothing"
+        second = two.lease.step()
+        assert not (one.lease.may_write() and two.lease.may_write())
+    assert standings == [Standing.LEADER] * 4 + [Standing.CANDIDATE] * 6
+    assert not one.lease.is_reached
+    one.is_well = True
+    assert one.lease.step() is Standing.CANDIDATE
+    assert not one.lease.may_write()
+
+
+def test_a_process_that_gets_on_again_in_time_goes_on_leading() -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 5000.0)
+    one.lease.step()
+    two.lease.step()
+    one.is_well = False
+    for _ in range(3):
+        advance(TIMES.retry, one, two)
+        one.lease.step()
+    assert one.lease.may_write(), "what was renewed before is still good"
+    one.is_well = True
+    for _ in range(20):
+        advance(TIMES.retry, one, two)
+        assert one.lease.step() is Standing.LEADER
+        assert two.lease.step() is Standing.CANDIDATE
+
+
+def test_a_candidate_that_is_stuck_does_not_take_the_lease() -> None:
+    api = with_free_lease()
+    one, requests = Replica(api, "one"), len(api.writes)
+    one.is_well = False
+    for _ in range(30):
+        assert one.lease.step() is Standing.CANDIDATE
+        advance(TIMES.retry, one)
+    assert len(api.writes) == requests
+    assert not one.lease.is_reached
+    one.is_well = True
+    assert one.lease.step() is Standing.LEADER
+    assert one.lease.is_reached

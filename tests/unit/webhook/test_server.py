@@ -11,17 +11,21 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
 
+from koordra import progress
 from koordra.api import names
 from koordra.controller.webhook import handlers, keys, review
 from koordra.controller.webhook.connections import ConnectionPhase, Connections
+from koordra.controller.webhook.review import AdmissionResponse
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
+from koordra.watchdog import Watchdog
 from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
@@ -343,3 +347,43 @@ def test_patches_lead_from_one_object_to_the_other() -> None:
         {"op": "remove", "path": "/gone"},
         {"op": "add", "path": "/new", "value": {}},
     ]
+
+
+def test_health_follows_every_thread_and_a_review_that_hangs_is_one(metrics: Metrics) -> None:
+    """Each such review keeps a connection for ever; a few hundred of them, and no other gets in."""
+    dog, begun, go = Watchdog(metrics, write_stacks=lambda: None), threading.Event(), threading.Event()
+
+    def hangs(_asked: object) -> AdmissionResponse:
+        begun.set()
+        assert go.wait(PATIENCE)
+        return AdmissionResponse()
+
+    server = WebhookServer(("127.0.0.1", 0), {"/hangs": hangs}, metrics=metrics, well=dog.is_well)
+    server.use(*KEYS.serving.to_pem())
+    server.start()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(Caller(server.port).post, "/hangs", asked(pod({})))
+            assert begun.wait(PATIENCE)
+            assert health(server) == (200, b"ok\n")
+            (hanging,) = (one for one in progress.threads.values() if one.name == "webhook /hangs")
+            steps = hanging.steps
+            while not dog.stuck:
+                dog.look()
+                health(server)  # the accepting thread makes a step
+            assert dog.stuck == {"webhook /hangs"}
+            assert hanging.steps == steps
+            assert health(server)[0] == 503
+            go.set()
+            assert answer.result(PATIENCE)[0] == 200
+            dog.look()
+            assert health(server)[0] == 200
+    finally:
+        server.close()
+
+
+def health(server: WebhookServer) -> tuple[int, bytes]:
+    connection = Caller(server.port).connection
+    connection.request("GET", "/healthz")
+    answer = connection.getresponse()
+    return answer.status, answer.read()

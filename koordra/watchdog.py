@@ -1,0 +1,106 @@
+"""Whether the threads of a process get on.
+
+A watchdog looks every PERIOD seconds whether the threads that are watched (koordra.progress) have made a step
+since, and counts its looks, not time: a process that was stopped, or a machine that was suspended, has not
+been looked at. After LOOKS looks without a step a thread is stuck. Then the stacks of all threads go to
+stderr, the process is not well (`/healthz`, and a leader no longer renews its Lease) until the thread makes a
+step, and after MOST_LOOKS it ends, where it may.
+
+How long a pass takes says nothing: a first pass at 10,000 nodes makes thousands of steps, and a worker that
+waits for a slow API server makes one with each request, since requests have a time limit. What makes no step
+at all is an endless loop, a lock that nobody gives back, or a call into a library that does not return. One
+that keeps the interpreter to itself stops the watchdog too: then a timer in C writes the stacks, and the
+probes get no answer.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from koordra import progress
+from koordra.logs import get_logger
+from koordra.metrics import Metrics
+from koordra.process import spawn
+from koordra.progress import WatchedThread
+
+log = get_logger(__name__)
+
+PERIOD: Final = 5.0
+LOOKS: Final = 12
+"""A minute: the longest step that was measured, at 10,000 nodes, takes a few seconds."""
+MOST_LOOKS: Final = 60
+
+
+def write_stacks() -> None:
+    if sys.__stderr__ is not None:
+        faulthandler.dump_traceback(sys.__stderr__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    thread: WatchedThread
+    steps: int
+    looks: int
+
+
+class Watchdog:
+    """`end` ends the process; None where it has to go on, because nothing would be better without it."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        end: Callable[[], object] | None = None,
+        write_stacks: Callable[[], object] = write_stacks,
+    ) -> None:
+        self._end = end
+        self._write_stacks = write_stacks
+        self._seen: dict[int, _Seen] = {}
+        self.stuck: frozenset[str] = frozenset()
+        """Names of threads."""
+        metrics.gauge(
+            "koordra_stuck_threads",
+            "Threads that have made no step for a minute; their stacks are in the log",
+        ).set_function(lambda: len(self.stuck))
+
+    def is_well(self) -> bool:
+        return not self.stuck
+
+    def start(self, stop: threading.Event) -> None:
+        """Look until `stop`, in a thread of its own."""
+        spawn(partial(self._run, stop), name="watchdog", until=stop)
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            if sys.__stderr__ is not None:
+                faulthandler.dump_traceback_later(PERIOD * LOOKS, file=sys.__stderr__)
+            self.look()
+            stop.wait(PERIOD)
+        faulthandler.cancel_dump_traceback_later()
+
+    def look(self) -> None:
+        """Look at every watched thread once."""
+        self._seen = {ident: self._look(ident, thread) for ident, thread in list(progress.threads.items())}
+        stuck = {one.thread.name: one.looks for one in self._seen.values() if one.looks >= LOOKS}
+        before, self.stuck = self.stuck, frozenset(stuck)
+        for name in before - self.stuck:
+            log.warning("thread_gets_on", thread=name)
+        if self.stuck - before:
+            idents = {hex(ident): one.thread.name for ident, one in self._seen.items()}
+            log.critical("thread_stuck", stuck=sorted(self.stuck), looks=LOOKS, period=PERIOD, threads=idents)
+            self._write_stacks()
+        if self._end is not None and max(stuck.values(), default=0) >= MOST_LOOKS:
+            log.critical("process_stuck", stuck=sorted(self.stuck), consequence="the process ends")
+            self._end()
+
+    def _look(self, ident: int, thread: WatchedThread) -> _Seen:
+        before, steps = self._seen.get(ident), thread.steps
+        is_same = before is not None and before.thread is thread and before.steps == steps
+        looks = before.looks + 1 if before is not None and is_same and not thread.rests else 0
+        return _Seen(thread, steps, looks)
