@@ -78,9 +78,12 @@ def kind_of(obj: Object) -> Kind:
 
 
 def documents(*, folders: tuple[str, ...] | None = None) -> Iterator[tuple[Path, Object]]:
-    """Every manifest below deploy/kustomize, with its file; patches and kustomizations are none."""
+    """Every manifest below deploy/kustomize, or in those folders of it, with its file; patches and
+    kustomizations are none."""
     for path in sorted(ROOT.rglob("*.yaml")):
-        if path.name == "kustomization.yaml" or (folders and path.relative_to(ROOT).parts[0] not in folders):
+        if path.name == "kustomization.yaml":
+            continue
+        if folders is not None and str(path.parent.relative_to(ROOT)) not in folders:
             continue
         for obj in manifests.read(path):
             if "apiVersion" in obj and "kind" in obj and "$patch" not in json.dumps(obj):
@@ -100,6 +103,7 @@ def shipped(more: tuple[str, ...] = ()) -> list[Object]:
                 "webhook",
                 "controller",
                 "kubelet-plugin",
+                "nri",
                 *more,
             )
         )

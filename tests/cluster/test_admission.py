@@ -119,8 +119,11 @@ def plugin(
     return new_client(str(path), user_agent="koordra-kubelet-plugin")
 
 
-def a_slice(node: str, *, driver: str = names.DRIVER, name: str = "koordra-test-extra") -> Object:
-    pool = {"name": f"{node}-extra", "generation": 1, "resourceSliceCount": 1}
+def a_slice(
+    node: str, *, pool_of: str = "", driver: str = names.DRIVER, name: str = "koordra-test-extra"
+) -> Object:
+    """Of an older generation than the node's own slices, so that nobody takes it for one of them."""
+    pool = {"name": pool_of or node, "generation": 0, "resourceSliceCount": 1}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -143,6 +146,9 @@ def test_a_plugin_writes_no_other_slices(client: KubeClient, plugin: KubeClient)
         plugin.create(kinds.RESOURCE_SLICES, a_slice(NODES[1]))
     with pytest.raises((Forbidden, Invalid), match=r"driver koordra\.io only"):
         plugin.create(kinds.RESOURCE_SLICES, a_slice(NODES[0], driver="other.example.com"))
+    for pool in (NODES[1], f"{NODES[0]}-extra"):
+        with pytest.raises((Forbidden, Invalid), match="of the pool of that name only"):
+            plugin.create(kinds.RESOURCE_SLICES, a_slice(NODES[0], pool_of=pool))
     client.create(kinds.RESOURCE_SLICES, a_slice(NODES[1]))
     with pytest.raises((Forbidden, Invalid), match="of that node only"):
         plugin.delete(kinds.RESOURCE_SLICES, "koordra-test-extra")
