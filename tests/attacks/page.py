@@ -9,6 +9,7 @@ from typing import Final
 from tests.attacks.containers import CONTAINERS
 from tests.attacks.murphy import MURPHY
 from tests.attacks.node import NODE
+from tests.attacks.policy import POLICY
 from tests.attacks.row import Attack
 from tests.attacks.tenant import TENANT
 
@@ -42,6 +43,13 @@ TABLES: Final = (
         "tests/attacks/test_tenant.py",
         "By somebody who may write pods, claims, templates, ConfigMaps, Secrets and Events of one namespace, on the development "
         "cluster with koordra installed as it ships. After each row the claim of another namespace gets its devices.",
+    ),
+    Table(
+        "A tenant's word on isolation and network",
+        POLICY,
+        "tests/attacks/test_policy.py",
+        "By the same somebody, to choose what keeps its share of a card, or whom its pods reach. What a claim may say is listed in "
+        "[isolation.md](isolation.md#what-a-claim-may-say). The nodes allow `limiter` alone.",
     ),
     Table(
         "A node",

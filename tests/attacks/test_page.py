@@ -98,4 +98,6 @@ def test_what_is_open_is_known() -> None:
         "namespace-of-the-list",
         "api-away",
         "own-mps-server",
+        "class-for-others",
+        "attachment-of-its-own",
     }

@@ -173,11 +173,12 @@ def test_any_pod_becomes_a_valid_pod_or_a_message(manifest: Dict) -> None:
 
 
 def check_claim(template: Dict) -> None:
-    """What the API server does not look at: koordra's parameters, and that koordra reads the claim."""
+    """What the API server does not look at: koordra's parameters, of which none is the operator's, and that
+    koordra reads the claim."""
     claim = {"kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": template["spec"]["spec"]}
     ResourceClaim.from_dict(claim)
     for entry in template["spec"]["spec"]["devices"].get("config", ()):
-        parameters.decode(entry["opaque"]["parameters"], object="c", field="config")
+        parameters.decode(entry["opaque"]["parameters"], object="c", field="config", in_claim=True)
 
 
 @given(any_pods())

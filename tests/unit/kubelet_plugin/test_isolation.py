@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -160,6 +161,44 @@ def test_class_stands_above_claim_and_both_below_the_node(node: PluginNode) -> N
 def test_a_claim_cannot_say_what_is_the_operators(node: PluginNode) -> None:
     asks = claim(1, gpu("gpu", GPU_0, "10Gi"), config=[parameters("GpuConfig", allowedIsolation=["none"])])
     assert "allowedIsolation: is for the operator to say" in refusal(limited(node, "limiter"), asks)
+
+
+def test_a_claim_of_kube_schedulers_is_decided_like_any_other(node: PluginNode) -> None:
+    """Made for a pod's extended resource: it says nothing itself, and its class stands in the allocation."""
+    limited(node, "limiter")
+    made = {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}}
+    plain = claim(1, gpu("container-0-request-0", GPU_0, "10Gi"))
+    plain["metadata"] |= made
+    prepare(node, plain)
+    assert given(node) == "limiter"
+    for fields, told in (
+        ({"isolation": "none"}, "isolation: requested none, the node allows limiter"),
+        ({"allowedIsolation": ["none"]}, "isolation: requested none, the node allows limiter"),
+    ):
+        of_class = parameters("GpuConfig", requests=["container-0-request-0"], source="FromClass", **fields)
+        asks = claim(2, gpu("container-0-request-0", GPU_1, "10Gi"), config=[of_class])
+        asks["metadata"] |= made
+        assert told in refusal(node, asks)
+
+
+def test_with_admin_access_a_card_is_seen_and_nobody_is_refused_for_it(node: PluginNode) -> None:
+    """The API server allows it in labelled namespaces alone; it counts as no share of the card."""
+    limited(node, "limiter")
+    prepare(node, claim(1, gpu("gpu", GPU_0, "10Gi", admin=True), config=[NONE]))
+    assert given(node) == "None"
+    prepare(node, claim(2, gpu("gpu", GPU_0, "10Gi", share="s2")))
+    assert given(node, 2) == "limiter"
+
+
+@pytest.mark.parametrize(
+    "source", ["FromClaim", "fromclass", "FROMCLASS", " FromClass", "", None, ["FromClass"]]
+)
+def test_only_a_class_is_believed_what_is_the_operators(node: PluginNode, source: Any) -> None:
+    """The API server knows two words; whatever else stands there is nobody's word of weight."""
+    limited(node, "limiter")
+    entry = parameters("GpuConfig", driverCapabilities=["imex"]) | {"source": source}
+    asks = claim(1, gpu("gpu", GPU_0, "10Gi"), config=[entry])
+    assert "is for the operator to say" in refusal(node, asks)
 
 
 def test_where_one_share_of_a_card_is_limited_all_are(node: PluginNode) -> None:

@@ -173,6 +173,62 @@ def test_in_native_mode_a_selector_leaves_out_nodes_that_do_not_allow_the_isolat
     assert native.translate(whole, CLASSES).object is whole
 
 
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "word"),
+    [
+        ({"isolation": "mps"}, None, "Mps"),
+        ({"isolation": "mps"}, {"isolation": "limiter"}, "Mps"),
+        ({"allowedIsolation": ["hami-core", "mps"]}, None, "HamiCore"),
+        ({"allowedIsolation": ["none"]}, None, "None"),
+        ({"defaultIsolation": "mps"}, {"isolation": "limiter"}, "Limiter"),
+        ({"priority": 1}, None, None),
+    ],
+)
+def test_in_native_mode_the_classes_word_is_a_selector_too(
+    of_class: dict[str, Any], of_claim: dict[str, Any] | None, word: str | None
+) -> None:
+    """Otherwise kube-scheduler sends the claim to a node that refuses it, and there it stays."""
+    own = [parameters("GpuConfig", **of_claim)] if of_claim else []
+    made = native.translate(claim([SHARE], own), gold(**of_class).classes())
+    found = [one["cel"]["expression"] for one in devices(made)["requests"][0]["exactly"].get("selectors", ())]
+    assert [f".isolation{word}" in one for one in found] == ([True] if word else [])
+    assert native.translate(made.object, gold(**of_class).classes()).object is made.object
+
+
+def test_in_native_mode_a_part_of_a_nic_is_nobodys_alone() -> None:
+    alone = [parameters("RdmaConfig", mode="Exclusive")]
+    for amount in ({"share": "10"}, {"koordra.io/share": "10"}):
+        asked = claim([request("nic", "nic.koordra.io", capacity={"requests": amount})], alone)
+        (problem,) = native.translate(asked, CLASSES).problems
+        assert "mode: in native mode nobody keeps the rest of the NIC of request nic free" in str(problem)
+    whole = claim([request("nic", "nic.koordra.io")], alone)
+    assert not native.translate(whole, CLASSES).problems
+
+
+@pytest.mark.parametrize("wrap", [lambda of: of, template], ids=["claim", "template"])
+def test_what_draws_past_a_limit_is_a_classs_to_give(wrap: Callable[[Any], Any]) -> None:
+    asked = parameters("GpuConfig", ["gpu"], isolation="limiter", driverCapabilities=["compute", "graphics"])
+    (problem,) = asks(wrap(claim([SHARE], [asked])), gold()).problems
+    assert problem.field.endswith("devices.config[0].opaque.parameters.driverCapabilities")
+    assert "graphics would take memory past the limit (limiter)" in str(problem)
+    assert not asks(wrap(claim([SHARE], [asked])), gold(driverCapabilities=["all"])).problems
+    assert not asks(wrap(claim([request("gpu", "gold")], [asked])), gold()).problems, "a whole card"
+    silent = parameters("GpuConfig", driverCapabilities=["graphics"])
+    assert not asks(wrap(claim([SHARE], [silent])), gold()).problems, (
+        "the node may give shares without limits"
+    )
+
+
+@pytest.mark.parametrize("named_first", [True, False])
+def test_the_entry_by_name_counts_wherever_it_stands(named_first: bool) -> None:
+    said = [parameters("GpuConfig", ["gpu"], isolation="none"), parameters("GpuConfig", isolation="mps")]
+    (problem,) = asks(
+        claim([SHARE], said if named_first else said[::-1]), gold(allowedIsolation=["mps"])
+    ).problems
+    assert "requested none, the class allows mps" in str(problem)
+    assert problem.field.endswith(f"config[{0 if named_first else 1}].opaque.parameters.isolation")
+
+
 def test_the_policy_of_isolation_is_a_class_s_to_say() -> None:
     config = [parameters("GpuConfig", allowedIsolation=["none"], defaultIsolation="none")]
     (problem,) = problems(claim([request("gpu")], config))

@@ -461,6 +461,28 @@ def test_whom_a_pod_can_reach_is_for_the_operator_to_say(roce: PluginNode, netwo
     assert "fabric: is for the operator to say" in text
 
 
+def test_a_claim_that_has_its_devices_keeps_them_though_its_words_count_no_more(roce: PluginNode) -> None:
+    """Prepared by a plugin that took addresses from claims; the kubelet asks again after a restart. In the
+    next boot, where nothing runs, it is refused."""
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network=NETWORK)]
+    (plan,) = planned(roce, claim(1, vf(VF_0), config=config))
+    asks = claim(1, vf(VF_0), config=[parameters("RdmaConfig", network=NETWORK)])
+    assert planned(roce, asks) == [plan]
+    roce.inventory = replace(roce.inventory, machine=replace(roce.inventory.machine, boot_id="another"))
+    with pytest.raises(PrepareError, match="is for the operator to say"):
+        plugin(roce).prepare(ref_of(asks))
+
+
+@pytest.mark.parametrize("share", ["1", "50", "99", "99500m"])
+def test_a_part_of_a_nic_is_nobodys_alone(roce: PluginNode, share: str) -> None:
+    """Others may hold the rest. kube-scheduler knows nothing of modes, and gives what the request says."""
+    alone = [parameters("RdmaConfig", mode="Exclusive")]
+    told = refused(roce, claim(1, nic("nic", PF, share), config=alone))
+    assert f"RdmaConfig.mode Exclusive of request nic, and share {share} of 100 of {PF} was allocated" in told
+    (plan,) = planned(roce, claim(2, nic("nic", PF), config=alone))
+    assert plan.kind is NetworkKind.MOVE
+
+
 @pytest.mark.parametrize("own", [None, {}, {"network": {"mtu": 4200}}])
 def test_no_claim_leaves_its_classes_vlan(roce: PluginNode, own: dict[str, Any] | None) -> None:
     config = [parameters("RdmaConfig", source=FROM_CLASS, network={"vlan": 7, "mtu": 1400})]
@@ -515,6 +537,24 @@ class FakePods:
 def reserved(obj: dict[str, Any], *pods: str) -> dict[str, Any]:
     obj["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods]
     return obj
+
+
+@pytest.mark.parametrize(("said", "place"), [({}, "team-a"), ({"namespace": "networks"}, "networks")])
+def test_an_attachment_without_a_namespace_is_the_claims(said: dict[str, str], place: str) -> None:
+    """A class that names the namespace leaves nothing to who writes networks in the claim's."""
+    asked: list[str] = []
+
+    class Networks:
+        def get(self, kind: Any, name: str, *, namespace: str) -> Any:
+            assert kind.plural == "network-attachment-definitions"
+            asked.append(f"{namespace}/{name}")
+            return {"metadata": {}, "spec": {"config": '{"type": "x"}'}}
+
+    network = {"attachment": {"name": "rail", **said}}
+    obj = claim(1, vf(VF_0), config=[parameters("RdmaConfig", source=FROM_CLASS, network=network)])
+    found = ClaimSource(Networks()).consumers(obj)  # type: ignore[arg-type]
+    assert asked == [f"{place}/rail"]
+    assert [*found.attachments] == [Attachment("rail", said.get("namespace"))]
 
 
 def test_who_the_claim_is_for() -> None:
@@ -718,6 +758,22 @@ def test_what_multus_attaches_is_left_to_it(roce: PluginNode) -> None:
     others = Consumers(pods=("pod-1",), multus=True, resources=frozenset({"example.com/storage"}))
     (plan,) = planned(roce, claim(1, vf(VF_0)), others)
     assert plan.kind is NetworkKind.MOVE
+
+
+@pytest.mark.parametrize("pods", [("pod-1",), ("pod-1", "pod-2")])
+@pytest.mark.parametrize("network", [{"vlan": 7}, {"pool": "rails"}, {"attachment": {"name": "rail"}}])
+def test_a_pods_multus_network_takes_nothing_from_its_class(
+    roce: PluginNode, network: dict[str, Any], pods: tuple[str, ...]
+) -> None:
+    roce.inventory = inventory_of(
+        Discovery(roce.inventory.machine, ()),
+        offering=Offering(vfs=True, isolation=ANY_ISOLATION, cni=cni_resources(["vf=example.com/rails"])),
+    )
+    by_multus = Consumers(pods=pods, multus=True, resources=frozenset({"example.com/rails"}))
+    config = [parameters("RdmaConfig", source=FROM_CLASS, network=network)]
+    told = refused(roce, claim(1, vf(VF_0), config=config), by_multus)
+    assert f"RdmaConfig.network of request nic decides the network of {VF_0}" in told
+    assert "k8s.v1.cni.cncf.io/networks asks Multus for it too (example.com/rails); leave one" in told
 
 
 # What the host needs.

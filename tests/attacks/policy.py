@@ -1,0 +1,142 @@
+"""How a tenant tries to choose what keeps its share of a card, or which network its NIC is on: by anything
+that it may write. tests/attacks/test_policy.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.attacks.row import Attack, answer, event
+
+ONE_RULE: Final = "the node's policy stands above any claim's word (docs/isolation.md); the claim waits for a node that allows it"
+PREPARE: Final = "tests/unit/kubelet_plugin/test_isolation.py"
+NETWORK: Final = "tests/unit/kubelet_plugin/network/test_network_decision.py"
+
+POLICY: Final = (
+    Attack(
+        "every-word-of-the-operators",
+        "each field that is the operator's, in a claim and in a template: policies of isolation, of a NIC's network all but `interface` "
+        "and `mtu`, `fabric`, an IMEX channel",
+        "refused",
+        "the webhook, by the table of what a claim may say (koordra/api/opaque/authority.py)",
+        seen=(answer("is for the operator to say"),),
+    ),
+    Attack(
+        "past-the-webhook",
+        "the same while no webhook is there, or in claims from before",
+        "denied",
+        "koordra's controller reads claims by the same table, and leaves them unplaced. So does the node, where kube-scheduler "
+        f"allocates: Prepare refuses what `source` says is the claim's (`{NETWORK}::test_whom_a_pod_can_reach_is_for_the_operator_to_say`)",
+        seen=(event("ConstraintViolated"),),
+    ),
+    Attack(
+        "share-without-limits",
+        "`isolation: none` for a share: for all requests, by name, for a subrequest (`gpu/part`), or said beside `limiter`, first or last",
+        "denied",
+        ONE_RULE,
+        seen=(event("BackendUnavailable"),),
+    ),
+    Attack(
+        "spelled-otherwise",
+        "the same in other spellings: words in capitals, with blanks, look-alike letters, kinds and versions that do not exist, the "
+        "controller's own kind GangMember",
+        "refused",
+        "what is not exactly one of the words is no word, whoever says it",
+        seen=(answer("is not allowed"), answer("there is no kind"), answer("is not a version koordra knows")),
+    ),
+    Attack(
+        "said-twice",
+        "two entries for the same requests, the harmless one first",
+        "refused",
+        "one field cannot have two values for the same requests; where one entry is for all and one by name, admission, allocator and "
+        "node take the same (tests/property/test_isolation_policy.py)",
+        seen=(answer("say it once"),),
+    ),
+    Attack(
+        "amounts-in-disguise",
+        "a share that looks like a whole card, which needs no limits: its memory as 80Gi, 8e10, in bytes, or by another name",
+        "denied",
+        "what the allocation consumes of the card is compared, as a number",
+        seen=(event("BackendUnavailable"),),
+    ),
+    Attack(
+        "drawing-past-the-limit",
+        "a claim for a share asks for `graphics`, `display`, `ngx` or `all` of the driver, which take memory past a limit",
+        "refused",
+        "for a limited share only a class gives them. Where the node decides who limits it, the allocator refuses; on the node, Prepare",
+        seen=(answer("only a class gives it"), event("BackendUnavailable")),
+    ),
+    Attack(
+        "parameters-of-a-class",
+        "a tenant makes ResourceClassParameters, which classes stand on, in its own namespace",
+        "refused",
+        "RBAC: nobody's but the operator's. A ResourceClass names the namespace that it reads",
+        seen=(answer("cannot create resource"),),
+    ),
+    Attack(
+        "class-for-others",
+        "a claim names a DeviceClass that the operator made for another tenant, with another network",
+        "open",
+        "a DeviceClass is everybody's. To keep a tenant from it: ResourceQuota `<class>.deviceclass.resource.k8s.io/devices: 0` in its "
+        "namespace; isolation stays what the node's policy allows",
+    ),
+    Attack(
+        "legacy-words",
+        "a legacy pod's own words on isolation (`nvidia.com/vgpu-mode`, `volcano.sh/vgpu-mode`, "
+        "`koordinator.sh/gpu-isolation-provider`), or any other annotation and label of a dialect",
+        "denied",
+        "they become a claim, which says what claims may say, and is decided like any other",
+        tests=("tests/property/test_compat.py::test_any_pod_becomes_a_valid_pod_or_a_message",),
+    ),
+    Attack(
+        "elastic-share",
+        "an ElasticGPUClaim for compute alone, whose ResourceClaim asks for no limits",
+        "denied",
+        ONE_RULE,
+        tests=(
+            "tests/unit/elastic/test_isolation.py::test_a_share_without_memory_goes_where_the_operator_allows_it",
+        ),
+    ),
+    Attack(
+        "extended-resource",
+        "a pod asks for an extended resource of a class, for which kube-scheduler makes and allocates the claim, past koordra's admission",
+        "denied",
+        "such a claim says nothing itself; the node's policy and the class decide in Prepare",
+        tests=(f"{PREPARE}::test_a_claim_of_kube_schedulers_is_decided_like_any_other",),
+    ),
+    Attack(
+        "two-allocators",
+        "two shares of one card, by two allocators that do not know of each other, of which one is to be without limits",
+        "denied",
+        "Prepare refuses a share beside one of the other kind, under the node's lock, also while two plugins overlap",
+        tests=(
+            "tests/property/test_isolation_policy.py::test_two_allocators_that_do_not_know_of_each_other",
+            "tests/property/test_isolation_policy.py::test_no_card_has_a_share_with_limits_beside_one_without",
+        ),
+    ),
+    Attack(
+        "nic-of-others",
+        "`RdmaConfig.mode: Exclusive` with a part of a NIC, where kube-scheduler allocates: the NIC would move into the pod, away from "
+        "those who have the rest",
+        "refused",
+        "the webhook in native mode; on the node, Prepare compares the mode with what was allocated",
+        tests=(
+            f"{NETWORK}::test_a_part_of_a_nic_is_nobodys_alone",
+            "tests/unit/webhook/test_claims.py::test_in_native_mode_a_part_of_a_nic_is_nobodys_alone",
+        ),
+    ),
+    Attack(
+        "multus-in-place-of-the-class",
+        "the pod's annotation `k8s.v1.cni.cncf.io/networks` names a network that asks for the very NIC whose VLAN or pool its class gives",
+        "refused",
+        "Prepare: one of the two may decide a NIC's network, and an annotation takes nothing from a class",
+        tests=(f"{NETWORK}::test_a_pods_multus_network_takes_nothing_from_its_class",),
+    ),
+    Attack(
+        "attachment-of-its-own",
+        "a class names an `attachment` without a namespace, and the tenant writes a NetworkAttachmentDefinition of that name",
+        "open",
+        "that is what such a class says: the network of this name in each namespace. Who may write NetworkAttachmentDefinitions decides "
+        "what runs on the node, with Multus too: name the namespace, or keep the right from tenants",
+        tests=(f"{NETWORK}::test_an_attachment_without_a_namespace_is_the_claims",),
+    ),
+)

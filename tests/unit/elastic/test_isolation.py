@@ -1,0 +1,59 @@
+"""What keeps a share that an ElasticGPUClaim asks for: the operator's policy, as for any other claim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.api.elastic import elastic_gpu
+from koordra.placement import Plan, plan
+from tests.unit.allocator import machines
+
+LIMITED = {"isolationNone": False, "isolationLimiter": True}
+UNLIMITED = {"isolationNone": True}
+COMPUTE = {"elasticgpu.io/gpu-core": "30"}
+MEMORY = {"elasticgpu.io/gpu-memory": "8192"}
+
+
+def planned(asked: dict[str, str], parameters: dict[str, str], **nodes: dict[str, bool]) -> Plan:
+    cls = {
+        "kind": "ElasticGPUClass",
+        "metadata": {"name": "shares", "uid": "1"},
+        "provisioner": "qgpu.provisioner.elasticgpu.io",
+        "parameters": parameters,
+    }
+    claim = {
+        "kind": "ElasticGPUClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"elasticGPUClassName": "shares", "resources": {"requests": asked}},
+    }
+    read = elastic_gpu.read_class(cls)
+    found: list[dict[str, Any]] = [elastic_gpu.device_class(cls)]
+    found += machines.device_classes()
+    spec = elastic_gpu.claim_spec(elastic_gpu.requested(claim, read), read)
+    found.append({**machines.claim("c"), "spec": spec})
+    for name, policy in nodes.items():
+        cards = [machines.gpu(0, place=machines.place(0), **policy)]
+        found += [machines.node(name), machines.slice_of(cards, name=name)]
+    return plan(found)
+
+
+@pytest.mark.parametrize("asked", [COMPUTE, {**COMPUTE, "elasticgpu.io/gpu-memory": "1"}])
+def test_a_share_without_memory_goes_where_the_operator_allows_it(asked: dict[str, str]) -> None:
+    """It asks for no limits, as 1Mi cannot be kept to."""
+    assert planned(asked, {}, limited=LIMITED, open=UNLIMITED).nodes == {"default/c": "open"}
+    found = planned(asked, {}, limited=LIMITED).unsatisfiable["default/c"]
+    assert {reason.reason for reason in found} == {"BackendUnavailable"}
+
+
+def test_the_classes_word_stands_above_it() -> None:
+    assert planned(COMPUTE, {"isolation": "limiter"}, limited=LIMITED, open=UNLIMITED).nodes == {
+        "default/c": "limited"
+    }
+
+
+def test_a_share_of_memory_is_limited() -> None:
+    assert planned(MEMORY, {}, limited=LIMITED).nodes == {"default/c": "limited"}
+    found = planned(MEMORY, {"isolation": "none"}, limited=LIMITED).unsatisfiable["default/c"]
+    assert {reason.reason for reason in found} == {"BackendUnavailable"}
