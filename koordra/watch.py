@@ -179,14 +179,16 @@ class WatchCache:
         else:
             items, version = self._client.list(self.kind, **self._selectors, each=self._trim)
         self._require_newest(version)
-        fresh = {self._key(item): item for item in items}
+        old, fresh = self._objects, {self._key(item): item for item in items}
+        for object_key, before in old.items():  # an object is the same one until something else is told of it
+            if object_key in fresh and resource_version(before) == resource_version(fresh[object_key]):
+                fresh[object_key] = before
         with self._lock:
-            old, self._objects, self._order = self._objects, fresh, None
+            self._objects, self._order = fresh, None
         self._version, self._is_listed = version, True
         for object_key, obj in fresh.items():
-            before = old.get(object_key)
-            if before is None or resource_version(before) != resource_version(obj):
-                self._tell("ADDED" if before is None else "MODIFIED", obj)
+            if (known := old.get(object_key)) is not obj:
+                self._tell("ADDED" if known is None else "MODIFIED", obj)
         for object_key in old.keys() - fresh.keys():
             self._tell("DELETED", old[object_key])
         self._tell_again()

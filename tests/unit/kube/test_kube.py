@@ -568,6 +568,20 @@ def test_events_that_were_told_before_change_nothing(server: ScriptedServer, cli
     assert [one["resourceVersion"][0] for one in asked if "watch" in one] == ["3", "5"]
 
 
+def test_what_a_new_list_shows_unchanged_is_the_object_that_was_told(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    """An audit compares by identity what was told with what there is."""
+    told: list[Object] = []
+    listed = {"metadata": {"resourceVersion": "9"}, "items": [pod("kept", 9)]}
+    server.script = [(200, listed), (410, {"message": "too old"}), (200, listed)]
+    cache = WatchCache(client, kinds.PODS, on_change=lambda _event, obj: told.append(obj))
+    steps_until(cache, 3)
+    assert len(server.asked) == 3
+    assert cache.objects() == told
+    assert cache.get("a/kept") is told[0]
+
+
 def test_the_list_of_a_server_that_lags_behind_is_no_list(server: ScriptedServer, client: KubeClient) -> None:
     listed = {"metadata": {"resourceVersion": "9"}, "items": [pod("new", 9)]}
     older = {"metadata": {"resourceVersion": "8"}, "items": []}
