@@ -13,6 +13,7 @@ sent the change was decided on something else, and that is an error, whatever co
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +36,14 @@ class ModelApi:
         self.history: dict[str, list[tuple[str, str, Object]]] = {}
         self.version = 100
         self.uids = 0
+        self._encoded: dict[int, bytes] = {}
+
+    def encoded(self, obj: Object) -> bytes:
+        """The JSON of an object of the history, made once."""
+        found = self._encoded.get(id(obj))
+        if found is None:
+            found = self._encoded[id(obj)] = json.dumps(obj, separators=(",", ":")).encode()
+        return found
 
     def table(self, kind: Kind) -> dict[str, Object]:
         return self.objects.setdefault(kind.plural, {})
