@@ -6,9 +6,8 @@ answers, histories and caches can hand them out without copying. The rules are t
 (conditional writes, write-once allocation, finalizers, gates that can only go away); a write that changes
 nothing makes no new version, as on the real server.
 
-`Client` is what one process sees of the server; the world decides the fate of each of its requests. It also
-knows which versions of a claim the process has seen: a change that lands on one that it had not seen when it
-sent the change was decided on something else, and that is an error, whatever comes of it.
+`Knowledge` knows which versions of a claim a process has seen: a change that lands on one that it had not
+seen when it sent the change was decided on something else, and that is an error, whatever comes of it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
 
@@ -140,15 +139,11 @@ class ModelApi:
 Request = Callable[[], Object]
 
 
-class Client:
-    """The subset of koordra.kube.KubeClient that the controller uses; `deliver` carries each request out."""
+class Knowledge:
+    """What one process has seen of the claims, and what it changes of them."""
 
-    timeout = 5.0
-    server = "model"
-
-    def __init__(self, api: ModelApi, deliver: Callable[[Request, str], Object]) -> None:
+    def __init__(self, api: ModelApi) -> None:
         self._api = api
-        self._deliver = deliver
         self._seen: dict[str, int] = {}
         self.allocates = False
         """Whether the last change of a claim that was sent gives devices out."""
@@ -159,91 +154,22 @@ class Client:
         version = int(metadata["resourceVersion"])
         self._seen[metadata["uid"]] = max(version, self._seen.get(metadata["uid"], 0))
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
-        del namespace
-        found = self._deliver(lambda: self._api.get(kind, name), "read")
-        if kind is RESOURCE_CLAIMS:
-            self.saw(found)
-        return found
-
-    def create(
-        self,
-        kind: Kind,
-        body: Object,
-        *,
-        namespace: str | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
-    ) -> Object:
-        del namespace
-        if kind is EVENTS:
-            return body
-        if name and subresource == "eviction":
-            return self._deliver(lambda: self._evict(name, body), "evictions")
-        return self._deliver(lambda: self._api.create(kind, body), kind.plural)
-
-    def _evict(self, name: str, body: Object) -> Object:
-        """The eviction API: the pod is asked to end, if it is that very pod."""
-        pod = self._api.get(PODS, name)
-        if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
-            raise Conflict("the UID in the precondition does not match", code=409)
-        if not pod["spec"].get("nodeName"):
-            self._api.remove(PODS, name)
-            return body
-        return self._api.change(PODS, name, metadata={"deletionTimestamp": "2026-11-21T01:00:00Z"})
-
-    def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
-        assert subresource is None
-        return self._deliver(lambda: self._api.update(kind, body), kind.plural)
-
-    def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Any,
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-        content_type: str = "application/merge-patch+json",
-    ) -> Object:
-        del namespace
+    def patching(self, kind: Kind, name: str, body: Any, change: Request) -> Request:
+        """The patch as it is sent now."""
         if kind is not RESOURCE_CLAIMS:
-            return self._deliver(
-                lambda: self._api.patch(kind, name, body, subresource, content_type), kind.plural
-            )
+            return change
         self.allocates = bool((body.get("status") or {}).get("allocation"))
         seen = dict(self._seen)
 
-        def change() -> Object:
+        def checked() -> Object:
             before = self._api.get(kind, name)
-            after = self._api.patch(kind, name, body, subresource, content_type)
-            known, version = (
-                seen.get(before["metadata"]["uid"], 0),
-                int(before["metadata"]["resourceVersion"]),
-            )
+            after = change()
+            known = seen.get(before["metadata"]["uid"], 0)
+            version = int(before["metadata"]["resourceVersion"])
             assert after is before or version <= known, f"{name} was changed by who had not seen what it was"
             return after
 
-        answer = self._deliver(change, kind.plural)
-        self.saw(answer)
-        return answer
-
-    def delete(
-        self,
-        kind: Kind,
-        name: str,
-        *,
-        namespace: str | None = None,
-        uid: str | None = None,
-        grace_period: int | None = None,
-    ) -> None:
-        del namespace, grace_period
-
-        def remove() -> Object:
-            self._api.delete(kind, name, uid=uid)
-            return {}
-
-        self._deliver(remove, kind.plural)
+        return checked
 
 
 def unreachable(text: str) -> ApiUnreachable:

@@ -207,10 +207,10 @@ class Wire:
         self._lost: dict[str, tuple[int, str]] = {}
         self._followed: set[str] = set()
         self._pages: dict[str, tuple[int, list[Object]]] = {}
-        self.patched: Callable[[Kind, str, Any, Callable[[], Object]], Object] = (
-            lambda _kind, _name, _body, change: change()
+        self.patching: Callable[[Kind, str, Any, Request], Request] = lambda _kind, _name, _body, change: (
+            change
         )
-        """Called with every patch; carries it out."""
+        """Called with every patch that is sent."""
 
     # --- the server's history
 
@@ -293,13 +293,12 @@ class Wire:
         if method == "DELETE":
             uid = (body.get("preconditions") or {}).get("uid")
             return lambda: api.delete(kind, name, uid=uid) or {}, kind.plural
-        patched = self.patched
         json_patch = content_type if content_type == JSON_PATCH else "application/merge-patch+json"
 
         def change() -> Object:
             return api.patch(kind, name, body, subresource, json_patch)
 
-        return patched(kind, name, body, change), kind.plural
+        return self.patching(kind, name, body, change), kind.plural
 
     def _no_answer(self, text: str) -> Answer:
         """Nobody can say whether the request took effect."""

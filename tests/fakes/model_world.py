@@ -55,8 +55,10 @@ from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import device_class, gpu_slice, node
-from tests.fakes.model_api import Client, Killed, ModelApi, Request, unreachable
+from tests.fakes.model_api import Killed, Knowledge, ModelApi, Request, unreachable
 from tests.fakes.model_planner import CARD, amount_of, results_of
+from tests.fakes.model_watch import Watch, client_over
+from tests.fakes.model_wire import Faults, Wire
 
 TIMES = LeaseTimes(lease=15.0, retry=2.0, timeout=5.0)
 WATCHED: tuple[Kind, ...] = (
@@ -105,39 +107,33 @@ class Informers:
     """Watch caches of one term: listed at its start, then as far behind as the schedule has them. `saw` is
     told of each claim that comes in."""
 
-    def __init__(self, api: ModelApi, saw: Callable[[Object], None]) -> None:
-        self.api = api
-        self.saw = saw
-        self.at = {kind.plural: len(api.history.get(kind.plural, ())) for kind in WATCHED}
-        self.objects = {kind.plural: dict(api.objects.get(kind.plural, {})) for kind in WATCHED}
+    def __init__(self, api: ModelApi, faults: Faults, saw: Callable[[Object], None]) -> None:
+        self._saw = saw
         self._queue = ChangeQueue()
-        for kind in WATCHED:
-            for obj in self.objects[kind.plural].values():
-                self._queue.observe(kind, "ADDED", obj)
-        for claim in self.objects[RESOURCE_CLAIMS.plural].values():
-            saw(claim)
+        self._wire = Wire(api, _never, faults)
+        client = client_over(self._wire)
+        self._watches = {kind: Watch(api, self._wire, client, kind, self._tell) for kind in WATCHED}
+        for watch in self._watches.values():
+            watch.begin()
 
     def changes(self) -> list[Change]:
         return self._queue.changes()
 
     def deliver(self, kind: Kind, events: int | None = None, *, again: int = 0) -> None:
         """The next events of a kind (None: all there are); `again`: the last ones come twice."""
-        history = self.api.history.get(kind.plural, ())
-        at = self.at[kind.plural]
-        end = len(history) if events is None else min(len(history), at + events)
-        table = self.objects[kind.plural]
-        for event, key, obj in history[max(0, at - again) : end]:
-            if event == "DELETED":
-                table.pop(key, None)
-            else:
-                table[key] = obj
-                if kind is RESOURCE_CLAIMS:
-                    self.saw(obj)
-            self._queue.observe(kind, event, obj)
-        self.at[kind.plural] = end
+        self._watches[kind].deliver(events, again=again)
+
+    def list_anew(self, kind: Kind) -> None:
+        """The server's history has become too short."""
+        self._wire.lose(kind, "410")
+        self._watches[kind].deliver()
+
+    def settle(self) -> None:
+        for watch in self._watches.values():
+            watch.settle()
 
     def cluster(self) -> Cluster:
-        found = {plural: [table[key] for key in sorted(table)] for plural, table in self.objects.items()}
+        found = {kind.plural: watch.cache.objects() for kind, watch in self._watches.items()}
         return Cluster(
             nodes=found[NODES.plural],
             slices=found[RESOURCE_SLICES.plural],
@@ -146,6 +142,15 @@ class Informers:
             claims=found[RESOURCE_CLAIMS.plural],
             pods=found[PODS.plural],
         )
+
+    def _tell(self, kind: Kind, event: str, obj: Object) -> None:
+        if kind is RESOURCE_CLAIMS and event != "DELETED":
+            self._saw(obj)
+        self._queue.observe(kind, event, obj)
+
+
+def _never(_request: Request, what: str) -> Object:
+    raise AssertionError(f"a watch cache asks for {what}")
 
 
 class Controller:
@@ -163,7 +168,10 @@ class Controller:
         self.identity = f"controller-{self.world.processes}"
         self.renewed = -math.inf
         """When it sent the last request for the Lease that was answered; the world's own knowledge."""
-        self.client = Client(self.world.api, self.send)
+        self.knowledge = Knowledge(self.world.api)
+        wire = Wire(self.world.api, self.send, self.world.faults, saw=self.knowledge.saw)
+        wire.patching = self.knowledge.patching
+        self.client = client_over(wire)
         self.lease = LeaderLease(
             self.client,
             namespace="default",
@@ -199,7 +207,7 @@ class Controller:
             self.reconciler = self.caches = None
 
     def start_term(self) -> None:
-        self.caches = Informers(self.world.api, self.client.saw)
+        self.caches = Informers(self.world.api, self.world.faults, self.knowledge.saw)
         self.reconciler = self.world.new_reconciler(self)
         self.world.term = (self.identity, self.world.now)
 
@@ -225,6 +233,7 @@ class World:
     def __init__(self, seed: int, planner: Callable[..., Any]) -> None:
         self.random = random.Random(seed)
         self.api = ModelApi()
+        self.faults = Faults(seed)
         self.now = 0.0
         self.planner = planner
         self.processes = 0
@@ -462,7 +471,7 @@ class World:
         """A watch broke off and the kind is listed anew: what lay between is never told."""
         for controller in self.controllers:
             if controller.caches is not None:
-                controller.caches.deliver(self.random.choice(WATCHED))
+                controller.caches.list_anew(self.random.choice(WATCHED))
 
     def pass_time(self) -> None:
         self.now += self.random.choice((0.5, 1.0, 2.0, 2.0, 6.0, 25.0))
@@ -997,7 +1006,7 @@ class World:
 
     def check_fence(self, sender: Controller, what: str) -> None:
         """A request that gives devices out ends before its sender's lease does."""
-        if what == RESOURCE_CLAIMS.plural and sender.client.allocates:
+        if what == RESOURCE_CLAIMS.plural and sender.knowledge.allocates:
             end = sender.renewed + TIMES.lease - TIMES.timeout
             assert self.now < end, f"{sender.identity} allocates although its lease may be over"
 
@@ -1030,7 +1039,7 @@ class World:
 
     def become_quiet(self) -> None:
         """No more disturbance: everybody works until nothing changes and nothing is to come."""
-        self.calm = True
+        self.calm = self.faults.calm = True
         self.in_flight.clear()
         while self.cycles:
             self.finish_cycle()
@@ -1145,10 +1154,13 @@ class World:
                 self.ask_to_end(pod)
 
     def check_quiet(self) -> None:
-        """Nothing is lost: who has devices runs, who has none would not fit, nobody holds for nobody, and
-        what a late write gave out twice has been sorted out."""
+        """Nothing is lost: caches show what there is, who has devices runs, who has none would not fit,
+        nobody holds for nobody, and what a late write gave out twice has been sorted out."""
         self.beyond = False
         self.check_claims()
+        for controller in self.controllers:
+            if controller.caches is not None:
+                controller.caches.settle()
         pods = self.pods()
         claims = self.api.table(RESOURCE_CLAIMS)
         used = {claim["metadata"]["uid"] for pod in pods for claim in self.claims_of(pod) or ()}

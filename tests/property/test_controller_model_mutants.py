@@ -53,7 +53,7 @@ def _protects(change: Change) -> bool:
     return "finalizers" in (change.get("metadata") or {})
 
 
-@pytest.mark.parametrize(("concerned", "last"), [(_allocates, 288), (_gives_back, 438), (_protects, 87)])
+@pytest.mark.parametrize(("concerned", "last"), [(_allocates, 288), (_gives_back, 438), (_protects, 90)])
 def test_a_write_without_a_version_is_caught(
     monkeypatch: pytest.MonkeyPatch, concerned: Callable[[Change], bool], last: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_write_without_a_version_is_caught(
 def test_a_successor_that_waits_half_the_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = LeaderLease._wait_for
     monkeypatch.setattr(LeaderLease, "_wait_for", lambda self, lease: whole(self, lease) / 2)
-    caught("had listed them", last=51)
+    caught("had listed them", last=194)
 
 
 def test_who_takes_a_deleted_lease_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
