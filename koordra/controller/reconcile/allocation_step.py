@@ -31,11 +31,13 @@ from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
-from koordra.controller.reconcile.group_queue import GroupQueue, Quota, basis_of
+from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
 from koordra.controller.reporting import claim_events
+from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
 from koordra.placement.policy.learned_order import Learned
+from koordra.process import count_failure
 
 log = get_logger(__name__)
 
@@ -102,7 +104,14 @@ class AllocationStep:
         of_all = (*concerns, self.gangs.reservation.version)
         for group in self.queue.to_consider(of_all, excluded, now, touched=touched):
             self.gangs.until(group.urgency)
-            self._consider(group, epoch, now)
+            try:
+                self._consider(group, epoch, now)
+            except (ApiUnreachable, AssertionError):  # of everything: nobody answers, or the state is wrong
+                raise
+            except Exception as defect:  # met with one group, which must not keep the others waiting
+                count_failure(defect)
+                log.exception("group_failed", group=group.label, again_in=REFUSED_PAUSE)
+                self.queue.waits(group, NO_BASIS, now + REFUSED_PAUSE)
         self.gangs.until(None)
         context.wake(self.queue.next_pause)
         self.took = context.clock() - now

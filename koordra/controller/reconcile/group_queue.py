@@ -40,6 +40,8 @@ Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[s
 """(pods that wait, members that start together) -> why some get no devices, by uid (legacy/controller)."""
 
 Basis = tuple[object, ...]
+NO_BASIS: Final[Basis] = ()
+"""Of a group that could not be planned at all: any other is a new one."""
 _NOTHING: Final = frozenset[Concern]()
 
 

@@ -6,9 +6,12 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.controller.allocation.pass_context import REFUSED_PAUSE
 from koordra.controller.reporting.claim_events import ALLOCATED
 from koordra.controller.reporting.event_recorder import event_name
+from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import JointCluster, claim
+from tests.fakes.kube_api import Write
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,50 @@ def test_bad_claims_are_told_what_is_wrong_and_disturb_nobody(asked: dict[str, o
     assert said in told[0].message
     assert [objects.name(about) for about in told[0].about] == ["bad", "p"]
     assert told[0].warning
+
+
+def test_a_defect_met_while_one_claim_is_written_keeps_no_other_waiting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = JointCluster()
+    cluster.claim("bad")
+    cluster.claim("good")
+    cluster.pod("p", "bad", priority=1000)
+    cluster.pod("q", "good")
+    tries = 0
+
+    def before(write: Write) -> None:
+        nonlocal tries
+        if write.name == "bad" and write.verb == "patch":
+            tries += 1
+            raise ValueError("cannot be encoded")
+
+    cluster.api.before = before
+    assert cluster.settle() == REFUSED_PAUSE
+    assert cluster.allocation("good") is not None
+    assert tries == 1, "not in every pass"
+    assert capsys.readouterr().err.count("group_failed") == 1
+    cluster.pass_time(REFUSED_PAUSE)
+    cluster.settle()
+    assert tries == 2
+    cluster.api.before = lambda write: None
+    cluster.pass_time(REFUSED_PAUSE)
+    cluster.settle()
+    assert cluster.allocation("bad") is not None
+
+
+@pytest.mark.parametrize("error", [ApiUnreachable("away"), AssertionError("the state is wrong")])
+def test_what_concerns_everybody_ends_the_pass(error: Exception) -> None:
+    cluster = JointCluster()
+    cluster.claim("a")
+    cluster.pod("p", "a")
+
+    def before(write: Write) -> None:
+        raise error
+
+    cluster.api.before = before
+    with pytest.raises(type(error)):
+        cluster.settle()
 
 
 def test_malformed_cel_and_unknown_parameters_are_told_on_the_claim() -> None:
