@@ -8,6 +8,9 @@ Of resource.k8s.io an older server may serve older versions only: after `negotia
 written in the best version that the server has, and callers see v1 (koordra.api.kinds). A patch of a spec is
 sent as it is; koordra patches metadata and status only, which have one shape.
 
+How many requests are sent, and in which order those that have to wait, is said by `request_limit`; a 429 or
+503 with Retry-After holds all of them back but Leases.
+
 Every failure leaves as an `ApiError` of errors.py. `ApiUnreachable` means that nobody can say whether the
 request took effect (connection lost, time-out, 429, 5xx): the caller reads again before it writes again.
 Nothing is retried here.
@@ -30,6 +33,7 @@ from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
 from koordra.progress import step
+from koordra.request_limit import Lane, RequestLimit
 from koordra.wire import decode, decode_status, encoded, lines, message_of, status_error
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -42,6 +46,9 @@ WATCH_SECONDS: Final = 300
 together do not end together."""
 QUIET_SECONDS: Final = 120.0
 """A watch that is silent for so long has broken off: servers send a bookmark a minute."""
+_LANES: Final = {kinds.LEASES: Lane.LEASE, kinds.EVENTS: Lane.SPARE}
+_OVERLOAD: Final = (429, 503)
+"""To an eviction a 429 is the answer of a disruption budget, and concerns nobody else."""
 
 Query = Mapping[str, str] | None
 """Parameters of a URL; those that are empty are left out."""
@@ -62,10 +69,12 @@ class KubeClient:
         *,
         timeout: float,
         user_agent: str,
+        limit: RequestLimit | None = None,
     ) -> None:
         self._url, self._pool, self._credentials = url, pool, credentials
         self.timeout = timeout
         self._user_agent = user_agent
+        self._limit = limit or RequestLimit()
         self._served: dict[str, str] = {}
 
     @property
@@ -257,7 +266,9 @@ class KubeClient:
         if isinstance(body, dict) and objects.group_of(body) == served.group == RESOURCE_GROUP:
             body = kinds.from_v1(body, served.version)
         path = served.path(namespace=namespace, name=name, subresource=subresource)
-        return kinds.to_v1(self._answer(method, path, body=body, **more))
+        return kinds.to_v1(
+            self._answer(method, path, body=body, lane=_LANES.get(kind, Lane.ORDINARY), **more)
+        )
 
     def _answer(self, method: str, path: str, query: Query = None, **more: Any) -> Object:
         response = self._open(method, path, query, **more)
@@ -277,8 +288,10 @@ class KubeClient:
         body: Any = None,
         content_type: str = "application/json",
         read_timeout: float | None = None,
+        lane: Lane = Lane.ORDINARY,
     ) -> urllib3.BaseHTTPResponse:
         step()  # each request has a time limit
+        left = self._limit.take(lane, within=self.timeout)
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
@@ -292,13 +305,21 @@ class KubeClient:
                 headers={**headers, **self._credentials()},
                 preload_content=False,
                 timeout=urllib3.Timeout(
-                    connect=self.timeout,
-                    read=read_timeout or self.timeout,
-                    total=None if read_timeout else self.timeout,
+                    connect=left,
+                    read=read_timeout or left,
+                    total=None if read_timeout else left,
                 ),
             )
+            if response.status in _OVERLOAD and not path.endswith("/eviction"):
+                self._limit.rest(_retry_after(response))
             if response.status >= 300:
                 raise status_error(response.status, decode_status(response.read()))
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {self.server}{path}: {error}") from error
         return response
+
+
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
+    """Seconds; 0 where the server does not say, or names a date, as Kubernetes' never does."""
+    said = response.headers.get("Retry-After", "")
+    return float(said) if said.isascii() and said.isdigit() else 0.0

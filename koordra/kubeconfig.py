@@ -13,13 +13,19 @@ from urllib3 import PoolManager
 
 from koordra.errors import ApiUnreachable, InvalidManifest
 from koordra.kube import KubeClient
+from koordra.request_limit import RequestLimit
 
 
 def new_client(
-    kubeconfig: str | None = None, *, timeout: float = 15.0, user_agent: str = "koordra"
+    kubeconfig: str | None = None,
+    *,
+    timeout: float = 15.0,
+    user_agent: str = "koordra",
+    limit: RequestLimit | None = None,
 ) -> KubeClient:
     """A client of the API server that a kubeconfig file names; None takes the pod's service account, or
-    KUBECONFIG or ~/.kube/config outside a cluster. Raises InvalidManifest."""
+    KUBECONFIG or ~/.kube/config outside a cluster. No `limit`: a person waits for each answer, and that is
+    limit enough. Raises InvalidManifest."""
     configuration, pool = _configuration(kubeconfig)
 
     def credentials() -> dict[str, str]:
@@ -28,7 +34,9 @@ def new_client(
         except config.ConfigException as error:
             raise ApiUnreachable(f"credentials cannot be renewed: {error}") from error
 
-    return KubeClient(str(configuration.host), pool, credentials, timeout=timeout, user_agent=user_agent)
+    return KubeClient(
+        str(configuration.host), pool, credentials, timeout=timeout, user_agent=user_agent, limit=limit
+    )
 
 
 def _configuration(kubeconfig: str | None) -> tuple[Configuration, PoolManager]:

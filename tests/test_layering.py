@@ -12,7 +12,18 @@ PACKAGE = ROOT / "koordra"
 DEVCLUSTER = ROOT / "devcluster" / "koordra_devcluster"
 """A distribution of its own, above koordra: koordra imports nothing of it."""
 
-EDGES = {"progress", "watchdog", "kube", "wire", "watch", "backoff", "metrics", "logs", "process"}
+EDGES = {
+    "progress",
+    "watchdog",
+    "kube",
+    "wire",
+    "watch",
+    "backoff",
+    "request_limit",
+    "metrics",
+    "logs",
+    "process",
+}
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
 BASE = {"quantity", "errors", "inert", "nesting"}
 ALLOWED: dict[str, set[str]] = {
@@ -35,8 +46,9 @@ ALLOWED: dict[str, set[str]] = {
     "progress": set(),
     "watchdog": {"progress", "process", "logs", "metrics", *BASE},
     "wire": {"progress", "logs", "api", *BASE},
-    "kube": {"wire", "progress", "api", *BASE},
-    "kubeconfig": {"kube", "api", *BASE},
+    "request_limit": BASE,
+    "kube": {"wire", "request_limit", "progress", "api", *BASE},
+    "kubeconfig": {"kube", "request_limit", "api", *BASE},
     "watch": {"kube", "backoff", "progress", "logs", "process", "api", *BASE},
     "_proto": set(),
     **{

@@ -33,6 +33,21 @@ kubeconfig = click.option(
 
 log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info")
 
+
+def api_limit(qps: float, burst: int) -> Callable[[Command], Command]:
+    """--kube-api-qps and --kube-api-burst, as the kubelet, the scheduler and other DRA drivers call them."""
+    least = click.option(
+        "--kube-api-qps",
+        type=click.FloatRange(min=0),
+        default=qps,
+        help="Requests a second to the API server in the long run; 0: no limit.",
+    )
+    most = click.option(
+        "--kube-api-burst", type=click.IntRange(min=1), default=burst, help="Requests at once."
+    )
+    return lambda command: least(most(command))
+
+
 _log_json = click.option("--log-json", is_flag=True, help="One JSON object a line.")
 
 

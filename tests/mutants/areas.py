@@ -23,7 +23,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.watch",
     ),
     "events": ("koordra.controller.reporting.event_recorder",),
-    "client": ("koordra.kube", "koordra.wire", "koordra.backoff"),
+    "client": ("koordra.kube", "koordra.wire", "koordra.backoff", "koordra.request_limit"),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),
     "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
 }

@@ -127,6 +127,48 @@ TEXTS: Final = (
     ),
     (
         "client",
+        "a Lease waits for its turn",
+        "            if lane is Lane.LEASE:\n",
+        "            if False:\n",
+    ),
+    (
+        "client",
+        "Events may use the whole bucket",
+        "self._burst / 2 if lane is Lane.SPARE else 0.0",
+        "0.0",
+    ),
+    (
+        "client",
+        "a waiting Event is before those that come later",
+        "            if lane is not Lane.SPARE:\n                break",
+        "            if True:\n                break",
+    ),
+    (
+        "client",
+        "waiting does not count in a request's time",
+        "        return max(ends - self._clock(), 0.001)\n",
+        "        return within\n",
+    ),
+    (
+        "client",
+        "a request waits longer than it may take",
+        "            if now + pause > ends:\n",
+        "            if False:\n",
+    ),
+    (
+        "client",
+        "a proxy's Retry-After is kept for days",
+        "min(seconds, LONGEST_REST)",
+        "seconds",
+    ),
+    (
+        "client",
+        "a disruption budget holds every request back",
+        ' and not path.endswith("/eviction"):',
+        ":",
+    ),
+    (
+        "client",
         "pauses are not drawn",
         "        return pause * (0.5 + self._draw())\n",
         "        return pause\n",

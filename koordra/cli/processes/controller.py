@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("controller")
 @options.kubeconfig
+@options.api_limit(qps=200, burst=400)
 @click.option(
     "--leader-elect",
     type=click.BOOL,
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 @options.logging
 def command(
     kubeconfig: str | None,
+    kube_api_qps: float,
+    kube_api_burst: int,
     leader_elect: bool,
     no_leader_elect: bool,
     lease_namespace: str,
@@ -105,6 +108,7 @@ def command(
     from koordra.controller.run import Readiness, Settings, run, start_webhook
     from koordra.controller.webhook.cert_rotation import WebhookSettings
     from koordra.kubeconfig import new_client
+    from koordra.request_limit import RequestLimit
     from koordra.watchdog import Watchdog
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
@@ -120,7 +124,12 @@ def command(
     watchdog = Watchdog(counted, end=process.end_failed)
     watchdog.start(stop)
     server = metrics.serve(counted, metrics_address, ready=readiness, well=watchdog.is_well)
-    client = new_client(kubeconfig, timeout=mine.times.timeout, user_agent="koordra-controller")
+    client = new_client(
+        kubeconfig,
+        timeout=mine.times.timeout,
+        user_agent="koordra-controller",
+        limit=RequestLimit(kube_api_qps, kube_api_burst),
+    )
     start_webhook(
         client,
         WebhookSettings(webhook_address, lease_namespace, webhook_certificates, webhook_host or ""),

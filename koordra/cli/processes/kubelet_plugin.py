@@ -161,6 +161,7 @@ from koordra.cli import options
     help="Uid of the plugin's own pod: gives its sockets names of their own, so that two instances overlap in an update.",
 )
 @options.kubeconfig
+@options.api_limit(qps=50, burst=100)
 @options.logging
 def command(
     node_name: str,
@@ -184,6 +185,8 @@ def command(
     metrics_address: str,
     health_address: str,
     kubeconfig: str | None,
+    kube_api_qps: float,
+    kube_api_burst: int,
     log_level: str,
     log_json: bool,
     **settings: Any,
@@ -207,6 +210,7 @@ def command(
     from koordra.kubelet_plugin.publish.resource_slices import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics, serve
+    from koordra.request_limit import RequestLimit
     from koordra.watchdog import Watchdog
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
@@ -250,7 +254,9 @@ def command(
     Watchdog(metrics).start(
         stop
     )  # it tells, and ends nothing: NVML hangs on a broken card, and the others are served
-    driver = Driver(node, new_client(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
+    limit = RequestLimit(kube_api_qps, kube_api_burst)
+    client = new_client(kubeconfig, user_agent="koordra-kubelet-plugin", limit=limit)
+    driver = Driver(node, client, metrics=metrics)
     if host_root is not None:
         spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")
     served = serve(metrics, metrics_address, ready=driver.answers)

@@ -115,6 +115,7 @@ documentation, on OpenShift too. Whoever may make a namespace of such a name may
 @options.flag("--api/--no-api", "Write Events, conditions and evictions to the Kubernetes API.")
 @click.option("--kubeconfig", help="Kubeconfig file; implies --api.  [default: in-cluster, else KUBECONFIG]")
 @options.metrics_address
+@options.api_limit(qps=50, burst=100)
 @options.logging
 def command(
     state_dir: Path,
@@ -131,6 +132,8 @@ def command(
     root: Path,
     api: bool,
     kubeconfig: str | None,
+    kube_api_qps: float,
+    kube_api_burst: int,
     log_level: str,
     log_json: bool,
     **settings: Any,
@@ -162,9 +165,12 @@ def command(
     client = quick_client = None
     if talks:
         from koordra.kubeconfig import new_client
+        from koordra.request_limit import RequestLimit
 
-        client = new_client(kubeconfig, user_agent="koordra-nri")
-        # Asked while a container waits, and the runtime waits 2 s.
+        limit = RequestLimit(kube_api_qps, kube_api_burst)
+        client = new_client(kubeconfig, user_agent="koordra-nri", limit=limit)
+        # Asked while a container waits, and the runtime waits 2 s: by one or two requests a container, which
+        # is limit enough.
         quick_client = new_client(kubeconfig, user_agent="koordra-nri", timeout=1.0)
     logs.configure(level=log_level, json=log_json, process="nri")
     options = Options(
