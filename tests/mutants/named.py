@@ -188,8 +188,8 @@ TEXTS: Final = (
     (
         "events",
         "the first no of a server that has just started is its last",
-        "            return False\n        except ApiError as error:",
-        "            return True\n        except ApiError as error:",
+        "            return False\n        except Exception as error:",
+        "            return True\n        except Exception as error:",
     ),
     (
         "events",
@@ -212,8 +212,8 @@ TEXTS: Final = (
     (
         "events",
         "a server that is away is asked all the time",
-        "                stop.wait(backoff.next())\n        self.flush()",
-        "                pass\n        self.flush()",
+        "                    stop.wait(backoff.next())\n        self.flush()",
+        "                    pass\n        self.flush()",
     ),
     (
         "events",
