@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
@@ -71,6 +72,7 @@ class Options:
     cgroups: Path = Path("/sys/fs/cgroup")
     validating: bool = False
     koordinator_scheduler: str | None = None
+    koordinator_isolation: str = "hami-core"
     rdma_limit: RdmaLimit | None = None
     privileged: PrivilegedPolicy = PrivilegedPolicy.REPORT
     evict: bool = False
@@ -119,7 +121,9 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
         system=system,
         validating=options.validating,
         devices=devices,
-        koordinator=options.koordinator_scheduler is not None,
+        koordinator=IsolationPolicy((options.koordinator_isolation,))
+        if options.koordinator_scheduler is not None
+        else None,
         pod_claims=PodClaims(options.client) if options.client is not None else None,
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )

@@ -88,6 +88,16 @@ POLICY: Final = (
         tests=("tests/property/test_compat.py::test_any_pod_becomes_a_valid_pod_or_a_message",),
     ),
     Attack(
+        "koordinators-label",
+        "in Koordinator mode, a pod with a part of a card leaves the label away that asks for HAMi-core, or gives it another value",
+        "denied",
+        "every part of a card is kept the same way, by the operator's word (`koordra nri --koordinator-isolation`)",
+        tests=(
+            "tests/unit/nri/hook/test_koordinator.py::test_half_a_card_with_hami_core_whatever_the_pods_label_says",
+            "tests/unit/nri/hook/test_koordinator.py::test_where_the_operator_says_so_no_part_of_a_card_is_limited",
+        ),
+    ),
+    Attack(
         "elastic-share",
         "an ElasticGPUClaim for compute alone, whose ResourceClaim asks for no limits",
         "denied",

@@ -21,6 +21,7 @@ import pytest
 
 from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.cgroups import numbers
@@ -555,7 +556,7 @@ def test_a_pod_of_koordinators_scheduler(
     mine = {"minor": node_of(card).minor, "id": card.uuid, "resources": {"koordinator.sh/gpu-core": "100"}}
     theirs = {"minor": 0, "id": nic.location.bus_id, "resources": {"koordinator.sh/rdma": "1"}}
     text = json.dumps({"gpu": [mine], "rdma": [theirs]})
-    settings = Settings(devices=NodeDevices(node.root), koordinator=True)
+    settings = Settings(devices=NodeDevices(node.root), koordinator=IsolationPolicy(("hami-core",)))
     state = StateReader(node.state, node_name=NODE)
     hook = HookPlugin(state, settings=settings, ledger=Ledger(node.state))
     node.hook.stop()

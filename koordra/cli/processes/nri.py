@@ -106,6 +106,12 @@ documentation, on OpenShift too. Whoever may make a namespace of such a name may
     default="system:serviceaccount:koordinator-system:koord-scheduler",
     help="The only user who may write the annotation device-allocated.",
 )
+@click.option(
+    "--koordinator-isolation",
+    type=click.Choice(["hami-core", "none"]),
+    default="hami-core",
+    help="What keeps the parts of cards that Koordinator's scheduler gives: on every pod, whatever its label says.",
+)
 @options.flag(
     "--pod-network/--no-pod-network",
     "Move virtual functions and exclusive NICs into their pods' networks and back; goes with the kubelet plugin's "

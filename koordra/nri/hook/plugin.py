@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from koordra._proto.nri import nri_pb2
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -65,12 +66,13 @@ def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The operator's settings. `koordinator`: its annotation is looked at, which needs `devices`."""
+    """The operator's settings. `koordinator`: its annotation is looked at, which needs `devices`, and this
+    keeps the parts of cards that it names."""
 
     system: SystemPods = field(default_factory=SystemPods)
     validating: bool = False
     devices: NodeDevices | None = None
-    koordinator: bool = False
+    koordinator: IsolationPolicy | None = None
     pod_claims: PodClaims | None = None
     shape: NodeShape = field(default_factory=NodeShape)
 
@@ -282,11 +284,16 @@ class HookPlugin(Plugin):
     def _annotated(self, container: Container, guarded: DeviceGuard | None) -> Annotated | None:
         """The grant by the pod's annotation; None for a pod with a claim of koordra's, whichever container
         has it. Raises Refusal."""
-        node = self.settings.devices if self.settings.koordinator else None
-        if node is None or claim_markers(container) or self.ledger.holds_claim(container.pod_uid):
+        node, policy = self.settings.devices, self.settings.koordinator
+        if (
+            node is None
+            or policy is None
+            or claim_markers(container)
+            or self.ledger.holds_claim(container.pod_uid)
+        ):
             return None
         try:
-            found = granted_by_annotation(container, guarded=guarded, node=node)
+            found = granted_by_annotation(container, guarded=guarded, node=node, policy=policy)
         except Refusal:
             if self._has_claims(container):
                 return None

@@ -16,7 +16,8 @@ or by those of its virtual functions. A mismatch with this node is refused: the 
     no device rule                                 device nodes and their rules; every other GPU and NIC stays
                                                    closed
     /dev/infiniband/rdma_cm, uverbsN of NIC or VF  the same, and RLIMIT_MEMLOCK
-    HAMi-core, with the pod's label                the same variables and mounts
+    HAMi-core, where the pod's label asks          the same variables and mounts, for every part of a card
+                                                   or for none: the operator's word
     an error starts the container without devices  an error fails the container
 
 As with koordlet, the driver's libraries come from the pod's runtime class (NVIDIA's).
@@ -37,6 +38,8 @@ from typing import Any, Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
+from koordra.api.opaque.isolation import AskedIsolation, IsolationPolicy
+from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidQuantity, KoordraError, NotFound
 from koordra.kube import KubeClient
 from koordra.node_state.claim_ref import ClaimRef
@@ -51,6 +54,8 @@ from koordra.topology.location import DeviceNode
 ANNOTATION: Final = "scheduling.koordinator.sh/device-allocated"
 ISOLATION_LABEL: Final = "koordinator.sh/gpu-isolation-provider"
 HAMI_CORE: Final = "HAMi-core"
+PROVIDED: Final = "hami-core"
+"""What the label's word is among koordra's."""
 HAMI_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 HAMI_LOCKS: Final = "/tmp/vgpulock"
 
@@ -63,17 +68,17 @@ _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def granted_by_annotation(
-    container: Container, *, guarded: DeviceGuard | None, node: NodeDevices
+    container: Container, *, guarded: DeviceGuard | None, node: NodeDevices, policy: IsolationPolicy
 ) -> Annotated | None:
     """What the container holds by its pod's annotation; None where there is none or it names nothing of
-    ours. Raises Refusal."""
+    ours. `policy`: what keeps parts of cards. Raises Refusal."""
     text = container.pod_annotations.get(ANNOTATION)
     if not text:
         return None
     try:
         document = json.loads(text)
         devices = tuple(_devices(document, guarded=guarded, node=node))
-        env, mounts = _hami_core(container, devices, document)
+        env, mounts = _hami_core(container, document, policy)
     except _MismatchError as error:
         why = f"{container}: {ANNOTATION} and this node disagree: {error}"
         raise Refusal("KoordinatorMismatch", why) from error
@@ -160,18 +165,24 @@ def _with_env(device: PreparedDevice, env: tuple[tuple[str, str], ...]) -> Prepa
 
 
 def _hami_core(
-    container: Container, devices: tuple[PreparedDevice, ...], document: Mapping[str, Any]
+    container: Container, document: Mapping[str, Any], policy: IsolationPolicy
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Mount, ...]]:
-    """Variables and mounts of HAMi-core, for a pod that asks for it and has a part of a card."""
-    if container.pod_labels.get(ISOLATION_LABEL) != HAMI_CORE or not devices or not document.get("gpu"):
+    """Variables and mounts of HAMi-core, for a part of a card. Raises Refusal where the pod asks for what the
+    policy does not allow."""
+    found = (entry.get("resources") or {} for entry in document.get("gpu") or ())
+    parts = [resources for resources in found if parse(str(resources.get(_RATIO, "100"))) < 100]
+    if not parts:
         return (), ()
-    resources = document["gpu"][0].get("resources") or {}
-    if parse(str(resources.get(_RATIO, "100"))) >= 100 or devices[0].type != names.TYPE_GPU:
+    asked = AskedIsolation(PROVIDED if container.pod_labels.get(ISOLATION_LABEL) == HAMI_CORE else None)
+    refused = asked.refusal(policy, share=True)
+    if refused is not None:
+        raise Refusal("KoordinatorIsolation", f"{container}: label {ISOLATION_LABEL}: {refused}")
+    if asked.on(policy, share=True) == NO_ISOLATION:
         return (), ()
     limits = ((_MEMORY, "CUDA_DEVICE_MEMORY_LIMIT"), (_CORE, "CUDA_DEVICE_SM_LIMIT"))
     env = [
         ("LD_PRELOAD", HAMI_LIBRARY),
-        *((name, str(int(parse(str(resources[part]))))) for part, name in limits if part in resources),
+        *((name, str(int(parse(str(parts[0][part]))))) for part, name in limits if part in parts[0]),
     ]
     # Read-only, unlike koordlet's mount: root in one container could change the library of all others.
     return tuple(env), (

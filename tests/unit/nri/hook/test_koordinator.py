@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from koordra._proto.nri import nri_pb2
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import ApiUnreachable, Forbidden, KoordraError, NotFound, RemoteError
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
@@ -70,6 +72,9 @@ GPU = {
 RDMA = {"minor": 1, "id": "0000:0c:00.0", "resources": {"koordinator.sh/rdma": "1"}}
 
 
+KEPT = IsolationPolicy(("hami-core",))
+
+
 class KoordinatorNode:
     """A machine with one GPU and one NIC, and a hook in Koordinator mode."""
 
@@ -85,7 +90,7 @@ class KoordinatorNode:
         self.metrics = Metrics()
         self.hook = HookPlugin(
             StateReader(self.state, node_name=NODE),
-            settings=Settings(devices=NodeDevices(folder), koordinator=True),
+            settings=Settings(devices=NodeDevices(folder), koordinator=KEPT),
             ledger=Ledger(self.state),
             metrics=self.metrics,
         )
@@ -122,7 +127,8 @@ def env_of(adjust: nri_pb2.ContainerAdjustment) -> dict[str, str]:
 
 
 def test_a_card_and_a_nic_are_given_by_the_annotation(node: KoordinatorNode) -> None:
-    adjust = node.create({"gpu": [GPU], "rdma": [RDMA]})
+    whole = {**GPU, "resources": {"koordinator.sh/gpu-memory-ratio": "100"}}
+    adjust = node.create({"gpu": [whole], "rdma": [RDMA]})
     assert env_of(adjust) == {
         "NVIDIA_VISIBLE_DEVICES": UUID,
         "NCCL_IB_HCA": "=mlx5_0",
@@ -172,8 +178,13 @@ def test_on_pods_with_a_claim_the_annotation_is_ignored(node: KoordinatorNode) -
     assert env_of(second) == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def test_half_a_card_with_hami_core(node: KoordinatorNode) -> None:
-    label = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+PROVIDER = "koordinator.sh/gpu-isolation-provider"
+
+
+@pytest.mark.parametrize("label", [{}, {PROVIDER: "HAMi-core"}, {PROVIDER: "none"}, {PROVIDER: ""}])
+def test_half_a_card_with_hami_core_whatever_the_pods_label_says(
+    node: KoordinatorNode, label: dict[str, str]
+) -> None:
     adjust = node.create({"gpu": [GPU]}, labels=label)
     env = env_of(adjust)
     assert env["CUDA_DEVICE_MEMORY_LIMIT"] == str(11520 << 20)
@@ -182,6 +193,24 @@ def test_half_a_card_with_hami_core(node: KoordinatorNode) -> None:
     assert [mount.destination for mount in adjust.mounts] == [HAMI_LIBRARY, "/tmp/vgpulock"]
     whole = {**GPU, "resources": {"koordinator.sh/gpu-memory-ratio": "100"}}
     assert "LD_PRELOAD" not in env_of(node.create({"gpu": [whole]}, labels=label, name="b"))
+
+
+def test_every_part_of_a_card_counts(node: KoordinatorNode) -> None:
+    """One of several entries is a part, and the label says nothing."""
+    whole = {**GPU, "resources": {"koordinator.sh/gpu-memory-ratio": "100"}}
+    assert env_of(node.create({"gpu": [whole, GPU]}))["CUDA_DEVICE_MEMORY_LIMIT"] == str(11520 << 20)
+
+
+def test_where_the_operator_says_so_no_part_of_a_card_is_limited(node: KoordinatorNode) -> None:
+    """Where one tenant of a card is limited, all are: nor is one that asks for it."""
+    node.hook.settings = replace(node.hook.settings, koordinator=IsolationPolicy(("none",)))
+    adjust = node.create({"gpu": [GPU]})
+    assert adjust.linux.devices
+    assert "LD_PRELOAD" not in env_of(adjust)
+    with pytest.raises(RemoteError, match="isolation: requested hami-core, the node allows none"):
+        node.create({"gpu": [GPU]}, labels={PROVIDER: "HAMi-core"}, name="b")
+    whole = {**GPU, "resources": {"koordinator.sh/gpu-memory-ratio": "100"}}
+    assert node.create({"gpu": [whole]}, labels={PROVIDER: "HAMi-core"}, name="c").linux.devices
 
 
 def test_koordlets_own_hooks_are_taken_over_and_counted(node: KoordinatorNode) -> None:
@@ -343,7 +372,7 @@ class Api:
 
 def with_api(node: KoordinatorNode, folder: Path, api: Api) -> None:
     claims = PodClaims(cast("KubeClient", api))
-    settings = Settings(devices=NodeDevices(folder), koordinator=True, pod_claims=claims)
+    settings = Settings(devices=NodeDevices(folder), koordinator=KEPT, pod_claims=claims)
     node.hook = HookPlugin(
         StateReader(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state)
     )
