@@ -25,6 +25,12 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "events": ("koordra.controller.reporting.event_recorder",),
     "client": ("koordra.kube", "koordra.wire", "koordra.backoff", "koordra.request_limit"),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),
+    "policy": (
+        "koordra.api.opaque.authority",
+        "koordra.api.opaque.configuration",
+        "koordra.api.opaque.isolation",
+        "koordra.kubelet_plugin.prepare.isolated_shares",
+    ),
     "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
 }
 

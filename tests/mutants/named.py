@@ -239,6 +239,54 @@ TEXTS: Final = (
         '    return {"resourceVersion": objects.resource_version(obj), "uid": objects.uid(obj)}\n',
         '    return {"uid": objects.uid(obj)}\n',
     ),
+    (
+        "policy",
+        "what is not the claim's is the class's",
+        'of_class = raw.get("source") == FROM_CLASS',
+        'of_class = raw.get("source") != "FromClaim"',
+    ),
+    (
+        "policy",
+        "the order in which a claim is written decides",
+        "key=lambda entry: (not entry.of_class, bool(entry.requests))",
+        "key=lambda entry: not entry.of_class",
+    ),
+    (
+        "policy",
+        "an entry for a request is not for its alternatives",
+        'named.isdisjoint((request, request.partition("/")[0]))',
+        "named.isdisjoint((request,))",
+    ),
+    (
+        "policy",
+        "the claim's word stands above the class's",
+        "return AskedIsolation(configured or word,",
+        "return AskedIsolation(word or configured,",
+    ),
+    (
+        "policy",
+        "a class that allows a share without limits makes nodes allow it",
+        '(("class", self.policy.allowed), ("node", node.allowed))',
+        '(("class", self.policy.allowed), ("node", self.policy.allowed or node.allowed))',
+    ),
+    (
+        "policy",
+        "a claim gets what draws past its limit",
+        "uncounted = (asked - given) & UNCOUNTED",
+        "uncounted = (asked - ALL) & UNCOUNTED",
+    ),
+    (
+        "policy",
+        "a claim's neighbours are not looked at",
+        "for holder in (others if share else ())",
+        "for holder in (others if not share else ())",
+    ),
+    (
+        "policy",
+        "a share that a policy of before allowed changes with the next call",
+        "word = (kept and kept.isolation) or _decided(",
+        "word = _decided(",
+    ),
 )
 
 WEIGHTS: Final = (

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from koordra.api.devices import Capacity
 from koordra.api.opaque.isolation import (
     LIMITED,
     AskedIsolation,
     IsolationPolicy,
     asked_isolation,
     attribute,
+    is_share,
     node_policy,
     published_policy,
 )
@@ -86,6 +89,35 @@ def test_what_a_node_publishes_is_read_back(policy: IsolationPolicy) -> None:
     assert found is not None
     assert set(found.allowed or ()) == set(policy.allowed or ())
     assert attribute("hami-core") == "koordra.io/isolationHamiCore"
+
+
+def test_what_is_left_with_the_backends_that_are_there() -> None:
+    assert SEVERAL.among(["limiter", "mps"]) == IsolationPolicy(("limiter", "mps"), "mps")
+    assert SEVERAL.among(["limiter", "none"]) == IsolationPolicy(("limiter",))
+    assert IsolationPolicy().among(["limiter"]) == IsolationPolicy(())
+
+
+CARD = {"memory": Capacity(Decimal(80), "80"), "slots": Capacity(Decimal(10), "10")}
+
+
+@pytest.mark.parametrize(
+    ("consumed", "share"),
+    [
+        ({"memory": 79, "slots": 1}, True),
+        ({"memory": 80, "slots": 1}, False),
+        ({"memory": 1, "slots": 10}, False),
+        ({"memory": 81, "slots": 1}, False),
+        ({"memory": 79}, True),
+        ({"slots": 9}, True),
+        ({"slots": 10}, False),
+        ({"cores": 100}, True),
+        ({}, True),
+    ],
+)
+def test_who_has_all_of_a_card_is_alone_there(consumed: dict[str, int], share: bool) -> None:
+    amounts = {name: Decimal(amount) for name, amount in consumed.items()}
+    assert is_share(amounts, CARD) is share
+    assert is_share(amounts, {}), "of a card that publishes no amounts nobody knows"
 
 
 def test_a_node_that_publishes_no_policy_has_none() -> None:

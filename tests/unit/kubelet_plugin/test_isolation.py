@@ -17,6 +17,7 @@ from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
+from koordra.topology.machine import Gpu
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, NODE, claim, gpu, nic, parameters, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
@@ -179,6 +180,45 @@ def test_a_claim_of_kube_schedulers_is_decided_like_any_other(node: PluginNode) 
         asks = claim(2, gpu("container-0-request-0", GPU_1, "10Gi"), config=[of_class])
         asks["metadata"] |= made
         assert told in refusal(node, asks)
+
+
+@pytest.mark.parametrize(
+    ("requests", "refused"),
+    [((), True), (("gpu",), True), (("gpu/part",), True), (("gpu/whole", "nic"), False)],
+)
+def test_a_word_for_a_request_is_for_its_alternatives(
+    node: PluginNode, requests: tuple[str, ...], refused: bool
+) -> None:
+    limited(node, "limiter")
+    config = [parameters("GpuConfig", requests=requests, isolation="none")]
+    asks = claim(1, gpu("gpu/part", GPU_0, "10Gi"), config=config)
+    if refused:
+        assert "isolation: requested none, the node allows limiter" in refusal(node, asks)
+    else:
+        prepare(node, asks)
+        assert given(node) == "limiter"
+
+
+def test_a_share_on_another_card_is_no_neighbour(node: PluginNode) -> None:
+    prepare(limited(node, "none"), claim(1, gpu("gpu", GPU_0, "10Gi")))
+    limited(node, "limiter")
+    prepare(node, claim(2, gpu("gpu", GPU_1, "10Gi")))
+    assert (given(node), given(node, 2)) == ("none", "limiter")
+
+
+@pytest.mark.parametrize(("cores", "told"), [("0", None), ("1", 1), ("99", 99), ("100", None)])
+def test_a_backend_is_told_of_the_card_and_of_the_part_that_is_kept(
+    node: PluginNode, cores: str, told: int | None
+) -> None:
+    backend = RecordingBackend()
+    obj = claim(
+        1, gpu("gpu", GPU_0, "10Gi", cores=cores), config=[parameters("GpuConfig", isolation="limiter")]
+    )
+    node.claims.put(obj)
+    plugin(node, backend).prepare(ref_of(obj))
+    card = node.inventory.machine.device(GPU_0)
+    assert isinstance(card, Gpu)
+    assert (backend.shares[0].cores, backend.shares[0].uuid) == (told, card.uuid)
 
 
 def test_with_admin_access_a_card_is_seen_and_nobody_is_refused_for_it(node: PluginNode) -> None:

@@ -179,6 +179,16 @@ def test_the_class_gives_an_imex_channel(equipped: PluginNode) -> None:
     assert "/dev/nvidia-caps-imex-channels/channel0" in paths(record.devices[0].edits)
 
 
+def test_a_claim_may_do_with_less_than_its_class_gives(equipped: PluginNode) -> None:
+    config = [
+        parameters("GpuConfig", source="FromClass", driverCapabilities=["compute", "video", "graphics"]),
+        parameters("GpuConfig", driverCapabilities=["compute"]),
+    ]
+    found = stems(prepare(equipped, claim(1, whole(), config=config)).devices[0].edits)
+    assert "libcuda" in found
+    assert not {"libnvcuvid", "libGLX_nvidia"} & found
+
+
 def test_a_claim_cannot_take_an_imex_channel(equipped: PluginNode) -> None:
     asked = [parameters("GpuConfig", driverCapabilities=["imex"])]
     assert "imex is for the operator to say" in refusal(equipped, claim(1, whole(), config=asked))
