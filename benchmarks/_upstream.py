@@ -24,7 +24,7 @@ from typing import Any
 from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.features import Features
 from koordra.api.claims import Alternative, DeviceClass
-from koordra.cel.selectors import DeviceFacts, _outcome, _program, _values_read
+from koordra.cel.selectors import DeviceFacts, _evaluated, _program, _values_read
 from koordra.errors import SelectorError
 from koordra.placement.index import ClusterIndex
 from koordra.placement.manifests import Manifests
@@ -35,7 +35,7 @@ def evaluated(expression: str, device: DeviceFacts) -> bool:
     program = _program(expression)
     if isinstance(program, str):
         raise SelectorError(f"CEL compile error in {expression.strip()!r}: {program}")
-    outcome = _outcome.__wrapped__(program, _values_read(program, device))
+    outcome = _evaluated(program, _values_read(program, device))
     if isinstance(outcome, str):
         raise SelectorError(f"CEL runtime error in {expression.strip()!r}: {outcome}")
     return outcome

@@ -17,7 +17,7 @@ from koordra.api import objects
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
 from koordra.api.objects import Fields
 from koordra.api.reader import Reader
-from koordra.api.tables import BoundedCache
+from koordra.api.tables import SizedCache
 from koordra.nesting import is_deeper
 
 EXACT_COUNT: Final = "ExactCount"
@@ -154,7 +154,7 @@ class ResourceClaim:
         if found is None:
             found = _asked(devices)
             if content:
-                _kept[content] = found
+                _kept.keep(content, found, len(content))
         requests, constraints, config = found
         return cls(
             namespace=objects.namespace(obj),
@@ -174,7 +174,7 @@ class ResourceClaim:
 
 
 _Asked = tuple[tuple[DeviceRequest, ...], tuple[Constraint, ...], tuple[Configuration, ...]]
-_kept: Final = BoundedCache[bytes, _Asked](1 << 10)
+_kept: Final = SizedCache[bytes, _Asked](1 << 20)
 
 
 def _asked(devices: Reader) -> _Asked:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from koordra.api import objects
 from koordra.api.objects import Fields
 from koordra.api.reader import Reader
-from koordra.api.tables import BoundedCache
+from koordra.api.tables import SizedCache
 
 SCALARS: Final = {"int": int, "bool": bool, "string": str, "version": str}
 LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
@@ -136,7 +136,7 @@ class Device:
         }
 
 
-_kept: Final = BoundedCache[bytes, Device](1 << 12)
+_kept: Final = SizedCache[bytes, Device](16 << 20)
 """Devices by what was read: machines of one type publish the same."""
 
 
@@ -147,7 +147,7 @@ def read_device(read: Reader) -> Device:
     if found is None:
         found = _device(read)
         if content:
-            _kept[content] = found
+            _kept.keep(content, found, len(content))
     return found
 
 

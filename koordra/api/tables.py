@@ -83,3 +83,24 @@ class BoundedCache(dict[_Key, _Value]):
             pass  # What fails in `make` does not carry this error: it says the key, which may be a whole class of nodes.
         self[key] = made = make()
         return made
+
+
+class SizedCache(dict[_Key, _Value]):
+    """The same for values that users make large: bounded by their sizes together, not by their number."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self._size = 0
+
+    def clear(self) -> None:
+        super().clear()
+        self._size = 0
+
+    def keep(self, key: _Key, value: _Value, size: int) -> _Value:
+        if self._size + size > self.most:
+            self.clear()
+        if size <= self.most:
+            self._size += size
+            super().__setitem__(key, value)
+        return value

@@ -28,12 +28,13 @@ Programs are cached by expression; results by expression and exactly the values 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from koordra.api.devices import Attribute, Capacity
+from koordra.api.tables import SizedCache
 from koordra.cel.cost import is_too_complex
 from koordra.cel.environment import Evaluation, compiled, first_line
 from koordra.cel.functions.values import cel_value, quantity_message
@@ -93,11 +94,12 @@ def names_read_by(expression: str) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Program:
-    """`evaluate` is None where the expression is too complex to be evaluated. Itself the key of its results:
-    there is one of each."""
+    """`evaluate` is None where the expression is too complex to be evaluated. `number` tells it from all
+    others: results go by it, which does not keep it alive."""
 
     evaluate: Evaluation | None
     names: frozenset[str] | None
+    number: int = field(default_factory=count().__next__)
 
 
 def _shown(expression: str) -> str:
@@ -105,10 +107,25 @@ def _shown(expression: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-@lru_cache(maxsize=4096)
+_programs: Final = SizedCache[tuple[str, bool, bool], "_Program | str"](3 << 20)
+"""By their text, of which each character takes up to 70 bytes in the library."""
+_PROGRAM: Final = 512
+_outcomes: Final = SizedCache[tuple[int, "_Values"], bool | str](16 << 20)
+_OUTCOME: Final = 256
+"""What every entry counts for besides its text."""
+
+
 def _program(
     expression: str, consumable_capacity: bool = True, list_attributes: bool = True
 ) -> _Program | str:
+    key = expression, consumable_capacity, list_attributes
+    known = _programs.get(key)
+    if known is None:
+        known = _programs.keep(key, _compiled(*key), len(expression) + _PROGRAM)
+    return known
+
+
+def _compiled(expression: str, consumable_capacity: bool, list_attributes: bool) -> _Program | str:
     if not expression.strip():
         return "the expression is empty"
     try:
@@ -160,8 +177,17 @@ def _values_read(program: _Program, device: DeviceFacts) -> _Values:
     )
 
 
-@lru_cache(maxsize=65536)
 def _outcome(program: _Program, values: _Values) -> bool | str:
+    """The answer, or the text of the run-time error, worked out once for the same values."""
+    key = program.number, values
+    known = _outcomes.get(key)
+    if known is None:
+        size = sum(len(str(part)) for entry in (*values.attributes, *values.capacity) for part in entry)
+        known = _outcomes.keep(key, _evaluated(program, values), size + _OUTCOME)
+    return known
+
+
+def _evaluated(program: _Program, values: _Values) -> bool | str:
     """The answer, or the text of the run-time error."""
     if values.unsupported:
         return values.unsupported

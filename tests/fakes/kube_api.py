@@ -21,6 +21,7 @@ from koordra.api import objects
 from koordra.api.kinds import ALL, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Change, ChangeQueue
+from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import Conflict, Invalid, NotFound
 from tests.fakes.cluster import Cluster
 
@@ -284,7 +285,7 @@ class FakeCaches:
 
     def _apply(self, event: str, plural: str, obj: Object) -> None:
         key = (plural, str(obj["metadata"].get("namespace") or ""), objects.name(obj))
-        obj = copy.deepcopy(obj)
+        obj = kept_of(_BY_PLURAL[plural])(copy.deepcopy(obj))
         if event == "DELETED":
             self._objects.pop(key, None)
         else:

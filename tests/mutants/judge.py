@@ -31,6 +31,7 @@ from typing import Final
 import coverage
 import pytest
 
+from koordra.api.tables import SizedCache
 from tests.mutants.operators import Mutant, definitions
 
 BUDGET: Final = 10.0
@@ -201,6 +202,8 @@ def _put_in_place(mutant: Mutant) -> None:
     for one in gc.get_objects():
         if isinstance(one, functools._lru_cache_wrapper):
             one.cache_clear()
+        elif isinstance(one, SizedCache):
+            one.clear()
         elif isinstance(one, types.FunctionType) and one.__code__.co_filename == module.__file__:
             code = made.get((one.__code__.co_qualname, one.__code__.co_firstlineno))
             if code is not None and (code.co_code, code.co_consts) != (

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from typing import Final
 
 from koordra.allocator import features as gates
@@ -165,12 +166,12 @@ class _Resolver:
                 elif isinstance(entry, RdmaConfig) and entry.mode is RdmaMode.EXCLUSIVE:
                     whole.add(names.CAPACITY_SHARE)
             isolation = config.isolation(label)
-            selectors = (device_class.name, device_class.selectors, spec.selectors)
+            selectors = _digest(device_class.name, device_class.selectors, spec.selectors)
             # Everything that decides whether a device can serve the request.
             kind = (
                 self.own_driver_only,
                 selectors,
-                spec.tolerations,
+                _digest([(one.key, one.operator, one.value, one.effect) for one in spec.tolerations]),
                 None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
                 tuple(sorted(spec.capacity_spelled.items())),
                 percent,
@@ -193,7 +194,7 @@ class _Resolver:
                     isolation=isolation,
                     demands_partition=partition is PartitionPolicy.HONOR,
                     kind=_one_of(kind),
-                    selectors=_one_of(selectors),
+                    selectors=selectors,
                 )
             )
         return ResolvedRequest(request.name, tuple(alternatives), request.prioritized)
@@ -319,6 +320,12 @@ class _Resolver:
 
 def _merged(first: PlacementPolicy, second: PlacementPolicy) -> PlacementPolicy:
     return PlacementPolicy(first.node or second.node, first.device or second.device)
+
+
+def _digest(*values: object) -> bytes:
+    """Equal for equal values, and short: what tells kinds apart outlives the claims, and selectors may be a
+    megabyte."""
+    return sha256(repr(values).encode()).digest()
 
 
 @lru_cache(maxsize=4096)

@@ -84,23 +84,31 @@ def enough(left: Candidates, rooms: Mapping[int, int]) -> bool:
     places = [wanted for wanted in left for _ in range(wanted.spec.count)]
     if len(places) > sum(rooms.values()):
         return False
+    serving = [left[wanted] for wanted in places]
     filled_by: dict[int, list[int]] = {device: [] for device in rooms}
+    return all(_filled(place, set(), serving, rooms, filled_by) for place in range(len(places)))
 
-    def fill(place: int, seen: set[int]) -> bool:
-        for device in left[places[place]]:
-            if device in seen:
-                continue
-            seen.add(device)
-            if len(filled_by[device]) < rooms[device]:
-                filled_by[device].append(place)
+
+def _filled(
+    place: int,
+    seen: set[int],
+    serving: Sequence[Sequence[int]],
+    rooms: Mapping[int, int],
+    filled_by: Mapping[int, list[int]],
+) -> bool:
+    """Whether the place gets one of the devices that can serve it, others making room where they can."""
+    for device in serving[place]:
+        if device in seen:
+            continue
+        seen.add(device)
+        if len(filled_by[device]) < rooms[device]:
+            filled_by[device].append(place)
+            return True
+        for slot, other in enumerate(filled_by[device]):
+            if _filled(other, seen, serving, rooms, filled_by):
+                filled_by[device][slot] = place
                 return True
-            for slot, other in enumerate(filled_by[device]):
-                if fill(other, seen):
-                    filled_by[device][slot] = place
-                    return True
-        return False
-
-    return all(fill(place, set()) for place in range(len(places)))
+    return False
 
 
 def settled(search: PartialChoice, left: Candidates, rooms: Mapping[int, int]) -> bool:

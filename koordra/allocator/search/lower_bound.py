@@ -54,7 +54,7 @@ class LowerBound:
     """
 
     def __init__(self, search: PartialChoice, cost: Cost) -> None:
-        self._search, self._cost = search, cost
+        self._state, self._cost = search.state, cost  # not the search, which holds this
         self.usable = not any(
             wanted.takes_all for _, _, request in search.requests for wanted in request.alternatives
         )
@@ -62,7 +62,8 @@ class LowerBound:
         self._is_gpu = [offered.kind == GPU for offered in state.devices]
         self._is_nic = [offered.kind == NIC for offered in state.devices]
         options = [
-            [self._option(wanted) for wanted in request.alternatives] for _, _, request in search.requests
+            [self._option(search, wanted) for wanted in request.alternatives]
+            for _, _, request in search.requests
         ]
         self._nics = frozenset(
             device for found in options for option in found for device in option.takes if self._is_nic[device]
@@ -81,20 +82,20 @@ class LowerBound:
         self._tails = self._tails_of(options) if self.usable else []
         self._wastes = self._wastes_of(options, cost)
 
-    def at(self, request: int) -> CostPair | None:
+    def at(self, search: PartialChoice, request: int) -> CostPair | None:
         """The least that any completion costs, when this request is the next to be served; None where there
         is none."""
-        search, tail = self._search, self._tails[request]
+        tail = self._tails[request]
         devices = dict.fromkeys(placed.device for placed in search.placed)
         gpus = [device for device in devices if self._is_gpu[device]]
         others = [device for device in devices if not self._is_gpu[device]]
         more_gpus = self._further(tail.gpus, gpus)
         if more_gpus is None:
             return None
-        missing, nics = self._missing_of_all(tail, others), list[PublishedDevice]()
+        missing, nics = self._missing_of_all(search, tail, others), list[PublishedDevice]()
         if len(search.tallies) > 1:
             # What one rule puts to `others` serves the others, too: only now it is known what they lack.
-            missing = self._missing_of_all(tail, others)
+            missing = self._missing_of_all(search, tail, others)
             nics = [search.state.devices[device] for device in others if self._is_nic[device]]
         if None in missing:
             return None
@@ -117,8 +118,10 @@ class LowerBound:
             further_waste=self._wastes[request],
         )
 
-    def _missing_of_all(self, tail: OpenRequests, others: list[int]) -> list[int | None]:
-        return [self._missing(tally, tail, others) for tally in self._search.tallies]
+    def _missing_of_all(
+        self, search: PartialChoice, tail: OpenRequests, others: list[int]
+    ) -> list[int | None]:
+        return [self._missing(tally, tail, others) for tally in search.tallies]
 
     def _missing(self, tally: ScopeTracker, tail: OpenRequests, others: list[int]) -> int | None:
         """How many NICs a JointAllocation still lacks, at least; None where it cannot get them.
@@ -127,7 +130,7 @@ class LowerBound:
         """
         if not tally.lacking:
             return 0
-        missing, devices = 0, self._search.state.devices
+        missing, devices = 0, self._state.devices
         for key, count in tally.lacks():
             nics = [
                 nic
@@ -148,7 +151,7 @@ class LowerBound:
         """How many devices beside the chosen ones are needed at least."""
         needed = 0
         if side.sums:
-            state = self._search.state
+            state = self._state
             held = [device for device in chosen if device in side.shared]
             free = [device for device in side.shared if device not in chosen]
             for name, sums in side.sums:
@@ -161,8 +164,8 @@ class LowerBound:
 
     # --- what remains ---------------------------------------------------------------------------------------
 
-    def _option(self, wanted: RequestAlternative) -> _Option:
-        search, state = self._search, self._search.state
+    def _option(self, search: PartialChoice, wanted: RequestAlternative) -> _Option:
+        state = search.state
         takes: dict[int, Mapping[str, int] | None] = {}
         for device in search.candidates.get(wanted, range(len(state.devices))):
             self.usable = self.usable and not state.verdict(wanted, device).error
@@ -231,7 +234,7 @@ class LowerBound:
         ]
         if not own:
             return DeviceTypeDemand(), {}
-        state = self._search.state
+        state = self._state
         surely = min(option.surely(found) for option, found in own) if len(own) == len(options) else 0
         alone = not any(option.admin or state.shared[device] for option, found in own for device in found)
         most = max(option.count for option, _ in own)

@@ -126,19 +126,19 @@ class DeviceTypeDemand:
         ]
         rooms = [[sums.usable(state.room(d, name)) for name, sums in self.sums] for _, d in free]
         best: int | None = None
-
-        def extend(start: int, total: int, count: int, lacking: Sequence[int]) -> None:
-            nonlocal best
+        open_choices: list[tuple[int, int, int, Sequence[int]]] = [(0, 0, 0, lacking)]
+        while open_choices:
+            start, total, count, short = open_choices.pop()
             if best is not None and total >= best:
-                return
-            if count >= more and max(lacking, default=0) <= 0:
+                continue
+            if count >= more and max(short, default=0) <= 0:
                 best = total
-                return
-            for at in range(start, len(free)):
-                extra = penalty if count >= more else 0
-                extend(at + 1, total + free[at][0] + extra, count + 1, list(map(sub, lacking, rooms[at])))
-
-        extend(0, 0, 0, lacking)
+                continue
+            extra = penalty if count >= more else 0
+            open_choices += [
+                (at + 1, total + free[at][0] + extra, count + 1, list(map(sub, short, rooms[at])))
+                for at in reversed(range(start, len(free)))
+            ]
         return best or 0
 
 

@@ -192,7 +192,7 @@ class Search(DeviceSteps):
             return CostPair()
         if self._lower_bound is None:
             self._lower_bound = LowerBound(self, self.objective)
-        return self._lower_bound.at(request) if self._lower_bound.usable else CostPair()
+        return self._lower_bound.at(self, request) if self._lower_bound.usable else CostPair()
 
     def _holds(self) -> bool:
         """Whether a complete choice meets what bounds along the way only kept possible."""

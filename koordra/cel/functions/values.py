@@ -225,9 +225,9 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return found if limit < 0 else found[:limit]
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=32)
 def _regex(pattern: str) -> Any:
-    """Its time is in proportion to pattern and text, whatever they are."""
+    """Its time is in proportion to pattern and text, whatever they are; a compiled one has up to 8 MiB."""
     if re2 is None:
         raise ValueError("regular expressions need the package google-re2")
     conversions.pattern(pattern)

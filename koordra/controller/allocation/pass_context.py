@@ -11,10 +11,12 @@ indices right (cache/cluster_cache.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.node_backoff import NodeBackoff
@@ -23,6 +25,7 @@ from koordra.controller.allocation.writes import WriteOutcome, Writer, WriteResu
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
+from koordra.controller.cache.kept_fields import kept_of
 from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
@@ -87,7 +90,10 @@ class PassContext:
             self._wake_at = at
 
     def settled(self, written: WriteResult) -> WriteResult:
-        """Take over what a write has shown of its claim; raise where the pass cannot go on."""
+        """Take over what a write has shown of its claim; raise where the pass cannot go on. Of the claim that
+        is kept which a watch would keep."""
+        if written.obj is not None and written.obj.get("kind") == "ResourceClaim":
+            written = replace(written, obj=kept_of(RESOURCE_CLAIMS)(written.obj))
         if written.outcome is WriteOutcome.IN_DOUBT and written.obj is not None and written.sent is not None:
             self.cache.doubt(written.obj, written.sent)
         if written.outcome in {WriteOutcome.IN_DOUBT, WriteOutcome.UNREACHABLE, WriteOutcome.FENCED}:

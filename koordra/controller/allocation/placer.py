@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
@@ -41,7 +42,6 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Fields, Object
-from koordra.api.tables import BoundedCache
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, groups_in_use
@@ -53,7 +53,7 @@ from koordra.placement.explain import explain, unlike_nodes
 from koordra.placement.index import ClusterChange, NodeInfo
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.claim_groups import ClaimGroup
-from koordra.placement.request.request_class import ResolvedGroup
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.progress import step
 
 log = get_logger(__name__)
@@ -66,6 +66,8 @@ _KINDS: Final = (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_SLICES, NODES, RES
 _TIMESTAMP: Final = "allocationTimestamp"
 
 Reasons = tuple[Reason, ...]
+_Explained = tuple[object, tuple[Reasons, ...], tuple[str, ...]]
+"""When that was, why each claim waits, and the names it is said with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Placer:
         """Groups by key, as they were read in this pass."""
         self._offered: dict[str, tuple[Fields, Allocation]] = {}
         """By claim key: what was offered last, as it is written and as the engine reads it."""
-        self._explained = BoundedCache[object, tuple[object, tuple[Reasons, ...], tuple[str, ...]]](1024)
+        self._explained = WeakKeyDictionary[RequestClass, _Explained]()
 
     # the cluster
 

@@ -1,6 +1,7 @@
 """What the controller knows of the cluster: objects as the watches have them, and the indices that a pass
 reads.
 
+kept_fields     what is kept of an object
 changes         the kinds, the watches of one term of leadership, and the queue between their threads and the
                 worker
 assume_cache    our own writes that the watches do not show yet, laid over the claims

@@ -24,6 +24,7 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
+from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -162,7 +163,8 @@ class Informers:
             if (kind.group, kind.plural) not in known and self._is_served(kind):
                 kinds.append(kind)
         self._by_kind = {
-            kind: WatchCache(self.client, kind, on_change=self._listener(kind)) for kind in kinds
+            kind: WatchCache(self.client, kind, on_change=self._listener(kind), trim=kept_of(kind))
+            for kind in kinds
         }
         return start_watches(self._by_kind.values(), self.stop)
 

@@ -65,6 +65,20 @@ class ClaimEvent:
     about: tuple[Object, ...]
     warning: bool = True
 
+    def __post_init__(self) -> None:
+        """An event waits to be written while its object may be long gone: no more of that is kept than what
+        tells which one it was."""
+        object.__setattr__(self, "about", tuple(map(_reference, self.about)))
+
+
+_IDENTITY: Final = ("namespace", "name", "uid", "creationTimestamp")
+
+
+def _reference(obj: Object) -> Object:
+    metadata = objects.metadata(obj)
+    type_meta: Object = {name: obj[name] for name in ("apiVersion", "kind") if name in obj}
+    return {**type_meta, "metadata": {name: metadata[name] for name in _IDENTITY if name in metadata}}
+
 
 EventSink = Callable[[ClaimEvent], None]
 """Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""

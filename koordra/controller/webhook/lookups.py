@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -27,7 +28,7 @@ class Lookups:
         self._client = client
         self._listeners: list[Listener] = []
         self._caches = {
-            RESOURCE_CLAIMS: WatchCache(client, RESOURCE_CLAIMS),
+            RESOURCE_CLAIMS: WatchCache(client, RESOURCE_CLAIMS, trim=kept_of(RESOURCE_CLAIMS)),
             RESOURCE_CLAIM_TEMPLATES: WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._notify),
             DEVICE_CLASSES: WatchCache(client, DEVICE_CLASSES),
         }

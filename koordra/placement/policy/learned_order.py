@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from operator import is_
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.score import effective_policy
@@ -44,8 +45,6 @@ from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _ENOUGH: Final = 32
 """Claims from which on a workload is worth learning from."""
-
-_MOST_CLASSES: Final = 1024
 
 _USUAL: Final = Decimal(0)
 """Memory of a GPU: what most nodes have."""
@@ -95,7 +94,7 @@ class LearnedOrder:
         self._profiles = NO_PROFILES
         self._published = -1
         self._counted_uids: set[str] = set()
-        self._requests: dict[tuple[RequestClass, Decimal], tuple[Request | None, bool]] = {}
+        self._requests = WeakKeyDictionary[RequestClass, dict[Decimal, tuple[Request | None, bool]]]()
         self._begun = known.workload.count > 0
 
     @property
@@ -256,18 +255,16 @@ class LearnedOrder:
     def _asked(self, resolved: ResolvedGroup, memory: Decimal) -> tuple[Request | None, bool]:
         """The same, and whether counting says all that is asked for, and the claims leave the choice of
         devices to the default policy."""
-        of = resolved.request_class, memory or self._memory
-        if of not in self._requests:
-            if len(self._requests) >= _MOST_CLASSES:
-                self._requests.clear()
+        known, of = self._requests.setdefault(resolved.request_class, {}), memory or self._memory
+        if of not in known:
             default = effective_policy(())
             policy = effective_policy([claim.placement for claim in resolved.asked])
             described = counted(resolved.asked) and policy.device is default.device
-            self._requests[of] = None, described
+            known[of] = None, described
             with self._only_a_preference("claims_not_counted"):
                 if policy.node is default.node:
-                    self._requests[of] = self._counted(resolved, of[1]), described
-        return self._requests[of]
+                    known[of] = self._counted(resolved, of), described
+        return known[of]
 
     def _counted(self, resolved: ResolvedGroup, memory: Decimal) -> Request | None:
         asked, pods = resolved.asked, resolved.group.pods

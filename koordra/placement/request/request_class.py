@@ -10,8 +10,9 @@ where their other claims are.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Final
 
 from koordra.allocator.allocation_state import Verdicts
@@ -37,9 +38,13 @@ from koordra.placement.request.claim_groups import ClaimGroup, claim_keys, sibli
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered."""
+MOST_TEXT: Final = 4 << 20
+"""Characters of their selectors together."""
+MOST_ANSWERS: Final = 1 << 19
+"""Of nodes that they remember together, of about half a kilobyte each."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class RequestClass:
     """`reads`: attribute names, without their domain, that selectors read; None is all. `names_nodes`: the
     pods speak of nodes' names or labels, so that nodes of one state are not alike to them."""
@@ -56,6 +61,8 @@ class RequestClass:
     names."""
     verdicts: BoundedCache[NodeClass, Verdicts] = field(default_factory=lambda: BoundedCache(64))
     """What was found out about the requests and the devices that nodes of a class publish."""
+    size: int = 0
+    """Characters of its selectors."""
 
     def reads_any_of(self, identities: set[str]) -> bool:
         """Whether some selector reads what node classes do not keep by value."""
@@ -74,11 +81,13 @@ class ResolvedGroup:
 
 
 def spec_key(claim: ResourceClaim) -> Hashable:
-    """Equal for claims of equal specs, which differ in nothing but who they are."""
-    if claim.content:
-        return claim.content
-    config = tuple([(one.driver, one.requests, one.where, repr(one.parameters)) for one in claim.config])
-    return claim.requests, claim.constraints, config
+    """Equal for claims of equal specs, which differ in nothing but who they are. As short for a claim of a
+    megabyte as for others: it outlives the claim."""
+    said: object = claim.content
+    if not said:
+        config = [(one.driver, one.requests, one.where, repr(one.parameters)) for one in claim.config]
+        said = claim.requests, claim.constraints, config
+    return sha256(repr(said).encode()).digest()
 
 
 def resolved_group_of(
@@ -110,11 +119,32 @@ def resolved_group_of(
     found = known.pop(key, None)
     if found is None:
         names_nodes = any(map(chooses_nodes, group.pods))
-        found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, index.features))
-    if len(known) >= MOST_CLASSES:
+        bound = CostBound([_requests_of(claim) for claim in asked], policy, index.features)
+        found = RequestClass(names_read(asked), names_nodes, bound, size=_size_of(asked))
+    while known and (len(known) >= MOST_CLASSES or _too_much(found, known.values())):
         del known[next(iter(known))]
     known[key] = found
     return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key)
+
+
+def _requests_of(claim: ResolvedClaim) -> ResolvedClaim:
+    """Without the configuration, which a class need not know, and the claim that it is of."""
+    bare = replace(claim.claim, config=(), content=b"", name="", uid="")
+    return replace(claim, claim=bare)
+
+
+def _size_of(asked: Sequence[ResolvedClaim]) -> int:
+    """Characters of the selectors."""
+    return sum(
+        len(text) for claim in asked for wanted in claim.alternatives for text in wanted.spec.selectors
+    )
+
+
+def _too_much(new: RequestClass, known: Collection[RequestClass]) -> bool:
+    """Whether the classes hold too much together, in selectors or in what was found out about nodes."""
+    return new.size + sum([one.size for one in known]) > MOST_TEXT or (
+        sum([len(one.candidates.entries) + len(one.results) for one in known]) > MOST_ANSWERS
+    )
 
 
 def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
