@@ -23,6 +23,7 @@ EDGES = {
     "metrics",
     "logs",
     "process",
+    "evictions",
 }
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
 BASE = {"quantity", "errors", "inert", "nesting"}
@@ -50,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "kube": {"wire", "request_limit", "progress", "api", *BASE},
     "kubeconfig": {"kube", "request_limit", "api", *BASE},
     "watch": {"kube", "backoff", "progress", "logs", "process", "api", *BASE},
+    "evictions": {"kube", "logs", "api", *BASE},
     "_proto": set(),
     **{
         tier: {

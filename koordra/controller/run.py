@@ -38,6 +38,7 @@ from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.node_evictions import NodeEvictions
 from koordra.controller.reconcile.pod_requeue import PodRequeue, has_ours
 from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.controller.reconcile.reconciler import Reconciler
@@ -272,6 +273,14 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         return
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
     requeue.start(stop)
+    writer = Writer(process.instruments.counting(client), may_write=may_write, now=wall_clock)
+    NodeEvictions(
+        writer,
+        namespace=settings.lease_namespace,
+        find=caches.get,
+        clock=time.monotonic,
+        report=process.report,
+    ).start(stop)
     if legacy:
         legacy.start(caches, stop)
     if settings.elastic_gpu:
@@ -298,7 +307,7 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
     )
     reconciler = Reconciler(
         source,
-        Writer(process.instruments.counting(client), may_write=may_write, now=wall_clock),
+        writer,
         clock=time.monotonic,
         report=process.report,
         starves_after=settings.starves_after,

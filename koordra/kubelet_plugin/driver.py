@@ -67,7 +67,7 @@ from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selec
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
-from koordra.kubelet_plugin.status.overuse_report import OveruseReporter
+from koordra.kubelet_plugin.status.overuse_report import OveruseReporter, wanted_evictions
 from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -194,7 +194,7 @@ class Driver:
             client,
             records=self._state.records,
             overused=lambda: limiter.comparison.overused,
-            evict=settings.on_overuse == "evict",
+            evictions=wanted_evictions(client, settings),
         )
         self._loops: dict[str, Wakeable] = {
             "publish": self._publisher,

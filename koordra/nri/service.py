@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api.opaque.isolation import IsolationPolicy
+from koordra.evictions import EvictionRequests
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
@@ -75,7 +76,7 @@ class Options:
     koordinator_isolation: str = "hami-core"
     rdma_limit: RdmaLimit | None = None
     privileged: PrivilegedPolicy = PrivilegedPolicy.REPORT
-    evict: bool = False
+    evictions: EvictionRequests | None = None
     verify_period: float = 60.0
     metrics_address: str = ""
     client: KubeClient | None = None
@@ -168,7 +169,9 @@ def _verify(
         metrics=metrics,
         system=plugin.settings.system,
         private=private_paths(options),
-        reporter=None if client is None else ApiReporter(client, node=options.node_name, evict=options.evict),
+        reporter=None
+        if client is None
+        else ApiReporter(client, node=options.node_name, evictions=options.evictions),
         enforcing=options.enforcing,
         since=first_start(options.state_dir),
         rules_apply=lambda: plugin.rules_apply,

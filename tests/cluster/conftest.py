@@ -171,7 +171,7 @@ def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
     found = Installation(
         client,
         webhook_port,
-        more=("legacy", "elastic", "node-labels", "driver-upgrade", "kubelet-plugin-evict"),
+        more=("legacy", "elastic", "node-labels", "driver-upgrade", "kubelet-plugin-evict", "nri/evict"),
     )
     found.apply()
     yield found

@@ -541,7 +541,7 @@ def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
         assert event["message"].startswith("InterfaceMissing: container c of pod")
         assert f"{nic.name} is held and its network interface rail0 is not in the pod" in event["message"]
         assert networked.api.get(PODS, name, namespace="team-a")["metadata"]["uid"] == pod_uid
-        assert networked.hook.count("pod_evicted") == 0
+        assert networked.hook.count("eviction_requested") == 0
         containerd.cri.remove_pod(pod)
         wait_until(lambda: condition() == "True", "and that it is over", log=networked.hook.log)
     finally:

@@ -22,7 +22,9 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds, names
-from koordra.errors import NotFound
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.errors import Conflict
+from koordra.evictions import OF_PLUGIN, decode
 from koordra.kubelet_plugin.isolation.limiter import usage as limiter_usage
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
 from tests.e2e.containerd import Containerd, wait_until
@@ -35,6 +37,7 @@ from tests.unit.limiter.native_build import build
 
 pytestmark = pytest.mark.e2e
 
+OWN = "koordra-system"
 SHARE = 10 << 30
 
 
@@ -192,6 +195,12 @@ def nvml(node: KoordraNode, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, tmp
     library = _library(node, "libnvidia-ml")
     library.unlink()
     shutil.copy(fake.library / "libnvidia-ml.so.1", library)
+    for kind, place in (
+        (kinds.NAMESPACES, {"name": OWN}),
+        (CONFIG_MAPS, {"name": OF_PLUGIN, "namespace": OWN}),
+    ):
+        with contextlib.suppress(Conflict):
+            node.api.create(kind, {**kind.type_meta, "metadata": place})
     node.restart_plugin("--allowed-isolation", "limiter", "--on-overuse", "evict")
     return fake
 
@@ -231,11 +240,12 @@ def test_who_goes_past_the_limiter_is_told_and_evicted(
         wait_until(lambda: limited_condition(node, claim) == ("False", "OutsideLimiter"), "who is outside")
         nvml.processes((str(node.machine.gpus[0].uuid), "compute", pid, 2 * SHARE))
         wait_until(lambda: limited_condition(node, claim) == ("False", "OverLimit"), "what it has")
-        wait_until(lambda: _gone(node, name), "the pod's eviction")
+        wait_until(lambda: _to_go(node) == [(name, uid)], "whom the controller is to evict")
         (told,) = _told(node, uid)
         assert "its processes have 20480Mi" in told
         nvml.processes()
         wait_until(lambda: limited_condition(node, claim) == ("Unknown", "NoProcessYet"), "its end")
+        wait_until(lambda: not _to_go(node), "that nobody has to go any more")
     finally:
         containerd.cri.remove_pod(sandbox)
         node.unprepare(claim)
@@ -252,11 +262,9 @@ def _processes(container: str, argument: str) -> list[int]:
     return found
 
 
-def _gone(node: KoordraNode, name: str) -> bool:
-    try:
-        return "deletionTimestamp" in node.api.get(kinds.PODS, name, namespace=NAMESPACE)["metadata"]
-    except NotFound:
-        return True
+def _to_go(node: KoordraNode) -> list[tuple[str, str]]:
+    found = node.api.get(CONFIG_MAPS, OF_PLUGIN, namespace=OWN).get("data") or {}
+    return [(each.name, each.uid) for entry in found.values() for each in decode(entry)]
 
 
 def _told(node: KoordraNode, uid: str) -> list[str]:

@@ -118,7 +118,9 @@ documentation, on OpenShift too. Whoever may make a namespace of such a name may
     "--pod-network, and needs the host's network and CAP_NET_ADMIN.",
 )
 @options.machine_root
-@options.flag("--api/--no-api", "Write Events, conditions and evictions to the Kubernetes API.")
+@options.flag(
+    "--api/--no-api", "Write Events and conditions to the Kubernetes API, and ask there for evictions."
+)
 @click.option("--kubeconfig", help="Kubeconfig file; implies --api.  [default: in-cluster, else KUBECONFIG]")
 @options.metrics_address
 @options.api_limit(qps=50, burst=100)
@@ -158,6 +160,7 @@ def command(
     from functools import partial
 
     from koordra import logs
+    from koordra.evictions import OF_HOOK, EvictionRequests
     from koordra.kubelet_plugin.isolation.limiter.report import enforces
     from koordra.kubelet_plugin.network.patient_networks import PatientNetworks
     from koordra.kubelet_plugin.network.pod_network import PodNetworks
@@ -179,6 +182,9 @@ def command(
         # is limit enough.
         quick_client = new_client(kubeconfig, user_agent="koordra-nri", timeout=1.0)
     logs.configure(level=log_level, json=log_json, process="nri")
+    evictions = None
+    if on_drift == "evict" and client is not None:
+        evictions = EvictionRequests(client, OF_HOOK, node=settings["node_name"], namespace=namespace)
     options = Options(
         state_dir=state_dir,
         exempt=frozenset((*exempt, namespace)),
@@ -186,7 +192,7 @@ def command(
         bundles=bundles if verify_period else None,
         koordinator_scheduler=koordinator_scheduler if koordinator else None,
         rdma_limit=RdmaLimit.parse(rdma_limit) if rdma_limit else None,
-        evict=on_drift == "evict",
+        evictions=evictions,
         verify_period=verify_period,
         privileged=PrivilegedPolicy(privileged),
         client=client,

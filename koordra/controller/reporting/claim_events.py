@@ -7,6 +7,8 @@ WriteRefused           the API server refused the write
 Preempted              a pod had to go for a more urgent one
 DriverUpgrade          a pod had to go because the GPU driver of its node is to be free
 DriverUpgradeWaits     why such a pod does not go yet
+NodeEviction           a pod had to go because its node asked for it, and why
+NodeEvictionWaits      why such a pod does not go yet
 DriverRelease          of a Node: how far its GPU driver is free
 any of CONFLICTS          somebody does what only koordra may do
 any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
@@ -33,6 +35,8 @@ PREEMPTED: Final = "Preempted"
 DRIVER_UPGRADE: Final = "DriverUpgrade"
 DRIVER_UPGRADE_WAITS: Final = "DriverUpgradeWaits"
 DRIVER_RELEASE: Final = "DriverRelease"
+NODE_EVICTION: Final = "NodeEviction"
+NODE_EVICTION_WAITS: Final = "NodeEvictionWaits"
 
 UNGUARDED_CLASS: Final = "UnguardedClass"
 FOREIGN_CLASS: Final = "ForeignClass"
@@ -129,6 +133,18 @@ def driver_upgrade_waits(pods: Sequence[Object], *, why: str) -> ClaimEvent:
     return ClaimEvent(
         DRIVER_UPGRADE_WAITS, cut(f"the GPU driver of node {node} is to be free: {why}"), tuple(pods)
     )
+
+
+def evicted_for_node(pod: Object, *, why: str) -> ClaimEvent:
+    node = objects.spec_of(pod).get("nodeName")
+    message = f"pod {objects.key(pod)} was evicted because node {node} asked for it: {why}"
+    return ClaimEvent(NODE_EVICTION, cut(message), (pod,))
+
+
+def node_eviction_waits(pod: Object, *, why: str) -> ClaimEvent:
+    node = objects.spec_of(pod).get("nodeName")
+    message = f"node {node} asks for the eviction of pod {objects.key(pod)}: {why}"
+    return ClaimEvent(NODE_EVICTION_WAITS, cut(message), (pod,))
 
 
 def driver_release(node: Object, phase: str) -> ClaimEvent:

@@ -5,12 +5,11 @@ notice for the pod's author.
     Event       on the pod, reason IsolationDrift, one per difference    NetworkDrift          its kind
     condition   `Isolated: False` in status.devices of every device      `InterfacePresent:    `NotConfined:
                 that the container holds; True again when it is gone     False`                True`
-    eviction    of the pod, where the operator chose `--on-drift         never                 never
-                evict` (through the Eviction API: budgets hold)
+    eviction    of the pod is asked for, where the operator chose        never                 never
+                `--on-drift evict` (koordra/evictions.py)
 
 Not evicted: pods older than koordra's first hook on the node, which could not be adjusted (the node's own
-daemons among them), and more than 5 pods in 10 minutes: the cause of so many is the node or the operator, and
-would hit their successors too. The rest is evicted later.
+daemons among them).
 
 A pod that is already gone is no error. The condition is written by a conditional merge patch of
 status.devices alone, as the kubelet plugin does (status/claim_status.py says why). That needs, since
@@ -22,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +29,8 @@ from typing import Any, Final
 from koordra.api import kinds, names, objects
 from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
-from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
+from koordra.errors import Conflict, Invalid, NotFound
+from koordra.evictions import EvictionRequest, EvictionRequests
 from koordra.inert import inert
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -49,8 +48,6 @@ _CONDITIONS: Final = {
 """Type of the condition by the drift's subject, and its status while the drift is there."""
 _LONGEST_MESSAGE: Final = 1000
 _ATTEMPTS: Final = 4
-_MOST_EVICTIONS: Final = 5
-_EVICTIONS_WITHIN_S: Final = 600.0
 
 log = get_logger(__name__)
 
@@ -61,23 +58,33 @@ def utc_now() -> str:
 
 @dataclass(eq=False)
 class ApiReporter:
-    """Writes to the API as the hook of one node. Raises ApiError if the call should be repeated."""
+    """Writes to the API as the hook of one node. Raises ApiError if the call should be repeated. `evictions`:
+    where the end of pods is asked for, if it is."""
 
     client: KubeClient
     node: str
-    evict: bool = False
+    evictions: EvictionRequests | None = None
     now: Callable[[], str] = utc_now
-    clock: Callable[[], float] = time.monotonic
-    _evicted: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    _to_go: dict[tuple[str, str], EvictionRequest] = field(default_factory=dict)
+    """By finding."""
 
     def found(self, finding: Finding, /) -> None:
         self._event(finding)
         self._conditions(finding, gone=False)
-        if self.evict and finding.drift.breach and not finding.predates_hook:
-            self._evict_pod(finding)
+        container = finding.container
+        if finding.drift.breach and not finding.predates_hook and container.pod and container.pod_uid:
+            self._to_go[finding.key] = EvictionRequest(
+                container.namespace, container.pod, container.pod_uid, finding.drift.kind
+            )
 
     def gone(self, finding: Finding, /) -> None:
+        self._to_go.pop(finding.key, None)
         self._conditions(finding, gone=True)
+
+    def ask_for_evictions(self) -> None:
+        """Of the pods of all findings that are not gone; after each look at the containers."""
+        if self.evictions is not None:
+            self.evictions.want(self._to_go.values())
 
     def _event(self, finding: Finding) -> None:
         container, now = finding.container, self.now()
@@ -154,34 +161,6 @@ class ApiReporter:
             except Invalid as error:  # a server without status.devices, or with another opinion on it
                 log.warning("condition_refused", claim=device.claim_name, error=str(error))
             return
-
-    def _evict_pod(self, finding: Finding) -> None:
-        container = finding.container
-        if not container.namespace or not container.pod:
-            return
-        now, pod = self.clock(), (container.namespace, container.pod, container.pod_uid)
-        self._evicted = {each: at for each, at in self._evicted.items() if now - at < _EVICTIONS_WITHIN_S}
-        if pod in self._evicted:
-            return
-        if len(self._evicted) >= _MOST_EVICTIONS:
-            raise ApiUnreachable(
-                f"pod {container.namespace}/{container.pod} is not evicted yet: too many were"
-            )
-        body: Object = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": container.pod, "namespace": container.namespace},
-        }
-        if container.pod_uid:
-            body["deleteOptions"] = {"preconditions": {"uid": container.pod_uid}}
-        try:
-            self.client.create(
-                kinds.PODS, body, namespace=container.namespace, name=container.pod, subresource="eviction"
-            )
-        except (NotFound, Conflict):
-            return  # gone, or another pod under its name
-        self._evicted[pod] = now
-        log.warning("pod_evicted", pod=f"{container.namespace}/{container.pod}", kind=finding.drift.kind)
 
 
 def with_condition(

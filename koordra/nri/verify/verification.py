@@ -272,6 +272,11 @@ class Verification:
         for key in self._reported.keys() - findings.keys():
             if self._delivered(_resolved(self._reported[key], findings.values()), gone=True):
                 del self._reported[key]
+        if self.reporter is not None:
+            try:
+                self.reporter.ask_for_evictions()
+            except ApiError as error:
+                log.warning("evictions_not_requested", error=str(error))
 
     def _delivered(self, finding: Finding, *, gone: bool = False) -> bool:
         if self.reporter is None or not finding.drift.subject:

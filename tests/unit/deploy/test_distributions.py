@@ -89,7 +89,9 @@ def test_kubelet_and_state_are_at_one_path_inside_and_outside(
 
 
 def test_pod_networking_comes_on_top_of_base_and_leaves_what_others_add(tmp_path: Path) -> None:
-    documents = built(tmp_path, "kubelet-plugin-evict", "kubelet-plugin-pod-network", "nri/pod-network")
+    documents = built(
+        tmp_path, "kubelet-plugin-evict", "nri/evict", "kubelet-plugin-pod-network", "nri/pod-network"
+    )
     assert ("Deployment", "koordra-controller") in documents
     plugin, hook = pod_of(documents, "koordra-kubelet-plugin"), pod_of(documents, "koordra-nri")
     assert plugin["hostNetwork"] is hook["hostNetwork"] is True

@@ -65,9 +65,7 @@ def test_the_pod_has_no_power_that_it_does_not_need() -> None:
 
 
 def test_the_role_is_what_the_hook_calls() -> None:
-    rules = [
-        rule for name in ("rbac.yaml", "evict/rbac.yaml", "koordinator/rbac.yaml") for rule in _rules(name)
-    ]
+    rules = [rule for name in ("rbac.yaml", "koordinator/rbac.yaml") for rule in _rules(name)]
     verbs = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
     assert verbs == {
         ("events", "create"),
@@ -77,7 +75,6 @@ def test_the_role_is_what_the_hook_calls() -> None:
         ("pods", "get"),
         ("namespaces", "list"),
         ("namespaces", "watch"),
-        ("pods/eviction", "create"),
         ("validatingadmissionpolicies", "get"),
         ("validatingadmissionpolicybindings", "get"),
     }

@@ -1,4 +1,4 @@
-"""Who is told, and who is evicted, when a claim has more of a card than its share."""
+"""Who is told, and whose eviction is asked for, when a claim has more of a card than its share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, cast
 import pytest
 
 from koordra.api import kinds
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import ApiError, ApiUnreachable, CheckpointError, NotFound
+from koordra.evictions import OF_PLUGIN, EvictionRequests, decode
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
@@ -18,17 +20,15 @@ GIB = 1 << 30
 
 
 class Api:
-    """Claims of one pod each, Events by name, evictions by pod; `down`: it cannot be reached."""
+    """Claims of one pod each, Events by name, what the node asks for; `down`: it cannot be reached."""
 
     def __init__(self, claims: int) -> None:
         self.claims = {f"claim-{number}": number for number in range(claims)}
         self.events: dict[str, Any] = {}
-        self.evicted: list[tuple[str, str]] = []
+        self.entries: dict[str, str | None] = {}
         self.down = False
         self.more_pods: list[str] = []
-        self.budgets: set[str] = set()
-        """Of pods that may not be evicted now."""
-        self.gone: set[str] = set()
+        self.has_component = True
 
     def get(self, kind: kinds.Kind, name: str, *, namespace: str) -> Any:
         if self.down:
@@ -44,22 +44,26 @@ class Api:
             "status": {"reservedFor": reserved},
         }
 
-    def create(self, kind: kinds.Kind, body: Any, *, namespace: str, **where: str) -> Any:
-        if where.get("subresource") == "eviction":
-            assert body["deleteOptions"]["preconditions"]["uid"]
-            if where["name"] in self.gone:
-                raise NotFound(where["name"], code=404, reason="NotFound")
-            if where["name"] in self.budgets:
-                raise ApiError("the disruption budget needs 1 healthy pod", code=429)
-            self.evicted.append((namespace, where["name"]))
-        else:
-            self.events[body["metadata"]["name"]] = body
+    def create(self, kind: kinds.Kind, body: Any, *, namespace: str) -> Any:
+        self.events[body["metadata"]["name"]] = body
         return body
+
+    def patch(self, kind: kinds.Kind, name: str, body: Any, *, namespace: str) -> Any:
+        assert (kind, name, namespace) == (CONFIG_MAPS, OF_PLUGIN, "koordra-system")
+        if self.down:
+            raise ApiUnreachable("no route")
+        if not self.has_component:
+            raise NotFound(name, code=404, reason="NotFound")
+        self.entries |= body["data"]
+
+    @property
+    def asked(self) -> list[str]:
+        return [one.pod for one in decode(self.entries.get("node") or "[]")]
 
 
 class Reported:
     def __init__(self, *, claims: int = 1, evict: bool) -> None:
-        self.api, self.over, self.time = Api(claims), dict[str, Overuse](), 0.0
+        self.api, self.over = Api(claims), dict[str, Overuse]()
         records = [
             ClaimRecord(
                 ClaimRef("team", f"claim-{each}", f"uid-{each}"),
@@ -75,8 +79,11 @@ class Reported:
             cast(KubeClient, self.api),
             records=lambda: records,
             overused=lambda: self.over,
-            evict=evict,
-            clock=lambda: self.time,
+            evictions=EvictionRequests(
+                cast(KubeClient, self.api), OF_PLUGIN, node="node", namespace="koordra-system"
+            )
+            if evict
+            else None,
         )
 
     def overuse(self, *numbers: int) -> None:
@@ -93,50 +100,31 @@ def test_by_default_the_pods_are_told_once_and_nobody_is_evicted() -> None:
     (event,) = reported.api.events.values()
     assert (event["reason"], event["involvedObject"]["name"]) == ("OverLimit", "pod-0")
     assert "5120Mi" in event["message"]
-    assert reported.api.evicted == []
+    assert reported.api.entries == {}
 
 
-def test_where_the_operator_says_so_the_pods_of_the_claim_are_evicted_once() -> None:
+def test_where_the_operator_says_so_the_pods_of_the_claim_are_to_go_while_it_is_over() -> None:
     reported = Reported(claims=2, evict=True)
+    reported.api.entries = {"node": "what the process before has left", "other": "kept"}
     reported.reporter.attempt()
-    assert reported.api.evicted == []
+    assert reported.api.entries == {"node": None, "other": "kept"}
     reported.overuse(1)
     for _ in range(3):
         reported.reporter.attempt()
-    assert reported.api.evicted == [("team", "pod-1")]
+    assert reported.api.asked == ["team/pod-1"]
+    assert decode(reported.api.entries["node"] or "")[0].uid == "uid-of-pod-1"
+    reported.overuse()
+    reported.reporter.attempt()
+    assert reported.api.entries == {"node": None, "other": "kept"}
 
 
-def test_a_budget_keeps_its_own_pods_and_nobody_elses() -> None:
-    reported = Reported(claims=2, evict=True)
-    reported.overuse(0, 1)
-    reported.api.budgets = {"pod-0"}
-    assert reported.reporter.attempt().at_most is not None
-    assert reported.api.evicted == [("team", "pod-1")]
-    assert len(reported.api.events) == 2
-    reported.api.budgets.clear()
-    assert reported.reporter.attempt().at_most is None
-    assert reported.api.evicted == [("team", "pod-1"), ("team", "pod-0")]
-
-
-def test_all_pods_of_a_claim_are_told_and_evicted_whatever_keeps_one() -> None:
+def test_all_pods_of_a_claim_are_told_and_asked_for() -> None:
     reported = Reported(evict=True)
     reported.api.more_pods = ["second", "third"]
-    reported.api.budgets = {"second"}
     reported.overuse(0)
-    for _ in range(2):
-        reported.reporter.step()
-    assert reported.api.evicted == [("team", "pod-0"), ("team", "third")], "nobody twice"
+    reported.reporter.step()
+    assert reported.api.asked == ["team/pod-0", "team/second", "team/third"]
     assert len(reported.api.events) == 3
-    reported.api.budgets.clear()
-    assert reported.reporter.step().at_most is None
-    assert len(reported.api.evicted) == 3
-
-
-def test_a_pod_that_is_gone_meanwhile_needs_no_eviction() -> None:
-    reported = Reported(evict=True)
-    reported.api.gone = {"pod-0"}
-    reported.overuse(0)
-    assert reported.reporter.step().at_most is None
 
 
 def test_a_claim_that_is_over_again_is_told_to_its_pods_of_then() -> None:
@@ -145,9 +133,9 @@ def test_a_claim_that_is_over_again_is_told_to_its_pods_of_then() -> None:
         reported.api.more_pods = pods
         reported.overuse(0)
         reported.reporter.step()
+        assert reported.api.asked == ["team/pod-0", *(f"team/{pod}" for pod in pods)]
         reported.overuse()
         reported.reporter.step()
-    assert reported.api.evicted == [("team", "pod-0"), ("team", "second")]
     assert len(reported.api.events) == 2
 
 
@@ -158,7 +146,20 @@ def test_a_server_that_is_down_is_asked_again() -> None:
     assert reported.reporter.attempt().at_most is not None
     reported.api.down = False
     assert reported.reporter.attempt().at_most is None
-    assert reported.api.evicted == [("team", "pod-0")]
+    assert reported.api.asked == ["team/pod-0"]
+
+
+def test_a_missing_component_is_named_and_its_pods_are_told_all_the_same() -> None:
+    reported = Reported(evict=True)
+    reported.overuse(0)
+    reported.api.has_component = False
+    with pytest.raises(ApiError, match="add the component deploy/kustomize/kubelet-plugin-evict"):
+        reported.reporter.step()
+    assert len(reported.api.events) == 1
+    reported.api.has_component = True
+    reported.reporter.step()
+    assert reported.api.asked == ["team/pod-0"]
+    assert len(reported.api.events) == 1
 
 
 def test_a_checkpoint_that_cannot_be_read_is_read_again() -> None:
@@ -182,15 +183,4 @@ def test_a_claim_that_is_gone_needs_nothing(gone: bool) -> None:
     else:
         reported.api.claims["claim-0"] = 7  # another claim under its name
     assert reported.reporter.attempt().at_most is None
-    assert reported.api.evicted == []
-
-
-def test_no_more_than_five_pods_are_evicted_in_ten_minutes() -> None:
-    reported = Reported(claims=8, evict=True)
-    reported.overuse(*range(8))
-    reported.reporter.attempt()
-    reported.reporter.attempt()
-    assert len(reported.api.evicted) == 5
-    reported.time = 601.0
-    reported.reporter.attempt()
-    assert len(reported.api.evicted) == 8
+    assert reported.api.asked == []

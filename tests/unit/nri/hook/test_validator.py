@@ -214,19 +214,17 @@ class Api:
         self.updated.append(self.claim)
 
 
-def reporter(api: Api, *, evict: bool = False) -> ApiReporter:
-    return ApiReporter(api, node=NODE, evict=evict, now=lambda: "2026-11-21T12:00:00Z")  # type: ignore[arg-type]
+def reporter(api: Api) -> ApiReporter:
+    return ApiReporter(api, node=NODE, now=lambda: "2026-11-21T12:00:00Z")  # type: ignore[arg-type]
 
 
-def test_a_breach_becomes_an_event_a_condition_and_an_eviction() -> None:
+def test_a_breach_becomes_an_event_and_a_condition() -> None:
     api = Api(claim_object())
-    reporter(api, evict=True).found(FINDING)
-    (event, eviction) = api.created
+    reporter(api).found(FINDING)
+    (event,) = api.created
     assert event[2]["reason"] == "IsolationDrift"
     assert event[2]["involvedObject"]["uid"] == "pod-1"
     assert event[2]["message"].startswith("ForeignDevice: ")
-    assert eviction[:2] == ("Pod", "eviction")
-    assert eviction[2]["deleteOptions"]["preconditions"] == {"uid": "pod-1"}
     (claim,) = api.updated
     other, mine = claim["status"]["devices"]
     assert other["conditions"] == [{"type": "Ready"}]
@@ -234,11 +232,11 @@ def test_a_breach_becomes_an_event_a_condition_and_an_eviction() -> None:
     assert [(each["type"], each["status"]) for each in mine["conditions"]] == [("Isolated", "False")]
     reporter(api).gone(FINDING)
     assert api.updated[-1]["status"]["devices"][1]["conditions"][0]["status"] == "True"
-    assert len(api.created) == 2
+    assert len(api.created) == 1
 
 
 def test_what_is_gone_is_left_alone() -> None:
-    reporter(Api(None), evict=True).found(FINDING)
+    reporter(Api(None)).found(FINDING)
     claim = claim_object()
     claim["metadata"]["uid"] = "another"
     api = Api(claim)

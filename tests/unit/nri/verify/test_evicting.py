@@ -1,4 +1,4 @@
-"""Which pods are evicted, and how many at once: a wrong eviction is worse than a late one."""
+"""Whose eviction the hook asks for: a wrong eviction is worse than a late one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from koordra.errors import ApiUnreachable
+from koordra.evictions import OF_HOOK, EvictionRequests, decode
 from koordra.kube import KubeClient
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.drift import Drift, Finding
@@ -15,33 +16,78 @@ from tests.unit.nri.node_state import NODE, container
 
 class Api:
     def __init__(self) -> None:
-        self.evicted: list[str] = []
+        self.entry: str | None = "what the hook before has left"
+        self.down = False
 
     def create(self, kind: Any, body: Any, **where: Any) -> None:
-        if where.get("subresource") == "eviction":
-            self.evicted.append(where["name"])
+        assert "subresource" not in where, "the hook evicts nobody itself"
+        if self.down:
+            raise ApiUnreachable("no route")
+
+    def patch(self, kind: Any, name: str, body: Any, **where: Any) -> None:
+        assert name == OF_HOOK
+        if self.down:
+            raise ApiUnreachable("no route")
+        self.entry = body["data"][NODE]
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        return [(one.name, one.reason) for one in decode(self.entry or "[]")]
 
 
-def finding(pod: str, *, earlier: bool = False) -> Finding:
-    drift = Drift("ForeignDevice", "it can open a card")
-    return Finding(container(pod=pod, pod_uid=f"uid-{pod}", id=pod), drift, earlier)
+def reporter(api: Api) -> ApiReporter:
+    client = cast("KubeClient", api)
+    requests = EvictionRequests(client, OF_HOOK, node=NODE, namespace="koordra-system")
+    return ApiReporter(client, node=NODE, evictions=requests)
 
 
-def test_a_pod_is_evicted_once_and_one_older_than_the_hook_never() -> None:
+def finding(pod: str, kind: str = "ForeignDevice", *, earlier: bool = False, name: str = "") -> Finding:
+    drift = Drift(kind, "it can open a card")
+    return Finding(container(pod=pod, pod_uid=f"uid-{pod}", id=name or pod), drift, earlier)
+
+
+def test_a_pod_is_to_go_while_one_of_its_containers_has_what_it_should_not_have() -> None:
     api = Api()
-    reporter = ApiReporter(cast("KubeClient", api), node=NODE, evict=True)
-    for each in (finding("a"), finding("a"), finding("old", earlier=True)):
-        reporter.found(each)
-    assert api.evicted == ["a"]
+    ours = reporter(api)
+    ours.ask_for_evictions()
+    assert api.entry is None
+    first, second = finding("a"), finding("a", name="sidecar")
+    for each in (first, second, finding("b", "InterfaceMissing"), finding("c", "NotConfined")):
+        ours.found(each)
+    ours.ask_for_evictions()
+    assert api.asked == [("a", "ForeignDevice")]
+    ours.gone(first)
+    ours.ask_for_evictions()
+    assert api.asked == [("a", "ForeignDevice")]
+    ours.gone(second)
+    ours.ask_for_evictions()
+    assert api.entry is None
 
 
-def test_what_hits_many_pods_is_not_answered_by_evicting_them_all() -> None:
-    api, now = Api(), [0.0]
-    reporter = ApiReporter(cast("KubeClient", api), node=NODE, evict=True, clock=lambda: now[0])
-    for n in range(5):
-        reporter.found(finding(f"pod-{n}"))
-    with pytest.raises(ApiUnreachable, match="too many"):  # the loop asks again
-        reporter.found(finding("pod-5"))
-    now[0] = 601
-    reporter.found(finding("pod-5"))
-    assert api.evicted == [f"pod-{n}" for n in range(6)]
+def test_one_older_than_the_hook_and_one_that_is_no_pods_never() -> None:
+    api = Api()
+    ours = reporter(api)
+    for each in (finding("old", earlier=True), finding("")):
+        ours.found(each)
+    ours.ask_for_evictions()
+    assert api.asked == []
+
+
+def test_a_server_that_is_down_is_asked_again() -> None:
+    api = Api()
+    ours = reporter(api)
+    ours.found(finding("a"))
+    api.down = True
+    with pytest.raises(ApiUnreachable):
+        ours.ask_for_evictions()
+    api.down = False
+    ours.ask_for_evictions()
+    assert api.asked == [("a", "ForeignDevice")]
+
+
+def test_without_the_operators_word_nothing_is_asked_for() -> None:
+    api = Api()
+    ours = ApiReporter(cast("KubeClient", api), node=NODE)
+    ours.found(finding("a"))
+    ours.ask_for_evictions()
+    assert api.entry == "what the hook before has left"

@@ -269,13 +269,13 @@ def test_an_unusable_record_is_unverified(machine: Machine, broken: str | dict[s
     assert "its network interfaces cannot be verified" in finding.drift.message
 
 
-def test_it_becomes_an_event_and_a_condition_and_no_eviction() -> None:
+def test_it_becomes_an_event_and_a_condition() -> None:
     device = replace(HELD[0], device="gpu-0000-0f-00-0", share_id="share-1")
     finding = Finding(
         container(id="c1", pod_uid="pod-1"), Drift("InterfaceMissing", "rail0 is not there", (device,))
     )
     api = Api(claim_object())
-    reporter = ApiReporter(api, node=NODE, evict=True, now=lambda: "2026-11-21T12:00:00Z")  # type: ignore[arg-type]
+    reporter = ApiReporter(api, node=NODE, now=lambda: "2026-11-21T12:00:00Z")  # type: ignore[arg-type]
     reporter.found(finding)
     ((kind, subresource, event),) = api.created
     assert (kind, subresource, event["reason"]) == ("Event", None, "NetworkDrift")

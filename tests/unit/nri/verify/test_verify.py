@@ -213,12 +213,18 @@ class Told:
         self.found_devices: list[list[str]] = []
         self.gone_devices: list[list[str]] = []
         self.away = False
+        self.asked = 0
 
     def found(self, finding: Finding, /) -> None:
         if self.away:
             raise ApiUnreachable("away")
         self.found_kinds.append(finding.drift.kind)
         self.found_devices.append([device.device for device in finding.drift.devices])
+
+    def ask_for_evictions(self) -> None:
+        self.asked += 1
+        if self.away:
+            raise ApiUnreachable("away")
 
     def gone(self, finding: Finding, /) -> None:
         self.gone_kinds.append(finding.drift.kind)
