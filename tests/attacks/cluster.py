@@ -31,13 +31,7 @@ from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slice
 from koordra.metrics import Metrics
 from koordra.topology import presets
 from koordra_devcluster.control_plane import ControlPlane
-from tests.cluster.installation import (
-    WORKLOADS,
-    Installation,
-    account_kubeconfig,
-    documents,
-    kind_of,
-)
+from tests.cluster.installation import Installation, account_kubeconfig
 from tests.fakes.joint_cluster import node
 from tests.patience import PATIENCE
 
@@ -76,9 +70,6 @@ class InstalledCluster:
         self.admin = new_client(str(self.plane.kubeconfig))
         self.installation = Installation(self.admin, 0)
         self.installation.apply()
-        for path, body in documents(folders=("nri",)):
-            if path.parent.name == "nri" and body["kind"] not in WORKLOADS:  # its components are not for all
-                self.admin.create(kind_of(body), body, namespace=objects.metadata(body).get("namespace"))
         for name in NODES:
             self._add_node(name)
         for name in (TENANT, INNOCENT):

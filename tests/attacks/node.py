@@ -16,6 +16,13 @@ NODE: Final = (
         seen=(answer("may write slices of that node only"),),
     ),
     Attack(
+        "pool-of-another-node",
+        "a slice of its own node in the pool of another, at a higher generation, so that the other's devices count no more",
+        "refused",
+        "the policy koordra-own-slices: the pool is called after the node",
+        seen=(answer("of the pool of that name only"),),
+    ),
+    Attack(
         "slices-of-another-driver",
         "slices of its own node in another driver's name, for claims that ask for that driver",
         "refused",

@@ -76,6 +76,15 @@ def slices_of_another_node(scene: Scene) -> Outcome:
     )
 
 
+@attack("pool-of-another-node")
+def pool_of_another_node(scene: Scene) -> Outcome:
+    plugin = stolen(scene)
+    try:
+        return scene.attempt(lambda: plugin.create(kinds.RESOURCE_SLICES, a_slice(OWN, pool=OTHER)))
+    finally:
+        remove_forged(scene)
+
+
 def remove_forged(scene: Scene) -> None:
     for each in scene.admin.list(kinds.RESOURCE_SLICES)[0]:
         if objects.name(each) == "forged":
