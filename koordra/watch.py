@@ -207,12 +207,12 @@ class WatchCache:
 
     def _follow(self, event: str, obj: Object) -> bool:
         """Whether the event is news."""
+        if event == "BOOKMARK":
+            self._tell_again()
         version = resource_version(obj)
         if version and not is_newer(version, self._version):
             return False
-        if event == "BOOKMARK":
-            self._tell_again()
-        else:
+        if event != "BOOKMARK":
             self._apply(event, self._trim(obj) if self._trim else obj)
         self._version = version or self._version
         return True

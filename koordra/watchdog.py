@@ -72,9 +72,9 @@ class Watchdog:
     def is_well(self) -> bool:
         return not self.stuck
 
-    def start(self, stop: threading.Event) -> None:
+    def start(self, stop: threading.Event) -> threading.Thread:
         """Look until `stop`, in a thread of its own."""
-        spawn(partial(self._run, stop), name="watchdog", until=stop)
+        return spawn(partial(self._run, stop), name="watchdog", until=stop)
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -95,7 +95,7 @@ class Watchdog:
             idents = {hex(ident): one.thread.name for ident, one in self._seen.items()}
             log.critical("thread_stuck", stuck=sorted(self.stuck), looks=LOOKS, period=PERIOD, threads=idents)
             self._write_stacks()
-        if self._end is not None and max(stuck.values(), default=0) >= MOST_LOOKS:
+        if self._end is not None and any(looks >= MOST_LOOKS for looks in stuck.values()):
             log.critical("process_stuck", stuck=sorted(self.stuck), consequence="the process ends")
             self._end()
 

@@ -17,6 +17,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "search": ("koordra.allocator.search", "koordra.allocator.group_search"),
     "lease": ("koordra.controller.leadership",),
+    "health": ("koordra.watchdog", "koordra.progress", "koordra.nesting"),
     "writer": (
         "koordra.controller.allocation.writes",
         "koordra.controller.cache.assume_cache",

@@ -27,6 +27,10 @@ def written(levels: int) -> bytes:
     return b"".join(one for one, _ in pairs) + b"1" + b"".join(end for _, end in reversed(pairs))
 
 
+def test_how_deep_is_too_deep() -> None:
+    assert (LEVELS, MOST_LEVELS) == (200, 100)
+
+
 def test_what_python_can_decode_is_left_alone() -> None:
     value = {"a": nested(LEVELS + 50), "b": ['"[{\\', "]"]}
     assert decoded(json.dumps(value).encode()) == (value, False)

@@ -13,7 +13,7 @@ import urllib3
 from koordra import progress, wire
 from koordra.metrics import Metrics
 from koordra.progress import resting, step, watched
-from koordra.watchdog import LOOKS, MOST_LOOKS, Watchdog
+from koordra.watchdog import LOOKS, MOST_LOOKS, Watchdog, write_stacks
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
 
@@ -157,6 +157,41 @@ def test_a_watch_that_nothing_happens_on_rests() -> None:
         assert looked.well()
         looked.look(1)
     assert looked.stacks == 0
+
+
+class StopAfter(threading.Event):
+    """Set after so many waits, which take no time."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.left, self.waits = waits, list[float | None]()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        self.left -= 1
+        if not self.left:
+            self.set()
+        return self.is_set()
+
+
+def test_it_looks_every_five_seconds_and_a_timer_in_c_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute without a step is stuck, five are the end."""
+    told: list[object] = []
+    later = "koordra.watchdog.faulthandler.{}dump_traceback_later".format
+    monkeypatch.setattr(later(""), lambda seconds, file: told.append((seconds, file is sys.__stderr__)))
+    monkeypatch.setattr(later("cancel_"), lambda: told.append("cancelled"))
+    looked, stop = Looked(), StopAfter(61)
+    with watched("worker"):
+        looked.dog.start(stop).join(PATIENCE)
+    assert stop.waits == [5.0] * 61
+    assert told == [(60.0, True)] * 61 + ["cancelled"]
+    assert (looked.stacks, looked.ends) == (1, 1)
+    assert (5.0 * LOOKS, 5.0 * MOST_LOOKS) == (60.0, 300.0)
+
+
+def test_the_stacks_of_all_threads_go_to_the_real_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    write_stacks()
+    assert "test_the_stacks_of_all_threads" in capfd.readouterr().err
 
 
 STUCK = """

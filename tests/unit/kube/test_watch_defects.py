@@ -99,7 +99,7 @@ def test_an_object_that_its_listener_cannot_take_keeps_no_other_from_being_told(
 
     def listener(event: str, obj: Object) -> None:
         nonlocal refused
-        if objects.name(obj) == "poison" and refused < 4:
+        if objects.name(obj) == "poison" and refused < 3:
             refused += 1
             raise RecursionError("deep")
         taken.append(f"{event} {objects.name(obj)}")
@@ -108,8 +108,8 @@ def test_an_object_that_its_listener_cannot_take_keeps_no_other_from_being_told(
     events = [("MODIFIED", pod("poison", 11)), ("ADDED", pod("new", 12)), BOOKMARK, ("DELETED", pod("a", 13))]
     server = Server(listed, events, [])
     cache = follow(server, listener)
-    assert taken == ["ADDED a", "ADDED z", "ADDED new", "DELETED a", "MODIFIED poison"]
-    assert (refused, server.lists) == (4, 1)
+    assert taken == ["ADDED a", "ADDED z", "ADDED new", "MODIFIED poison", "DELETED a"]
+    assert (refused, server.lists) == (3, 1)
     assert cache.wait_synced(0)
     told = capsys.readouterr().err
     assert told.count("listener_failed") == 2, "once for each version"
@@ -128,6 +128,18 @@ def test_what_was_not_taken_is_told_again_after_a_list() -> None:
     server = Server([pod("a", 1)], Forbidden("no"), [pod("a", 1)], [])
     follow(server, listener)
     assert taken == ["ADDED a"]
+
+
+def test_what_was_not_taken_is_told_again_when_the_stream_ends() -> None:
+    tries: list[str] = []
+
+    def listener(event: str, _obj: Object) -> None:
+        tries.append(event)
+        if len(tries) < 3:
+            raise ValueError("not yet")
+
+    follow(Server([pod("a", 1)], []), listener)
+    assert tries == ["ADDED", "ADDED", "ADDED"], "in the list, after it, and after the stream"
 
 
 def test_a_server_that_is_away_is_counted() -> None:
