@@ -84,6 +84,12 @@ class Options:
     networks: SandboxNetworks | None = None
     enforcing: Enforcing = lambda _uid: None
 
+    @property
+    def koordinator(self) -> IsolationPolicy | None:
+        """What keeps parts of cards in Koordinator mode; None outside of it."""
+        kept = IsolationPolicy((self.koordinator_isolation,))
+        return None if self.koordinator_scheduler is None else kept
+
 
 def run(options: Options, stop: threading.Event) -> None:
     """Run the node's hook until `stop`. Raises KoordraError if it cannot start."""
@@ -122,9 +128,7 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
         system=system,
         validating=options.validating,
         devices=devices,
-        koordinator=IsolationPolicy((options.koordinator_isolation,))
-        if options.koordinator_scheduler is not None
-        else None,
+        koordinator=options.koordinator,
         pod_claims=PodClaims(options.client) if options.client is not None else None,
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )

@@ -24,9 +24,20 @@ POLICY: Final = (
         "past-the-webhook",
         "the same while no webhook is there, or in claims from before",
         "denied",
-        "koordra's controller reads claims by the same table, and leaves them unplaced. So does the node, where kube-scheduler "
-        f"allocates: Prepare refuses what `source` says is the claim's (`{NETWORK}::test_whom_a_pod_can_reach_is_for_the_operator_to_say`)",
+        "koordra's controller reads claims by the same table, and leaves them unplaced",
         seen=(event("ConstraintViolated"),),
+    ),
+    Attack(
+        "past-the-controller",
+        "the same where kube-scheduler allocates, which reads no parameters",
+        "refused",
+        "Prepare reads them by the same table, as a class's where the allocation's `source` says so. kube-scheduler writes that; see "
+        "`own-allocation`",
+        seen=(answer("is for the operator to say"),),
+        tests=(
+            "tests/e2e/test_claims_in_pods.py::test_a_claim_says_to_the_node_what_claims_may_say",
+            f"{PREPARE}::test_only_a_class_is_believed_what_is_the_operators",
+        ),
     ),
     Attack(
         "share-without-limits",

@@ -39,6 +39,7 @@ from tests.e2e.test_containers import (
     whole,
 )
 from tests.e2e.watched_node import BUNDLES
+from tests.unit.api.test_authority import OPERATORS, document
 
 pytestmark = pytest.mark.e2e
 
@@ -148,6 +149,28 @@ def test_what_a_container_can_read_of_its_claim(
 
 
 # A NIC in the pod's own network.
+
+
+def test_a_claim_says_to_the_node_what_claims_may_say(
+    containerd: Containerd, node: KoordraNode, pods: Callable[..., str]
+) -> None:
+    """Allocated by somebody who looks at no parameters, as kube-scheduler does, and past every webhook: the
+    kubelet's call is refused in words, and no CDI device is there for a container to start with."""
+    card = node.machine.gpus[1]
+    asked = [document(*each) for each in (*OPERATORS, ("GpuConfig", "isolation"))]
+    pod = pods()
+    for number, said in enumerate(asked):
+        opaque = {"driver": "koordra.io", "parameters": said}
+        share = {**whole(card), "consumedCapacity": {"memory": "8Gi", "cores": "0", "slots": "1"}}
+        config = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
+        name = f"says-{number}-{uuid.uuid4().hex[:6]}"
+        uid = node.allocate(name, [share], config=config)
+        told = node.call_prepare(name, uid).error
+        limits = "isolation" in said
+        assert ("the node allows none" if limits else "is for the operator to say") in told, (said, told)
+        with pytest.raises(grpc.RpcError, match="unresolvable CDI devices"):
+            containerd.cri.run(pod, f"c{number}", ContainerSpec(cdi=(f"koordra.io/claim={uid}-gpu",)))
+    assert not [path for path in node.state.rglob("*") if "says-" in path.name]
 
 
 @pytest.fixture(scope="module")

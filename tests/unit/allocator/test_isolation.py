@@ -81,6 +81,22 @@ def test_a_card_without_neighbours_is_no_share(wanted: dict[str, Any]) -> None:
     assert "default/c" in planned(cluster(a=LIMITED), wanted).allocations
 
 
+def test_a_cluster_that_knows_no_amounts_gives_whole_cards() -> None:
+    """Before 1.36, by default: nobody is beside the claim, which needs no isolation."""
+    wanted = claim("c", request("gpu"), configs=[config("GpuConfig", isolation="none")])
+    found = plan([*device_classes(), *cluster(a=LIMITED), wanted], features=())
+    assert "default/c" in found.allocations
+
+
+def test_with_admin_access_a_card_is_seen_and_not_shared() -> None:
+    wanted = claim(
+        "c",
+        request("gpu", capacity={"memory": "20Gi"}, adminAccess=True),
+        configs=[config("GpuConfig", isolation="none")],
+    )
+    assert "default/c" in planned(cluster(a=LIMITED), wanted).allocations
+
+
 def of_class(**fields: Any) -> dict[str, Any]:
     gpus = next(one for one in device_classes() if one["metadata"]["name"] == "gpu.koordra.io")
     return {

@@ -201,8 +201,15 @@ def test_in_native_mode_a_part_of_a_nic_is_nobodys_alone() -> None:
         asked = claim([request("nic", "nic.koordra.io", capacity={"requests": amount})], alone)
         (problem,) = native.translate(asked, CLASSES).problems
         assert "mode: in native mode nobody keeps the rest of the NIC of request nic free" in str(problem)
-    whole = claim([request("nic", "nic.koordra.io")], alone)
-    assert not native.translate(whole, CLASSES).problems
+    part = request("part", "nic.koordra.io", capacity={"requests": {"share": "10"}})
+    for fine in (
+        claim([request("nic", "nic.koordra.io")], alone),
+        claim(
+            [request("nic", "nic.koordra.io"), part], [parameters("RdmaConfig", ["nic"], mode="Exclusive")]
+        ),
+        claim([part], [parameters("RdmaConfig", mode="Shared")]),
+    ):
+        assert not native.translate(fine, CLASSES).problems
 
 
 @pytest.mark.parametrize("wrap", [lambda of: of, template], ids=["claim", "template"])

@@ -30,6 +30,7 @@ from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, Po
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.node_devices import NodeDevices
 from koordra.nri.hook.plugin import HookPlugin, Settings
+from koordra.nri.service import Options
 from koordra.nri.transport.ttrpc import Call
 from koordra.topology.location import DeviceNode
 from tests.fakes.metric_samples import sample
@@ -211,6 +212,20 @@ def test_where_the_operator_says_so_no_part_of_a_card_is_limited(node: Koordinat
         node.create({"gpu": [GPU]}, labels={PROVIDER: "HAMi-core"}, name="b")
     whole = {**GPU, "resources": {"koordinator.sh/gpu-memory-ratio": "100"}}
     assert node.create({"gpu": [whole]}, labels={PROVIDER: "HAMi-core"}, name="c").linux.devices
+
+
+def test_the_mode_is_on_where_a_scheduler_is_named_and_keeps_parts_by_hami_core() -> None:
+    options = Options(
+        node_name=NODE,
+        state_dir=ROOT,
+        socket_path=ROOT,
+        plugin_index="90",
+        exempt=frozenset(),
+    )
+    assert options.koordinator is None
+    on = replace(options, koordinator_scheduler=DEFAULT_SCHEDULER)
+    assert on.koordinator == KEPT
+    assert replace(on, koordinator_isolation="none").koordinator == IsolationPolicy(("none",))
 
 
 def test_koordlets_own_hooks_are_taken_over_and_counted(node: KoordinatorNode) -> None:
