@@ -2,8 +2,6 @@
 
     candidate   looks at the Lease every `retry` seconds
                   its holder gave it away                        -> take it
-                  under our own name at our first look           -> take it after one request timeout: we were
-                                                                   restarted
                   anything else, unchanged for lease + timeout   -> take it (since *we* first saw it so)
                   absent                                         -> make it, held by nobody, and wait as above
     leader      renews every `retry` seconds; each renewal counts from before it was sent
@@ -15,12 +13,13 @@ A write takes at most one request timeout, so the last one ends before the lease
 earlier than lease + timeout after the last renewal it saw, and then lists everything anew. Only differences
 of one's own clock are used, which also runs while the machine is suspended: renewTime and
 leaseDurationSeconds are written for people. Taking is conditional on the Lease's resourceVersion, so of two
-candidates one gets a conflict. A leader that ends in good order, with its worker at rest, gives the Lease
-away; the next one need not wait.
+candidates one gets a conflict. A leader that ends in good order, with its worker at rest and every write
+answered, gives the Lease away; the next one need not wait.
 
 A Lease that is gone, or in which somebody blanked the holder, says nothing about whether the holder has
 stopped. So a candidate waits for its holder all the same; it makes the Lease first, since only a version that
-does not change shows that nobody led in between.
+does not change shows that nobody led in between. Its own name there proves nothing either: anybody who may
+edit the Lease can write it.
 
 `--identity` must be unique among living processes: under one name two of them would both believe to hold the
 Lease.
@@ -28,6 +27,7 @@ Lease.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
@@ -86,6 +86,8 @@ class LeaderLease:
     _seen: tuple[str, float] | None = None
     """The version that a candidate waits on, and when it may take it."""
     _lease: Object | None = None
+    _settled: float = -math.inf
+    """From when on no write that nobody answered can take effect any more."""
 
     def may_write(self) -> bool:
         """Whether a request that is sent now ends before the lease does."""
@@ -112,10 +114,16 @@ class LeaderLease:
         else:
             self._renew(self._lease, started)
 
+    def unanswered(self) -> None:
+        """A write was sent, and nobody can say whether it took effect; for one request timeout it still
+        may."""
+        self._settled = self.clock() + self.times.timeout
+
     def release(self) -> None:
-        """Give the Lease away. Only call when no write is under way any more."""
+        """Give the Lease away, unless a write may still take effect: then the next one has to wait. Only call
+        when no write is being sent any more."""
         lease, self._renewed, self._lease = self._lease, None, None
-        if lease is None or _holder(lease) != self.identity:
+        if lease is None or _holder(lease) != self.identity or self.clock() < self._settled:
             return
         try:
             self.api.update(LEASES, self._with(lease, **_GIVEN_AWAY))
@@ -143,8 +151,6 @@ class LeaderLease:
         """Seconds until this version may be taken, if it is still the newest then."""
         if _is_given_away(lease):
             return 0.0
-        if self._seen is None and _holder(lease) == self.identity:
-            return self.times.timeout
         return self.times.lease + self.times.timeout
 
     def _renew(self, lease: Object, started: float) -> None:

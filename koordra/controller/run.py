@@ -214,7 +214,7 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event, is_well: Callab
         if leading and (worker is None or end_of_term.is_set()):
             end_of_term = threading.Event()
             may_write = partial(_may_write, lease, end_of_term)
-            term = partial(_term, process, stop=end_of_term, may_write=may_write)
+            term = partial(_term, process, lease.unanswered, stop=end_of_term, may_write=may_write)
             worker = spawn(term, name="worker", until=end_of_term)
         if not leading:
             end_of_term.set()
@@ -233,15 +233,17 @@ def _may_write(lease: LeaderLease, end_of_term: threading.Event) -> bool:
 
 
 @watched("worker")
-def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
+def _term(
+    process: _Process,
+    unanswered: Callable[[], object] = lambda: None,
+    *,
+    stop: threading.Event,
+    may_write: Callable[[], bool],
+) -> None:
     """One term: list, then passes until `stop`."""
     client, settings, latency = process.client, process.settings, process.instruments.latency
     start_classes(
-        client,
-        own_namespace=settings.lease_namespace,
-        now=wall_clock,
-        may_write=may_write,
-        stop=stop,
+        client, own_namespace=settings.lease_namespace, now=wall_clock, may_write=may_write, stop=stop
     )
     changed, elastic_changed, peers_changed = threading.Event(), threading.Event(), threading.Event()
     legacy = settings.legacy and LegacyController(
@@ -273,7 +275,8 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         return
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
     requeue.start(stop)
-    writer = Writer(process.instruments.counting(client), may_write=may_write, now=wall_clock)
+    counted = process.instruments.counting(client)
+    writer = Writer(counted, may_write=may_write, unanswered=unanswered, now=wall_clock)
     NodeEvictions(
         writer,
         namespace=settings.lease_namespace,

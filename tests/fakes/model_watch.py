@@ -11,6 +11,7 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, name, resource_version
 from koordra.kube import KubeClient
 from koordra.process import failures
+from koordra.request_limit import RequestLimit
 from koordra.watch import WatchCache
 from tests.fakes.model_api import ModelApi
 from tests.fakes.model_wire import Wire
@@ -39,6 +40,7 @@ def client_over(wire: Wire) -> KubeClient:
         dict,
         timeout=5.0,
         user_agent="model",
+        limit=RequestLimit(clock=lambda: 0.0),
     )
 
 

@@ -87,6 +87,7 @@ class Answer:
 
     def __init__(self, status: int, data: bytes, *, broken: bool = False) -> None:
         self.status = status
+        self.headers: Mapping[str, str] = {}
         self._data = data
         self._broken = broken
 

@@ -32,6 +32,7 @@ import math
 import random
 from bisect import bisect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -52,7 +53,7 @@ from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.reconcile.reconciler import Reconciler
-from koordra.errors import ApiUnreachable, KoordraError
+from koordra.errors import ApiUnreachable, Forbidden, KoordraError
 from tests.fakes.cluster import Cluster
 from tests.fakes.joint_cluster import device_class, gpu_slice, node
 from tests.fakes.model_api import Killed, Knowledge, ModelApi, Request, unreachable
@@ -97,10 +98,12 @@ class InFlight:
     sender: str
     request: Request
     what: str
+    lag: float = 0.0
+    """Seconds beyond that limit that something on the way keeps it."""
 
     @property
     def deadline(self) -> float:
-        return self.sent + TIMES.timeout
+        return self.sent + TIMES.timeout + self.lag
 
 
 class Informers:
@@ -161,11 +164,17 @@ class Controller:
         self.number = number
         self.busy = False
         self.skew = 1000.0 * number
+        self.wall = 0.0
+        """Seconds by which its wall clock is ahead."""
         self.start_process()
 
-    def start_process(self) -> None:
+    def start_process(self, identity: str = "") -> None:
+        """`identity`: one that has been used before."""
         self.world.processes += 1
-        self.identity = f"controller-{self.world.processes}"
+        self.process = f"controller-{self.world.processes}"
+        self.identity = identity or self.process
+        self.behind = math.inf
+        """Since when its clock is behind: it stood still, and nothing tells the process."""
         self.renewed = -math.inf
         """When it sent the last request for the Lease that was answered; the world's own knowledge."""
         self.knowledge = Knowledge(self.world.api)
@@ -178,7 +187,7 @@ class Controller:
             name="lease",
             identity=self.identity,
             clock=self.clock,
-            now=self.world.timestamp,
+            now=self.wall_clock,
             times=TIMES,
         )
         self.caches: Informers | None = None
@@ -187,12 +196,31 @@ class Controller:
     def clock(self) -> float:
         return self.world.now + self.skew
 
+    def wall_clock(self) -> str:
+        return self.world.timestamp(self.wall)
+
+    def lose_time(self, seconds: float) -> None:
+        """The machine and all its clocks stood still for so long (a virtual machine that was paused)."""
+        self.skew -= seconds
+        self.behind = self.world.now
+
+    def is_beyond(self) -> bool:
+        """Whether its lease may be over although its clock says that it is not."""
+        return self.world.now >= self.behind and self.world.now >= self.renewed + TIMES.lease - TIMES.timeout
+
+    def end_in_order(self, identity: str = "") -> None:
+        with suppress(Killed):
+            self.lease.release()
+        self.start_process(identity)
+
     def send(self, request: Request, what: str) -> Object:
-        sent, sender = self.world.now, self.identity
+        sent, sender = self.world.now, self.process
         self.world.check_fence(self, what)
         answer = self.world.carry(self, request, what)
-        if what == LEASES.plural and sender == self.identity:
+        if what == LEASES.plural and sender == self.process:
             self.renewed = sent
+            if sent >= self.behind:
+                self.behind = math.inf
         return answer
 
     def look_at_lease(self) -> None:
@@ -209,7 +237,7 @@ class Controller:
     def start_term(self) -> None:
         self.caches = Informers(self.world.api, self.world.faults, self.knowledge.saw)
         self.reconciler = self.world.new_reconciler(self)
-        self.world.term = (self.identity, self.world.now)
+        self.world.term = (self.process, self.world.now)
 
     def reconcile(self) -> None:
         if self.reconciler is None or self.busy:
@@ -267,6 +295,9 @@ class World:
         self.moods = random.Random(seed) if seed % 4 == 1 else None
         """Draws of its own, for what nodes and pods say against each other: the other schedules are the same
         with and without."""
+        self.upheaval = random.Random(f"upheaval {seed}") if seed % 3 == 2 else None
+        """Draws of its own, for clocks, replicas that end in order, silence after silence, requests that are
+        kept on their way, and a server that starts."""
         self.strangers = random.Random(seed) if seed % 4 == 3 else None
         """Draws of its own, for what is done to the Lease by hand."""
         self.observes_generation = self.random.random() < 0.5
@@ -301,7 +332,13 @@ class World:
 
     def new_reconciler(self, controller: Controller) -> Reconciler:
         assert controller.caches is not None
-        writer = Writer(controller.client, may_write=controller.lease.may_write, now=self.timestamp)
+        lease = controller.lease
+        writer = Writer(
+            controller.client,
+            may_write=lease.may_write,
+            unanswered=lease.unanswered,
+            now=controller.wall_clock,
+        )
         return Reconciler(
             controller.caches,
             writer,
@@ -324,6 +361,8 @@ class World:
         action()
         if self.moods is not None and self.moods.random() < 0.3:
             self.moods.choice((self.change_zone, self.change_taint, self.change_room, self.create_sharers))()
+        if self.upheaval is not None and self.upheaval.random() < 0.1:
+            self.upheaval.choice((self.end_in_order, self.turn_clock, self.refuse_writes))()
         if self.strangers is not None and self.strangers.random() < 0.15:
             self.meddle_with_lease(self.strangers)
         self.check_claims()
@@ -349,8 +388,35 @@ class World:
         else:
             self.api.delete(LEASES, "lease")
 
-    def timestamp(self) -> str:
-        seconds = int(self.now)
+    def end_in_order(self) -> None:
+        """A replica ends and gives its Lease away, perhaps just after a write that nobody answered; another
+        one begins, with a name of its own or the same."""
+        assert self.upheaval is not None
+        controller = self.upheaval.choice(self.controllers)
+        if controller.busy:
+            return
+        if controller.caches is not None and self.upheaval.random() < 0.5:
+            self.create_pod()
+            self.claim_controller()
+            for kind in WATCHED:
+                controller.caches.deliver(kind)
+            self.fuse, self.next_fate = self.upheaval.choice((1, 1, 2, 3)), "late"
+            controller.reconcile()
+        controller.end_in_order(controller.identity if self.upheaval.random() < 0.5 else "")
+        for _ in range(self.upheaval.randrange(3)):
+            self.upheaval.choice(self.controllers).look_at_lease()
+            self.land_late()
+
+    def turn_clock(self) -> None:
+        assert self.upheaval is not None
+        self.upheaval.choice(self.controllers).wall = self.upheaval.choice((-3600.0, 0.0, 3600.0))
+
+    def refuse_writes(self) -> None:
+        """The server starts, and knows no roles yet."""
+        self.fuse, self.next_fate = 1, "forbidden"
+
+    def timestamp(self, ahead: float = 0.0) -> str:
+        seconds = max(0, int(self.now + ahead))
         return (
             f"2026-11-{21 + seconds // 86400}T{seconds // 3600 % 24:02d}:"
             f"{seconds // 60 % 60:02d}:{seconds % 60:02d}Z"
@@ -368,16 +434,20 @@ class World:
         drawn = self.random.choices([fate for _, fate in FATES], [weight for weight, _ in FATES])[0]
         fate, self.next_fate = self.next_fate or drawn, ""
         self.trace.append(f"  {fate}: {what} of {sender.identity}")
+        if fate == "forbidden":
+            raise Forbidden("RBAC: not known yet", code=403, reason="Forbidden")
         if fate in {"lost", "throttled"}:
             raise unreachable(fate)
         if fate == "killed before":
             raise Killed
         if fate in {"late", "killed, late"}:
             if what != "read":
-                self.in_flight.append(InFlight(self.now, sender.identity, request, what))
+                self.in_flight.append(InFlight(self.now, sender.process, request, what, self.draw_lag()))
             raise Killed if fate == "killed, late" else unreachable(fate)
         if fate == "paused before":
             self.go_on_without(sender)
+            if self.upheaval is not None and self.upheaval.random() < 0.4:
+                self.fuse, self.next_fate = 1, self.upheaval.choice(("late", "killed, late", "paused before"))
             return self.land(sender, request, what)
         answer = self.land(sender, request, what)
         if fate == "unanswered":
@@ -387,9 +457,14 @@ class World:
         self.go_on_without(sender, paused=fate == "paused after")
         return answer
 
+    def draw_lag(self) -> float:
+        if self.upheaval is None:
+            return 0.0
+        return self.upheaval.choice((0.0, 0.0, TIMES.timeout, 2 * TIMES.lease))
+
     def land(self, sender: Controller, request: Request, what: str) -> Object:
         """The request reaches the server. Whether its sender still leads nobody there asks."""
-        if what == RESOURCE_CLAIMS.plural and not sender.lease.may_write():
+        if what == RESOURCE_CLAIMS.plural and (not sender.lease.may_write() or sender.is_beyond()):
             self.beyond = True
         gated = {pod["metadata"]["uid"] for pod in self.pods() if pod["spec"].get("schedulingGates")}
         answer = request()
@@ -402,6 +477,7 @@ class World:
         if self.depth:
             return
         self.depth += 1
+        began = self.now
         was_busy, lease_step = sender.busy, sender.look_at_lease
         sender.busy = True
         if paused:
@@ -415,6 +491,8 @@ class World:
             sender.look_at_lease = lease_step  # type: ignore[method-assign]
             sender.busy = was_busy
             self.depth -= 1
+        if paused and self.upheaval is not None and self.upheaval.random() < 0.4:
+            sender.lose_time(self.now - began)
 
     def others_take_over(self, sender: Controller) -> None:
         """The pause outlasts the lease; a successor lists and begins to work."""
@@ -428,7 +506,7 @@ class World:
 
     def land_late(self) -> None:
         """Requests that their senders gave up for lost arrive, now or later, or never do; none after its time
-        limit."""
+        limit, unless something on the way kept them: then only the nodes are left to refuse."""
         waiting, self.in_flight = self.in_flight, []
         for late in waiting:
             if self.now <= late.deadline:
@@ -439,6 +517,9 @@ class World:
                     late.request()
                 except KoordraError as error:  # nobody is there to hear the answer
                     self.trace.append(f"  late: {error}")
+                    continue
+                if self.now > late.deadline - late.lag:
+                    self.beyond = self.beyond or late.what == RESOURCE_CLAIMS.plural
                     continue
                 leader, since = self.term
                 told = f"{late.sender} changed a claim after {leader} had listed them"
@@ -1007,6 +1088,8 @@ class World:
     def check_fence(self, sender: Controller, what: str) -> None:
         """A request that gives devices out ends before its sender's lease does."""
         if what == RESOURCE_CLAIMS.plural and sender.knowledge.allocates:
+            if sender.is_beyond():
+                return
             end = sender.renewed + TIMES.lease - TIMES.timeout
             assert self.now < end, f"{sender.identity} allocates although its lease may be over"
 

@@ -76,7 +76,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # What a listener could not take is forgotten.
     (watch, "            self._untold[object_key] = event, obj\n", "            pass\n", 11),
     # A bookmark is an object.
-    (watch, 'if event == "BOOKMARK":', "if False:", 36),
+    (watch, 'if event != "BOOKMARK":', "if True:", 36),
     # The second page is the first one again, is left out, or belongs to a later moment.
     (kube, "items, query = [], {**query,", "query = {**query,", 710),
     (kube, 'if not query["continue"]:', "if True:", 5),

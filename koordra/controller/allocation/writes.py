@@ -124,12 +124,14 @@ class Api(Protocol):
 
 @dataclass(frozen=True)
 class Writer:
-    """`now`: the wall clock as RFC 3339 in whole seconds, UTC. Errors never leave; they are outcomes."""
+    """`now`: the wall clock as RFC 3339 in whole seconds, UTC. `unanswered` is called when nobody can say
+    whether a write took effect. Errors never leave; they are outcomes."""
 
     api: Api
     _: KW_ONLY
     may_write: Callable[[], bool]
     now: Callable[[], str]
+    unanswered: Callable[[], object] = lambda: None
 
     def allocate(self, claim: Object, allocation: Fields) -> WriteResult:
         """Write an AllocationResult (without timestamp) to a claim that has none."""
@@ -270,6 +272,8 @@ class Writer:
             return WriteResult(WriteOutcome.WRITTEN, request())
         except ApiError as error:
             outcome = next((one for kind, one in _OUTCOMES if isinstance(error, kind)), WriteOutcome.REFUSED)
+            if outcome is WriteOutcome.UNREACHABLE:
+                self.unanswered()
             return WriteResult(outcome, None, error.message, code=error.code)
 
 

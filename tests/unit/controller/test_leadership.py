@@ -134,15 +134,33 @@ def test_a_released_lease_is_taken_without_waiting() -> None:
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("two", 2)
 
 
-def test_the_same_identity_comes_back_after_one_timeout() -> None:
+def test_the_same_identity_waits_like_any_other() -> None:
+    """Whoever may edit the Lease can have written that name into it, while its holder still writes."""
     api = with_free_lease()
     Replica(api, "one").lease.step()
     again = Replica(api, "one", 300.0)
     assert again.lease.step() is Standing.CANDIDATE
-    advance(TIMES.timeout - 0.1, again)
+    advance(TIMES.lease + TIMES.timeout - 0.1, again)
     assert again.lease.step() is Standing.CANDIDATE
     advance(0.1, again)
     assert again.lease.step() is Standing.LEADER
+
+
+def test_a_lease_is_not_given_away_while_a_write_may_still_take_effect() -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 9.0)
+    assert one.lease.step() is Standing.LEADER
+    one.lease.unanswered()
+    advance(TIMES.timeout - 0.1, one)
+    one.lease.release()
+    assert two.lease.step() is Standing.CANDIDATE
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 9.0)
+    assert one.lease.step() is Standing.LEADER
+    one.lease.unanswered()
+    advance(TIMES.timeout, one)
+    one.lease.release()
+    assert two.lease.step() is Standing.LEADER
 
 
 def test_of_two_candidates_one_gets_it() -> None:
