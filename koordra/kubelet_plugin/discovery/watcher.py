@@ -59,6 +59,7 @@ from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.progress import step, watched
 from koordra.topology.problems import Discovery
 
 log = get_logger(__name__)
@@ -157,6 +158,7 @@ class MachineWatcher:
 
         return cls(read=read, probe=look, sources=sources, remembered=remembered)
 
+    @watched()
     def run(self, stop: threading.Event, on_change: Callable[[Discovery], None]) -> None:
         """Until ``stop``: report the first reading, and each one that differs from the last reported.
 
@@ -167,6 +169,7 @@ class MachineWatcher:
                 selector.register(source.fileno(), selectors.EVENT_READ, source)
             try:
                 while not stop.is_set():
+                    step()
                     self._act(on_change)
                     due = min(self._read_at, self._probe_at) - self.clock()
                     for key, _ in selector.select(max(0.0, min(due, self.timing.stop_within))):

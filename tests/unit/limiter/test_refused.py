@@ -162,3 +162,21 @@ def test_who_calls_and_says_nothing_keeps_his_own_claim_waiting_for_a_moment(
         each.settimeout(PATIENCE)
         assert each.recv(1) == b"", "hung up"
         each.close()
+
+
+def test_a_defect_met_with_one_message_keeps_no_other_claim_waiting(tmp_path: Path) -> None:
+    for uid in ("a", "b"):
+        (tmp_path / uid).mkdir()
+    broker, called = Broker(tmp_path), threading.Semaphore(0)
+
+    def on_call() -> None:
+        called.release()
+        if broker.caller(os.getpid(), start_time(os.getpid()) or 0) == "a":
+            raise ValueError("a defect")
+
+    broker.on_call = on_call
+    for uid in ("a", "b"):
+        broker.listen(uid)
+    for uid in ("a", "b", "a", "b"):
+        with call(tmp_path / uid, struct.pack("=QQ", SLOTS_MAX, 0)):
+            assert called.acquire(timeout=PATIENCE)

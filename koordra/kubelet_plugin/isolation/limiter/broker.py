@@ -30,7 +30,7 @@ from typing import Final
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.processes import start_time
 from koordra.logs import get_logger
-from koordra.process import spawn
+from koordra.process import count_failure, spawn
 
 log = get_logger(__name__)
 
@@ -115,9 +115,14 @@ class Broker:
     def _serve(self) -> None:
         while True:
             for key, _ in self._selector.select(timeout=_PATIENCE if self._callers_connected else 1.0):
-                with suppress(OSError):
+                try:
                     assert isinstance(key.fileobj, socket.socket)
                     self._ready(key.fileobj, str(key.data))
+                except OSError:
+                    continue
+                except Exception as defect:  # met with one tenant's message, and there are others
+                    count_failure(defect)
+                    log.exception("broker_failed", claim=str(key.data))
             with self._lock:
                 now = time.monotonic()
                 for claim_uid, (_, until) in list(self._callers_connected.items()):
