@@ -26,12 +26,14 @@ EDGES = {
     "evictions",
 }
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
-BASE = {"quantity", "errors", "inert", "nesting"}
+BASE = {"quantity", "errors", "inert", "nesting", "yaml_text", "spelling"}
 ALLOWED: dict[str, set[str]] = {
     "inert": set(),
     "nesting": set(),
     "errors": {"inert"},
     "quantity": {"errors"},
+    "yaml_text": {"errors", "nesting"},
+    "spelling": set(),
     "api": BASE,
     "topology": {"api", *BASE},
     "cel": {"api", *BASE},

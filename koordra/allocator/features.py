@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
 from koordra.errors import PlanError
+from koordra.spelling import meant
 
 ADMIN_ACCESS: Final = "DRAAdminAccess"
 PRIORITIZED_LIST: Final = "DRAPrioritizedList"
@@ -60,8 +60,8 @@ class Features(frozenset[str]):
             )
         on = {part.strip() for name in names for part in name.split("+") if part.strip()}
         for name in sorted(on.difference(KNOWN)):
-            alike = difflib.get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
+            alike = meant(name, KNOWN, cutoff=_ALIKE)
             if alike or not name.startswith(_FAMILY) or not name.isalnum():
-                hint = f"did you mean {alike[0]}?" if alike else f"write names like {CONSUMABLE_CAPACITY}"
+                hint = f"did you mean {alike}?" if alike else f"write names like {CONSUMABLE_CAPACITY}"
                 raise PlanError(f"{name!r} is not a feature gate of DRA; {hint}")
         return cls(on)

@@ -26,8 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import yaml
-
 from koordra.api import names, objects
 from koordra.api.classic import suitable_nodes
 from koordra.api.classic.class_parameters import cel, opaque
@@ -37,6 +35,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque import parameters
 from koordra.api.reader import Reader
 from koordra.errors import InvalidInput, InvalidManifest
+from koordra.yaml_text import read_yaml
 
 RESOURCE_CLASSES: Final = Kind("koordra.io", "v1alpha1", "resourceclasses", "ResourceClass", namespaced=False)
 CLASS_PARAMETERS: Final = Kind("koordra.io", "v1alpha1", "resourceclassparameters", "ResourceClassParameters")
@@ -192,10 +191,7 @@ def _of_config_map(found: Object) -> Object:
     text = data.text(PARAMETERS_KEY)
     if not text:
         raise data.wrong("is missing", "write the parameters there, as YAML or JSON", at=at)
-    try:
-        documents = [entry for entry in yaml.safe_load_all(text) if entry is not None]
-    except yaml.YAMLError as error:
-        raise data.wrong(f"is not YAML: {' '.join(str(error).split())}", "correct it", at=at) from error
+    documents = [entry for entry in read_yaml(text, source=f"{data.object}: data{at}") if entry is not None]
     return {
         "kind": found.get("kind"),
         "metadata": found.get("metadata"),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import click
-import yaml
 
 from koordra.api.classic.convert import convert
 from koordra.api.objects import Fields
@@ -19,6 +18,7 @@ from koordra.compat.manifests import LegacyPods
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import is_device_config, with_document
 from koordra.errors import InvalidManifest
+from koordra.yaml_text import read_yaml
 
 DEVICE_CONFIG: Final = "device-config.yaml"
 """The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one in the manifests is read."""
@@ -105,10 +105,7 @@ def _contents(document: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _documents(text: str, source: str) -> list[Any]:
-    try:
-        return [found for found in yaml.safe_load_all(text) if found is not None]
-    except (ValueError, yaml.YAMLError) as error:
-        raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=source) from error
+    return [found for found in read_yaml(text, source=source) if found is not None]
 
 
 def _plain(value: Any) -> Any:

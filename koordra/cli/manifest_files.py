@@ -8,13 +8,10 @@ names file, document and field, never a traceback. An object that is there twice
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.templates import with_template_claims
@@ -23,9 +20,7 @@ from koordra.api.field_types import parse_types, wrong_fields
 from koordra.api.objects import Fields
 from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
-
-_COLONS: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
-"""`12:30`, a number to base 60 for YAML 1.1 and a text for Kubernetes."""
+from koordra.yaml_text import read_yaml
 
 _FIELD_TYPES: Final = parse_types("""
 Object: metadata Metadata, spec {}open, status {}open
@@ -130,28 +125,10 @@ def _documents(text: str, name: str) -> list[object]:
     if text.lstrip()[:1] == "{":
         try:
             return list(_json_values(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             pass  # YAML's flow style begins like this too
 
-    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(safe):  # type: ignore[misc]
-        """Dates stay the texts that they are in JSON, and so do `12:30` and `=`, as for kubectl."""
-
-        yaml_implicit_resolvers: Final = {
-            first: [
-                (tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))
-            ]
-            for first, resolvers in safe.yaml_implicit_resolvers.items()
-        }
-
-    for first in "+-0123456789":
-        Loader.yaml_implicit_resolvers[first].insert(0, ("tag:yaml.org,2002:str", _COLONS))
-
-    try:
-        return list(yaml.load_all(text, Loader=Loader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=name) from error
+    return read_yaml(text, source=name)
 
 
 def _json_values(text: str) -> Iterator[object]:

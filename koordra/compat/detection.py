@@ -28,7 +28,6 @@ vendor sections of HAMi's chart, Koordinator's extension names, vendors' device 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -41,6 +40,7 @@ from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
+from koordra.spelling import meant
 
 MOST_KEPT: Final = 1 << 15
 """Answers about names."""
@@ -230,8 +230,8 @@ def _meant(name: str, known: Sequence[str]) -> str:
     """`did you mean ...?`, comparing what stands behind the slash."""
     domain, _, rest = name.partition("/")
     beside = [key.partition("/")[2] for key in known if key.startswith(f"{domain}/") and "*" not in key]
-    found = get_close_matches(rest.lower(), beside, n=1, cutoff=0.75)
-    return f"did you mean {domain}/{found[0]}?" if found else ""
+    found = meant(rest.lower(), beside, cutoff=0.75)
+    return f"did you mean {domain}/{found}?" if found else ""
 
 
 def offered_by_others(node: Object) -> tuple[str, ...]:

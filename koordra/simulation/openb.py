@@ -9,7 +9,7 @@ any. A list may leave out columns that have a natural default (memory, model, sp
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -112,6 +112,13 @@ class Row:
 def rows_of(lines: Iterable[str], source: str, needed: tuple[str, ...]) -> list[Row]:
     """The rows of a list with at least these columns. Raises InvalidManifest."""
     reader = csv.DictReader(lines)
+    try:
+        return list(_rows(reader, source, needed))
+    except csv.Error as error:
+        raise InvalidManifest(f"is no CSV: {error}", object=f"{source} line {reader.line_num}") from error
+
+
+def _rows(reader: csv.DictReader[str], source: str, needed: tuple[str, ...]) -> Iterator[Row]:
     columns = [name.strip() for name in reader.fieldnames or ()]
     missing = [name for name in needed if name not in columns]
     if missing:
@@ -121,7 +128,6 @@ def rows_of(lines: Iterable[str], source: str, needed: tuple[str, ...]) -> list[
             remedy="give the CSV a header line with the columns of its trace",
         )
     reader.fieldnames = columns
-    return [
-        Row(source, reader.line_num, {key: value for key, value in row.items() if key and value is not None})
-        for row in reader
-    ]
+    for row in reader:
+        values = {key: value for key, value in row.items() if key and value is not None}
+        yield Row(source, reader.line_num, values)

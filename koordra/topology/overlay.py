@@ -33,13 +33,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
 from koordra.topology.location import BUS_ID, Location, bus_order
 from koordra.topology.machine import Gpu, Machine, Nic, with_switches
 from koordra.topology.problems import Discovery, Problem
+from koordra.yaml_text import read_document
 
 SCHEMA = "koordra.io/overlay/v1"
 _INVENTED_ROOT = "pciffff:"
@@ -183,11 +182,7 @@ def _of_xml(text: str, subject: str) -> dict[str, Place]:
 
 
 def _of_yaml(text: str, subject: str) -> dict[str, Place]:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidManifest(f"is not YAML: {error}", object=subject) from error
-    read = Reader(document, object=subject)
+    read = Reader(read_document(text, source=subject), object=subject)
     if read.text("schema") != SCHEMA:
         raise read.wrong("is no overlay", f"write schema: {SCHEMA}", at="schema")
     if not read.sequence("groups"):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from koordra.api.objects import Object
+from koordra.errors import InvalidManifest
+from koordra.yaml_text import read_document
 from koordra_devcluster.apiserver import status
 from koordra_devcluster.apiserver.access.rbac import Access
 from koordra_devcluster.apiserver.fields.decoding import WriteOptions
@@ -160,8 +160,8 @@ def body_of(request: Request) -> Any:
     except ValueError as error:
         if content_type in (patches.APPLY_PATCH, "application/yaml"):
             try:
-                return yaml.safe_load(request.body)
-            except yaml.YAMLError as problem:
+                return read_document(request.body.decode(), source="the body")
+            except (InvalidManifest, UnicodeDecodeError) as problem:
                 raise status.bad_request(f"error decoding YAML: {problem}") from problem
         if content_type not in ("", "application/json", *patches.CONTENT_TYPES):
             raise Refusal(

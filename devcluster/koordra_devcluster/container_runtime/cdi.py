@@ -23,9 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from koordra.errors import CDIError
+from koordra.errors import CDIError, InvalidManifest
+from koordra.yaml_text import read_document
 from koordra_devcluster.container_runtime.cdi_rules import Edits, check_spec
 from koordra_devcluster.container_runtime.oci import ContainerSpec, DeviceNode, Hook, Mount
 
@@ -84,9 +83,9 @@ def read_spec(path: Path) -> dict[str, Device]:
         spec = (
             json.loads(text, object_pairs_hook=_no_duplicates)
             if path.suffix == ".json"
-            else yaml.safe_load(text)
+            else read_document(text, source=str(path))
         )
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, InvalidManifest) as error:
         raise CDIError(f"{path}: cannot be read: {error}") from error
     try:
         checked = check_spec(spec)

@@ -7,15 +7,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 import koordra
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, InvalidManifest
 from koordra.kube import KubeClient
+from koordra.yaml_text import read_yaml
 from koordra_devcluster.apiserver.resources import JOBS
 
 EXAMPLES = ("eight-gpus-eight-nics", "two-gpus-two-nics", "gpu-share-with-nic", "does-not-fit")
@@ -27,16 +25,6 @@ _FIRST = (
     kinds.RESOURCE_CLAIM_TEMPLATES,
     kinds.RESOURCE_CLAIMS,
 )
-
-
-class _JsonLoader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a date or `!!binary` without quotes is text, as in JSON."""
-
-
-_JsonLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +56,12 @@ def read(path: Path) -> Iterator[Object]:
     """Every object of a YAML or JSON file, Lists taken apart. Raises InvalidManifest naming file and
     place."""
     try:
-        documents: list[Any] = list(yaml.load_all(path.read_text(), Loader=_JsonLoader))
+        text = path.read_text()
     except OSError as error:
         raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InvalidManifest(f"is not YAML: {error}", object=str(path)) from error
+    documents = read_yaml(text, source=str(path))
     for number, document in enumerate(documents, start=1):
         if document is not None:
             where = f"{path} document {number}"

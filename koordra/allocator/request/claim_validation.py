@@ -14,7 +14,6 @@ which the request may override.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
@@ -22,6 +21,7 @@ from koordra.api import names
 from koordra.api.claims import Configuration, ResourceClaim
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import InvalidManifest
+from koordra.spelling import meant
 
 
 def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
@@ -45,9 +45,9 @@ def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
     for field, found in (*constraints, *((entry.where, entry.requests) for entry in claim.config)):
         for index, name in enumerate(found):
             if name not in known:
-                alike = difflib.get_close_matches(name, known, n=1)
+                alike = meant(name, known)
                 every = ", ".join(sorted(known)) or "none"
-                hint = f"did you mean {alike[0]}?" if alike else f"name one of {every}"
+                hint = f"did you mean {alike}?" if alike else f"name one of {every}"
                 raise _refused(
                     claim, f"the claim has no request {name!r}", f"{field}.requests[{index}]", hint
                 )

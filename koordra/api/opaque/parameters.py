@@ -22,7 +22,6 @@ description of the fields; the decoder, the JSON schema (`schema()`) and the err
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from koordra.api.opaque.rdma_fabric import RdmaFabric, decode_fabric
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
 from koordra.api.reader import Reader, snake_case
 from koordra.errors import InvalidParameters
+from koordra.spelling import meant
 
 API_VERSION: Final = "koordra.io/v1alpha1"
 
@@ -319,8 +319,8 @@ def allowed(kind: FieldType) -> tuple[str, ...]:
 
 
 def _did_you_mean(word: object, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(str(word), known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = meant(str(word), known)
+    return f" (did you mean {near}?)" if near else ""
 
 
 _KINDS_REMEDY: Final = f"write apiVersion {API_VERSION} and a kind of {', '.join(KINDS)}"

@@ -34,7 +34,9 @@ BLOCK: Final = 256 * MIB
 
 def parse(view: PodView) -> NormalizedRequest:
     text = view.annotations.get(CORE_LIMIT)
-    if text is not None and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 100):
+    if text is not None and not (
+        text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= 100
+    ):
         raise view.refuse(CORE_LIMIT, f"{text!r} is no percentage", "write 1 to 100")
     share = partial(_share, limit=int(text) if text else None)
     return NormalizedRequest(view.shares(share), ignores_init=True)

@@ -30,11 +30,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import yaml
-
 from koordra.api.reader import Reader
-from koordra.errors import InvalidManifest, PrepareError
+from koordra.errors import PrepareError
 from koordra.node_state.strict_json import Pairs
+from koordra.yaml_text import read_document
 
 SCHEMA: Final = "koordra.io/network-pools/v1"
 
@@ -89,11 +88,7 @@ class NodePool:
 
 def read_pools(text: str, *, source: str) -> Mapping[str, Pool]:
     """The pools of a file, by name. Raises InvalidManifest naming the field."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidManifest(f"no YAML: {error}", object=source) from error
-    read = Reader(document, object=source)
+    read = Reader(read_document(text, source=source), object=source)
     read.only("schema", "pools")
     if read.text("schema") != SCHEMA:
         raise read.wrong("is no list of pools", f"write schema: {SCHEMA}", at="schema")

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
+from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.node_check.readings.processes import Process
 from koordra.kubelet_plugin.node_check.readings.setting import Setting
+from koordra.yaml_text import read_document
 
 CONFIGS: Final = (
     "var/lib/kubelet/config.yaml",
@@ -139,8 +139,8 @@ def _document(root: HostFiles, path: str) -> dict[str, Any] | None:
     text = root.words(path)
     try:
         # The parser in Python is slow: of what is no short configuration nothing is read.
-        found = yaml.safe_load(text) if len(text) < 1 << 17 else None
-    except (yaml.YAMLError, RecursionError, ValueError):
+        found = read_document(text, source=path) if len(text) < 1 << 17 else None
+    except InvalidManifest:
         return None
     return found if isinstance(found, dict) else None
 
