@@ -1073,6 +1073,15 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         "no percentage",
         Settings(),
     ),
+    (
+        "tke-limit-of-5000-digits",
+        asking(
+            {"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 4},
+            annotations={"tencent.com/vcuda-core-limit": "9" * 5_000},
+        ),
+        "no percentage",
+        Settings(),
+    ),
     *(
         (f"vendor-{name}", asking({name: 1}), "another vendor", Settings())
         for name in (
