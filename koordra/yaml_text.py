@@ -7,6 +7,7 @@ themselves.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ _COLONS: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 """`12:30`, a number to base 60 for YAML 1.1 and a text for Kubernetes."""
 _COMPACT: Final = re.compile(r"(?:[-?][ \t]+){N}".replace("N", str(LEVELS)))
 """`- - - x`: one level each."""
+_NOT_JSON: Final = re.compile(r"\.(?:nan|inf)|!", re.IGNORECASE)
+"""Part of every text that may stand for a number without digits, a set or bytes."""
 _FEW: Final = 10_000
 
 
@@ -46,6 +49,13 @@ def read_yaml(text: str, *, source: str) -> list[Any]:
         raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=source) from error
     if "&" in text:
         _check_aliases(found, len(text), source)
+    if _NOT_JSON.search(text):
+        try:
+            json.dumps(found, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidManifest(
+                f"cannot be JSON: {error}", object=source, remedy="use plain YAML values"
+            ) from error
     return found
 
 

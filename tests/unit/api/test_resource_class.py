@@ -114,9 +114,9 @@ BAD: dict[str, tuple[Object, list[Object]]] = {
         make(parametersRef=CONFIG_MAP),
         [shared("m", kind="ConfigMap", data={"parameters": "{"})],
     ),
-    "config-map-with-date": (
+    "config-map-with-not-a-number": (
         make(parametersRef=CONFIG_MAP, driverName="a.io"),
-        [shared("m", kind="ConfigMap", data={"parameters": "day: 2026-01-01"})],
+        [shared("m", kind="ConfigMap", data={"parameters": "day: .nan"})],
     ),
     "own-cycle": (make(parametersRef=reference("a")), [shared("a", base="a")]),
     "cycle": (
