@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_only_where_the_node_s_files_are_known(
     monkeypatch.setattr(at_start, "NodeCheckAtStart", Recorded)
     monkeypatch.setattr(driver, "Driver", IdleDriver)
     monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
-    monkeypatch.setattr(process, "stop_on_signals", lambda: None)
+    monkeypatch.setattr(process, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)
     environment = {"KOORDRA_HOST_ROOT": str(tmp_path)} if given else {}
     ran = CliRunner().invoke(command, ["--node-name", "n", "--cdi-dir", "/cdi"], env=environment)
