@@ -22,7 +22,7 @@ help:
 	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
 	@echo "make test-cluster  against the devcluster, or the cluster of KUBECONFIG"
 	@echo "make bench     ratios against plain implementations"
-	@echo "make soak      the property tests, for much longer (SOAK_EXAMPLES=20000)"
+	@echo "make soak      the property tests, for much longer (SOAK_EXAMPLES=20000), and 100,000 schedules of the models"
 	@echo "make image     the container image, with docker, podman or buildah, and its bill of materials"
 	@echo "make lock      pin anew what requirements/ locks (LOCK=--upgrade: the newest of everything)"
 	@echo "make audit     known vulnerabilities of what is locked; reports, stops nothing"
@@ -73,6 +73,7 @@ clean:
 
 soak: setup
 	scripts/test soak
+	$(BIN)/python -m tests.soak --schedules $${SOAK_SCHEDULES:-100000}
 	$(MAKE) -C native soak
 
 native: setup

@@ -362,7 +362,9 @@ class World:
         if self.moods is not None and self.moods.random() < 0.3:
             self.moods.choice((self.change_zone, self.change_taint, self.change_room, self.create_sharers))()
         if self.upheaval is not None and self.upheaval.random() < 0.1:
-            self.upheaval.choice((self.end_in_order, self.turn_clock, self.refuse_writes))()
+            upheaval = self.upheaval.choice((self.end_in_order, self.turn_clock, self.refuse_writes))
+            self.faults.note("upheaval", upheaval.__name__.replace("_", " "))
+            upheaval()
         if self.strangers is not None and self.strangers.random() < 0.15:
             self.meddle_with_lease(self.strangers)
         self.check_claims()
@@ -383,6 +385,7 @@ class World:
             )
         )
         self.trace.append(f"  a stranger: {edit or 'deletes the Lease'}")
+        self.faults.note("lease", " ".join(edit) or "deleted")
         if edit:
             self.api.change(LEASES, "lease", spec={**lease["spec"], **edit})
         else:
@@ -434,6 +437,7 @@ class World:
         drawn = self.random.choices([fate for _, fate in FATES], [weight for weight, _ in FATES])[0]
         fate, self.next_fate = self.next_fate or drawn, ""
         self.trace.append(f"  {fate}: {what} of {sender.identity}")
+        self.faults.note("request", fate)
         if fate == "forbidden":
             raise Forbidden("RBAC: not known yet", code=403, reason="Forbidden")
         if fate in {"lost", "throttled"}:
@@ -492,6 +496,7 @@ class World:
             sender.busy = was_busy
             self.depth -= 1
         if paused and self.upheaval is not None and self.upheaval.random() < 0.4:
+            self.faults.note("upheaval", "clock stood still")
             sender.lose_time(self.now - began)
 
     def others_take_over(self, sender: Controller) -> None:
@@ -519,6 +524,7 @@ class World:
                     self.trace.append(f"  late: {error}")
                     continue
                 if self.now > late.deadline - late.lag:
+                    self.faults.note("upheaval", "request after its time limit")
                     self.beyond = self.beyond or late.what == RESOURCE_CLAIMS.plural
                     continue
                 leader, since = self.term

@@ -84,6 +84,6 @@ def one_schedule(seed: int) -> WatchWorld:
     world = WatchWorld(seed)
     try:
         world.run()
-    except AssertionError as error:
+    except Exception as error:
         raise AssertionError(f"schedule {seed}: {error}\n" + "\n".join(world.trace[-20:])) from error
     return world
