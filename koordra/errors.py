@@ -82,6 +82,10 @@ class SelectorError(InvalidInput):
     """A CEL selector that does not compile, or failed on a device as it would in Kubernetes."""
 
 
+class SelectorsCostTooMuch(KoordraError):
+    """Selectors have cost what one question may cost; the same question goes on where this one ended."""
+
+
 class PlanError(KoordraError):
     """Input that upstream's allocator answers with an error rather than with "does not fit"."""
 

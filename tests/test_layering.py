@@ -26,7 +26,7 @@ EDGES = {
     "evictions",
 }
 SECOND_TIER = {"controller", "kubelet_plugin", "nri", "koordra_devcluster"}
-BASE = {"quantity", "errors", "inert", "nesting", "yaml_text", "spelling"}
+BASE = {"quantity", "errors", "inert", "nesting", "yaml_text", "spelling", "effort"}
 ALLOWED: dict[str, set[str]] = {
     "inert": set(),
     "nesting": set(),
@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "logs": BASE,
     "metrics": {"process", *BASE},
     "backoff": set(),
+    "effort": {"errors"},
     "progress": set(),
     "watchdog": {"progress", "process", "logs", "metrics", *BASE},
     "wire": {"progress", "logs", "api", *BASE},

@@ -34,6 +34,7 @@ from koordra.allocator.search.partial_choice import Clauses
 from koordra.allocator.search.search import BUDGET, Search
 from koordra.allocator.search.solution import NOTHING, CostPair, Outcome
 from koordra.api.opaque.parameters import PlacementPolicy
+from koordra.effort import spend
 
 
 @dataclass(slots=True)
@@ -67,7 +68,8 @@ SHARE_OF_BUDGET: Final = 2_000
 class GroupSearch:
     """A group of claims that is to be placed under one policy (None is first fit).
 
-    `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each.
+    `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each, until that
+    is as much again.
     `waste`: what a choice on a node costs the cluster, where that is known.
     """
 
@@ -120,6 +122,9 @@ class GroupSearch:
                 return NodeAnswer()
             return NodeAnswer(reasons=lambda: self._reasons_on(name, state(), tried))
         begun, left = self._kept.pop(name, None), self.left
+        if left <= -self.budget:
+            return NodeAnswer(exhausted=True, short=True)
+        spend(1)
         try:
             answer = self._search(
                 name, begun.state if begun else state(), ceiling if self.policy else None, begun

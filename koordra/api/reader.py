@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Fields
+from koordra.effort import spend
 from koordra.errors import InvalidInput, InvalidManifest, InvalidQuantity
 from koordra.quantity import parse
 
@@ -61,7 +62,10 @@ class Reader:
             content = marshal.dumps(self.data, 0)  # type: ignore[arg-type]
         except ValueError:
             return b""
-        return content if len(content) <= LONGEST_CONTENT else b""
+        if len(content) <= LONGEST_CONTENT:
+            return content
+        spend(len(content) >> 10)
+        return b""
 
     def place(self, name: str) -> str:
         dot = "." if self.field and name and not name.startswith("[") else ""

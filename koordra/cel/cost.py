@@ -47,10 +47,12 @@ from koordra.cel.syntax import Node, Steps, SyntaxRefused, is_bind, variables_of
 _ESCAPE: Final = re.compile(r"\\(?:[xX]..|u.{4}|U.{8}|[0-3][0-7]{2}|.)", re.DOTALL)
 
 
-def is_too_complex(expression: Node) -> bool:
-    """Whether an evaluation may cost more than LIMIT, or make a value heavier than it."""
+def most_cost(expression: Node) -> int | None:
+    """What an evaluation costs at most; None where that may be more than LIMIT, or a value heavier than
+    it."""
     coster = _Coster()
-    return walk(coster.cost(expression)).cost > LIMIT or coster.heaviest > LIMIT
+    cost: int = walk(coster.cost(expression)).cost
+    return None if cost > LIMIT or coster.heaviest > LIMIT else cost
 
 
 def _part(value: Value, node: Node) -> Value:

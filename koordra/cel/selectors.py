@@ -35,11 +35,12 @@ from typing import Any, Final, NamedTuple
 
 from koordra.api.devices import Attribute, Capacity
 from koordra.api.tables import SizedCache
-from koordra.cel.cost import is_too_complex
+from koordra.cel.cost import most_cost
 from koordra.cel.environment import Evaluation, compiled, first_line
 from koordra.cel.functions.values import cel_value, quantity_message
 from koordra.cel.syntax import SyntaxRefused, parse
 from koordra.cel.translation import names_read, translated
+from koordra.effort import spend_on_selector
 from koordra.errors import SelectorError
 
 _SHOWN: Final = 200
@@ -99,6 +100,7 @@ class _Program:
 
     evaluate: Evaluation | None
     names: frozenset[str] | None
+    cost: int
     number: int = field(default_factory=count().__next__)
 
 
@@ -111,6 +113,8 @@ _programs: Final = SizedCache[tuple[str, bool, bool], "_Program | str"](3 << 20)
 """By their text, of which each character takes up to 70 bytes in the library."""
 _PROGRAM: Final = 512
 _outcomes: Final = SizedCache[tuple[int, "_Values"], bool | str](16 << 20)
+_CALL: Final = 32
+"""Units of CEL that every evaluation costs besides."""
 _OUTCOME: Final = 256
 """What every entry counts for besides its text."""
 
@@ -121,6 +125,7 @@ def _program(
     key = expression, consumable_capacity, list_attributes
     known = _programs.get(key)
     if known is None:
+        spend_on_selector(len(expression))
         known = _programs.keep(key, _compiled(*key), len(expression) + _PROGRAM)
     return known
 
@@ -130,8 +135,9 @@ def _compiled(expression: str, consumable_capacity: bool, list_attributes: bool)
         return "the expression is empty"
     try:
         tree = parse(expression)
-        if is_too_complex(tree):
-            return _Program(None, names_read(tree))
+        cost = most_cost(tree)
+        if cost is None:
+            return _Program(None, names_read(tree), 0)
         evaluate, kind = compiled(
             translated(tree), consumable_capacity=consumable_capacity, list_attributes=list_attributes
         )
@@ -141,7 +147,7 @@ def _compiled(expression: str, consumable_capacity: bool, list_attributes: bool)
         return first_line(error)
     if kind.lower() not in ("bool", "dyn"):
         return f"must evaluate to bool or the unknown type, not {kind.lower()}"
-    return _Program(evaluate, names_read(tree))
+    return _Program(evaluate, names_read(tree), cost)
 
 
 # --- values -------------------------------------------------------------------------------------------------
@@ -182,6 +188,7 @@ def _outcome(program: _Program, values: _Values) -> bool | str:
     key = program.number, values
     known = _outcomes.get(key)
     if known is None:
+        spend_on_selector(program.cost + _CALL)
         size = sum(len(str(part)) for entry in (*values.attributes, *values.capacity) for part in entry)
         known = _outcomes.keep(key, _evaluated(program, values), size + _OUTCOME)
     return known

@@ -54,6 +54,7 @@ from koordra.allocator.search.solution import NOTHING, CostPair, Outcome, Placed
 from koordra.allocator.search.steps import DeviceSteps
 from koordra.allocator.search.symmetry import Symmetry
 from koordra.api.claims import MAX_RESULTS
+from koordra.effort import spend
 
 BUDGET: Final = 300_000
 """Placements tried on one node before the answer is "undecided"."""
@@ -122,6 +123,7 @@ class Search(DeviceSteps):
         self.counted: bool | None = None
         self.budget = budget
         self.tried = 0
+        self._told = 0
         self.symmetry: Symmetry | None = None
         self.codes: dict[Hashable, int] = {} if codes is None else codes
         self._orbits: Orbits | None = None
@@ -204,6 +206,8 @@ class Search(DeviceSteps):
         """Take every step back, so that the node's state is as it was."""
         while self._stack:
             self._stack.pop().close()
+        spend(self.tried - self._told)
+        self._told = self.tried
 
     def check_beforehand(self) -> None:
         """What upstream finds before it searches: `All` requests it cannot count, and claims that ask for too

@@ -8,6 +8,7 @@ scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and th
                       its answer
 node_backoff          nodes that a pod stays off for a while because kube-scheduler refused it there
 interpod_predicates   host ports, affinity, topology spread, volumes
+waiting_reasons       why claims wait, in the words of each
 guest_index           pods on nodes by what such predicates ask about them
 label_selectors       label selectors and terms of affinity, read once
 reservations          nodes that are kept free for groups and gangs that would starve

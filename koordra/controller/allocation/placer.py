@@ -15,19 +15,20 @@ never ends a pass.
 
 from __future__ import annotations
 
-import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of, refusal
+from koordra.allocator.predicates import readable_amounts
+from koordra.allocator.reasons import Cause, Reason, ordered_reasons, reason_of, refusal
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -43,10 +44,15 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed, waits_for_others
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, groups_in_use
 from koordra.controller.cache.slice_index import joint_slice
-from koordra.errors import InvalidInput, InvalidManifest, KoordraError, SelectorError
+from koordra.errors import (
+    InvalidManifest,
+    KoordraError,
+    SelectorsCostTooMuch,
+)
 from koordra.logs import get_logger
 from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.explain import explain, unlike_nodes
@@ -58,6 +64,10 @@ from koordra.progress import step
 
 log = get_logger(__name__)
 
+MOST_CLAIMS: Final = 1024
+"""Claims that are placed together."""
+_FEW: Final = 64
+"""Pods that any node holds: more are counted against the nodes."""
 MOST_EXPLAINED: Final = 24
 """Nodes that an Event is made from; it has room for fewer."""
 
@@ -65,7 +75,6 @@ _KINDS: Final = (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_SLICES, NODES, RES
 
 _TIMESTAMP: Final = "allocationTimestamp"
 
-Reasons = tuple[Reason, ...]
 _Explained = tuple[object, tuple[Reasons, ...], tuple[str, ...]]
 """When that was, why each claim waits, and the names it is said with."""
 
@@ -74,7 +83,8 @@ _Explained = tuple[object, tuple[Reasons, ...], tuple[str, ...]]
 class GroupPlacement:
     """The best place for a group, or why there is none (`reasons` by claim key).
 
-    `allocations` are what is to be written, by claim key. `defect`: the traceback of an error inside the
+    `allocations` are what is to be written, by claim key. `interrupted`: it is undecided because one question
+    may cost so much only; asked again, it goes on. `defect`: the traceback of an error inside the
     allocator.
     """
 
@@ -83,6 +93,7 @@ class GroupPlacement:
     levels: Mapping[str, str | None] = field(default_factory=dict)
     reasons: Mapping[str, Reasons] = field(default_factory=dict)
     undecided: bool = False
+    interrupted: bool = False
     defect: str = ""
 
 
@@ -153,7 +164,11 @@ class Placer:
     def learn(self, groups: Iterable[Group]) -> None:
         """Count all claims that wait before the first of them is placed: a pass has one table, and searches
         no node twice for a newer one."""
-        new = (group for group in groups if not group.placed and self.order.is_new(_uids(group)))
+        new = (
+            group
+            for group in groups
+            if not group.placed and self.order.is_new(_uids(group)) and not self._too_many(group)
+        )
         for group, resolved in self._readable(new):  # what cannot be read is reported when it is placed
             self._learn(group, resolved)
 
@@ -166,6 +181,9 @@ class Placer:
     def place(self, group: Group, excluded: Excluded) -> GroupPlacement:
         step()
         keys = [objects.key(claim) for claim in group.pending]
+        if too_many := self._too_many(group):
+            reason = reason_of(Cause.NODE_UNSUITABLE, too_many)
+            return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)))
         try:
             resolved = self._resolved(group)
             if not group.placed:
@@ -185,12 +203,40 @@ class Placer:
                 undecided=isinstance(decision, Undecided),
                 defect=decision.defect,
             )
+        except SelectorsCostTooMuch as error:
+            reason = reason_of(Cause.SEARCH_LIMIT, str(error))
+            return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), undecided=True, interrupted=True)
         except KoordraError as error:
             return GroupPlacement(reasons=refused(keys, error))
         except Exception as error:  # noqa: BLE001 (a defect met by one claim must not stop the others)
             text = f"{type(error).__name__} inside the allocator: {error}; please report it"
             reason = Reason(None, None, None, "InternalError", text)
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
+
+    def question(self, group: Group, excluded: Excluded) -> Hashable:
+        """Equal for groups that get the same answer now; None where that is not known."""
+        if group.placed or self._too_many(group):
+            return None
+        try:
+            return self._resolved(group).request_class, frozenset(excluded)
+        except KoordraError:
+            return None
+
+    def _too_many(self, group: Group) -> str:
+        """Why the group is more than any node holds, seen before anything of it is read; empty where it is
+        not: pods that share claims in a chain are as many as somebody likes."""
+        if len(group.pending) > MOST_CLAIMS:
+            number = len(group.pending)
+            return f"{number} claims have to be on one node at once, and {MOST_CLAIMS} are placed together at most"
+        if len(group.pods) <= _FEW:
+            return ""
+        most = max((_pods_of(info) for info in self.nodes.values()), default=inf)
+        if len(group.pods) <= most:
+            return ""
+        return (
+            f"{len(group.pods)} pods share claims in a chain and have to be on one node, which takes {most:.0f} "
+            "at most; give them claims of their own"
+        )
 
     def fits_when_empty(self, group: Group, info: NodeInfo) -> bool:
         """Whether the group has a place on the node without the claims that have devices there, and without
@@ -201,6 +247,8 @@ class Placer:
 
     def fits(self, group: Group, info: NodeInfo, without: frozenset[str]) -> bool:
         step()
+        if self._too_many(group):
+            return False
         try:
             return self.engine.fits(self._resolved(group), info.name, without=without)
         except KoordraError:
@@ -235,7 +283,7 @@ class Placer:
         is_common = not excluded and not group.placed
         known = self._explained.get(resolved.request_class) if is_common else None
         if known is not None and known[0] == version:
-            return _renamed(known[1], known[2], names_now)
+            return renamed(known[1], known[2], names_now)
         nodes = unlike_nodes(self.engine, asked, excluded=excluded, most=MOST_EXPLAINED)
         gone = self._gone(asked)
         own = [[*gone] for _ in group.pending]
@@ -263,46 +311,11 @@ class Placer:
                 continue
 
 
+def _pods_of(info: NodeInfo) -> float:
+    """How many pods the node takes."""
+    amounts = readable_amounts(objects.fields(objects.status_of(info.node).get("allocatable")))
+    return float(amounts.get("pods", inf))
+
+
 def _uids(group: Group) -> frozenset[str]:
     return frozenset([objects.uid(claim) or objects.key(claim) for claim in group.pending])
-
-
-def _renamed(
-    reasons: tuple[Reasons, ...], before: tuple[str, ...], after: tuple[str, ...]
-) -> tuple[Reasons, ...]:
-    """Reasons that were worked out for one group of a class, in the words of another."""
-    if before == after or len(before) != len(after):
-        return reasons
-    called = dict(zip(before, after, strict=True))
-    if not any(name in reason.detail for given in reasons for reason in given for name in called):
-        return reasons
-    longest_first = "|".join(map(re.escape, sorted(called, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<![\w./-])({longest_first})(?![\w-])")
-
-    def new(reason: Reason) -> Reason:
-        return replace(reason, detail=pattern.sub(lambda found: called[found.group()], reason.detail))
-
-    return tuple(tuple(map(new, given)) for given in reasons)
-
-
-def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
-    """The allocator's own reason where the error carries one; otherwise the nearest word for it. Other claims
-    of the group wait."""
-    if isinstance(error, ClaimRefused):
-        reason = error.reason
-        text = f"waits for ResourceClaim {error.claim}, which belongs to it: {reason.detail}"
-        waits = Reason(None, None, None, reason.reason, text)
-        return {key: (reason if key == error.claim else waits,) for key in keys}
-    cause = Cause.CONSTRAINT_VIOLATED if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
-    if isinstance(error, SelectorError):
-        cause = Cause.SELECTOR_ERROR
-    return dict.fromkeys(keys, (reason_of(cause, str(error)),))
-
-
-def waits_for_others(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
-    """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
-    if all(reasons.values()):
-        return dict(reasons)
-    stuck = ", ".join(sorted(key for key, given in reasons.items() if given)) or "a node: there is none"
-    waits = reason_of(Cause.NODE_UNSUITABLE, f"waits for {stuck}")
-    return {key: given or (waits,) for key, given in reasons.items()}

@@ -80,8 +80,15 @@ class Group:
         return objects.key(self.first)
 
     def users(self, claim: Object) -> tuple[Object, ...]:
-        uid = objects.uid(claim)
-        return tuple([one.pod for one in self.members if uid in map(objects.uid, one.ours)])
+        return self._users.get(objects.uid(claim), ())
+
+    @cached_property
+    def _users(self) -> dict[str, tuple[Object, ...]]:
+        found: dict[str, tuple[Object, ...]] = {}
+        for one in self.members:
+            for uid in dict.fromkeys(map(objects.uid, one.ours)):
+                found[uid] = (*found.get(uid, ()), one.pod)
+        return found
 
 
 def _each(several: Iterable[Sequence[Object]]) -> tuple[Object, ...]:

@@ -15,7 +15,7 @@ gangs), and, in the allocator, by the node's own predicates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -32,7 +32,9 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
+from koordra.controller.reconcile.turns import Turns
 from koordra.controller.reporting import claim_events
+from koordra.effort import counted
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
@@ -42,6 +44,10 @@ from koordra.process import count_failure
 log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
+GOES_ON: Final = 1.0
+"""Seconds until a question that cost too much for one pass is taken up again."""
+SELECTORS: Final = 500_000
+"""Units of CEL that a group's selectors may cost in one pass: a second or two at most."""
 UNTIL_THE_BASIS_CHANGES: Final = inf
 _PAUSES: Final = {
     WriteOutcome.GONE: CONFLICT_PAUSE * 50,
@@ -78,6 +84,7 @@ class AllocationStep:
             beyond_quota=lambda: self.queue.beyond_quota,
         )
         self.queue = GroupQueue(context, self.gangs, quota)
+        self._turns = Turns()
         self.took = 0.0
         """Seconds of the last planning step, writes included."""
 
@@ -93,7 +100,6 @@ class AllocationStep:
         for key in gone:
             self.reservations.forget(key)
         context.wake(self.reservations.review(self.queue.groups, self.placer, now=now))
-        self.placer.learn(changed)
         pods = self.placer.engine.index.pods
         epoch = cache.capacity_epoch.epoch + pods.room_version
         concerns = epoch, self.conflicts.version, self.reservations.version, self._predicates.version
@@ -102,31 +108,40 @@ class AllocationStep:
             epoch, touched=excluded | self.queue.requoted, concerns=(*concerns, pods.repelling_version)
         )
         of_all = (*concerns, self.gangs.reservation.version)
-        for group in self.queue.to_consider(of_all, excluded, now, touched=touched):
+        with counted(selectors=SELECTORS):
+            self.placer.learn(self._turns.first(changed))
+        groups = self.queue.to_consider(of_all, excluded, now, touched=touched)
+        for group in self._turns.of(groups):
             self.gangs.until(group.urgency)
             try:
-                self._consider(group, epoch, now)
+                with counted(selectors=SELECTORS) as effort:
+                    self._consider(group, epoch, now)
             except (ApiUnreachable, AssertionError):  # of everything: nobody answers, or the state is wrong
                 raise
             except Exception as defect:  # met with one group, which must not keep the others waiting
                 count_failure(defect)
                 log.exception("group_failed", group=group.label, again_in=REFUSED_PAUSE)
                 self.queue.waits(group, NO_BASIS, now + REFUSED_PAUSE)
+            finally:
+                self._turns.charge(group, effort.steps)
         self.gangs.until(None)
         context.wake(self.queue.next_pause)
+        if self._turns.some_are_late:
+            context.wake(now)
         self.took = context.clock() - now
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
         """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to
         the next one."""
-        excluded = [self._excluded(group, part) for part in group.parts]
-        basis = basis_of(group, epoch, excluded)
-        if self.queue.is_unchanged(group, basis, now):
+        parts, later = self._turns.parts_of(group)
+        excluded = [self._excluded(group, part) for part in parts]
+        basis = NO_BASIS if later is not None else basis_of(group, epoch, excluded)
+        if later is None and self.queue.is_unchanged(group, basis, now):
             return
         waited = self.queue.done(group)
-        pause = self._carry_out(group, best_placement(group, self.placer, excluded), now, at_once=not waited)
+        pause = self._carry_out(group, best_placement(parts, self.placer, excluded), now, at_once=not waited)
         if pause is not None:
-            self.queue.waits(group, basis, now + pause)
+            self.queue.waits(group, basis, now + min(pause, inf if later is None else later))
 
     def _excluded(self, group: Group, part: Group | None = None) -> Excluded:
         """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept
@@ -164,6 +179,8 @@ class AllocationStep:
             return None
         self.reservations.waits(group.key, now=now)
         again = placement.undecided or (self._preemption and not self._preempt(group, now))
+        if placement.interrupted:
+            return GOES_ON
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
 
     def _write(self, group: Group, placement: GroupPlacement, *, at_once: bool) -> float | None:
@@ -206,13 +223,25 @@ class AllocationStep:
         return True
 
 
-def best_placement(group: Group, placer: Placer, excluded: Sequence[Excluded]) -> GroupPlacement:
-    """The whole group, or its most urgent pod that fits alone, with the reasons why the whole group or the
-    rest of it waits. `excluded`: of each part."""
+def best_placement(parts: Sequence[Group], placer: Placer, excluded: Sequence[Excluded]) -> GroupPlacement:
+    """The whole group, which is the first of the parts, or its most urgent pod that fits alone, with the
+    reasons why the whole group or the rest of it waits. `excluded`: of each part. Of pods that ask the same
+    the first is tried."""
     tried: list[GroupPlacement] = []
-    for part, kept_off in zip(group.parts, excluded, strict=True):
+    answered: set[Hashable] = {None}
+    for part, kept_off in zip(parts, excluded, strict=True):
+        question = placer.question(part, kept_off) if len(parts) > 1 else None
+        if question in answered and question is not None:
+            continue
+        answered.add(question)
         tried.append(placer.place(part, kept_off))
+        if tried[-1].interrupted:
+            break
         if given := tried[-1].allocations:
             rest = {key: why for key, why in tried[0].reasons.items() if key not in given}
             return replace(tried[-1], reasons=rest)
-    return replace(tried[0], undecided=any(one.undecided for one in tried))
+    return replace(
+        tried[0],
+        undecided=any(one.undecided for one in tried),
+        interrupted=any(one.interrupted for one in tried),
+    )

@@ -107,7 +107,7 @@ def _run(
             }
             for part in group.parts
         ]
-        placement = best_placement(group, placer, excluded)
+        placement = best_placement(group.parts, placer, excluded)
         if not placement.allocations:
             nowhere.append(group)
         for claim in group.pending:

@@ -23,7 +23,7 @@ from koordra.api.tables import DueKeys, KeySets, set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.guest_index import Concern, concerns_of
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.allocation.placer import waits_for_others
+from koordra.controller.allocation.waiting_reasons import waits_for_others
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.cache.pod_index import PodClaims

@@ -28,6 +28,7 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.search.solution import NOTHING, CostPair, Placed
 from koordra.api.tables import BoundedCache
+from koordra.effort import spend
 from koordra.placement.index import ClusterIndex, Moved, NodeInfo
 from koordra.placement.node_class import EquivalentNodes, NodeClassUsage
 
@@ -92,7 +93,7 @@ class CandidateList:
         moved = index.changes[self.read - index.base :]
         if self.read < 0:
             moved = [Moved(name, None, info.state) for name, info in index.nodes.items()]
-        self.read = index.base + len(index.changes)
+        read = index.base + len(index.changes)
         states = [state for one in moved for state in (one.before, one.after)]
         units: list[Unit | None] = [*(index.nodes.get(one.name) for one in moved)] if by_node else [*states]
         for unit in dict.fromkeys(units):
@@ -100,9 +101,11 @@ class CandidateList:
             if unit is None or name is None:
                 continue
             if by_node or unit not in self.entries:
+                spend(1)
                 self.put(unit, first_look(unit, index.nodes[name]))
             elif (known := self.entries[unit]) is not None:
                 self.push(known)
+        self.read = read  # not before: who was interrupted looks at all of it again
         self.retain(len(index.nodes))
 
     def put(self, unit: Unit, candidate: Candidate | None) -> None:
@@ -144,7 +147,12 @@ class CandidateList:
                     return None if exact is None else (exact[2], exact[4])
                 heapq.heappop(self._bounds)
                 name, candidate = bound[2], bound[4]
-                found = self.entries[candidate.unit] = search(name, candidate, exact)
+                try:
+                    found = search(name, candidate, exact)
+                except BaseException:
+                    heapq.heappush(self._bounds, bound)
+                    raise
+                self.entries[candidate.unit] = found
                 if found is not None:
                     self._push(found, name)
                     if name != first_of(found.unit):

@@ -120,8 +120,8 @@ def test_one_consumer_whose_search_ran_out_of_budget_is_tried_again(monkeypatch:
     monkeypatch.setattr(Placer, "place", place)
     cluster = JointCluster(nodes=1)
     cluster.claim("shared")
-    for name in ("p", "q"):
-        cluster.pod(name, "shared")
+    cluster.pod("p", "shared")
+    cluster.pod("q", "shared", nodeSelector={"kubernetes.io/hostname": "n0"})
     assert cluster.settle() == UNDECIDED_PAUSE
 
 

@@ -1,0 +1,53 @@
+"""Reasons why the claims of a group wait, in the words of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
+from koordra.errors import InvalidInput, KoordraError, SelectorError
+
+Reasons = tuple[Reason, ...]
+
+
+def renamed(
+    reasons: tuple[Reasons, ...], before: tuple[str, ...], after: tuple[str, ...]
+) -> tuple[Reasons, ...]:
+    """Reasons that were worked out for one group of a class, in the words of another."""
+    if before == after or len(before) != len(after):
+        return reasons
+    called = dict(zip(before, after, strict=True))
+    if not any(name in reason.detail for given in reasons for reason in given for name in called):
+        return reasons
+    longest_first = "|".join(map(re.escape, sorted(called, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w./-])({longest_first})(?![\w-])")
+
+    def new(reason: Reason) -> Reason:
+        return replace(reason, detail=pattern.sub(lambda found: called[found.group()], reason.detail))
+
+    return tuple(tuple(map(new, given)) for given in reasons)
+
+
+def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
+    """The allocator's own reason where the error carries one; otherwise the nearest word for it. Other claims
+    of the group wait."""
+    if isinstance(error, ClaimRefused):
+        reason = error.reason
+        text = f"waits for ResourceClaim {error.claim}, which belongs to it: {reason.detail}"
+        waits = Reason(None, None, None, reason.reason, text)
+        return {key: (reason if key == error.claim else waits,) for key in keys}
+    cause = Cause.CONSTRAINT_VIOLATED if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
+    if isinstance(error, SelectorError):
+        cause = Cause.SELECTOR_ERROR
+    return dict.fromkeys(keys, (reason_of(cause, str(error)),))
+
+
+def waits_for_others(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
+    """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
+    if all(reasons.values()):
+        return dict(reasons)
+    stuck = ", ".join(sorted(key for key, given in reasons.items() if given)) or "a node: there is none"
+    waits = reason_of(Cause.NODE_UNSUITABLE, f"waits for {stuck}")
+    return {key: given or (waits,) for key, given in reasons.items()}
