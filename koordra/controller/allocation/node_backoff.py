@@ -32,6 +32,27 @@ class BackedOffNode:
     refusals: int
 
 
+class PodBackoff:
+    """Pods, by uid, for which the API server has refused a write: until when it is not asked again, each time
+    for twice as long."""
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        self._until: dict[str, tuple[float, float]] = {}
+
+    def refused(self, pod: Object, now: float) -> float:
+        """Until when."""
+        kept = {uid: entry for uid, entry in self._until.items() if sum(entry) > now}
+        _, before = kept.get(objects.uid(pod), (now, self._first / 2))
+        pause = min(before * 2, self._longest)
+        self._until = {**kept, objects.uid(pod): (now + pause, pause)}
+        return now + pause
+
+    def is_due(self, pod: Object, now: float) -> bool:
+        return self._until.get(objects.uid(pod), (now, 0.0))[0] <= now
+
+
 class NodeBackoff:
     """By pod uid and node. Not thread-safe: the reconciler's worker owns it."""
 

@@ -19,7 +19,7 @@ from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.node_backoff import NodeBackoff
+from koordra.controller.allocation.node_backoff import NodeBackoff, PodBackoff
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
 from koordra.controller.allocation.writes import WriteOutcome, Writer, WriteResult
 from koordra.controller.cache.changes import ChangeQueue
@@ -39,6 +39,9 @@ log = get_logger(__name__)
 CONFLICT_PAUSE: Final = 0.02
 LONGEST_CONFLICT_PAUSE: Final = 1.0
 REFUSED_PAUSE: Final = 60.0
+FIRST_GATE: Final = 1.0
+"""Seconds after which a gate is tried again that could not be lifted; each time twice as many, up to the
+above."""
 
 
 class PassContext:
@@ -58,6 +61,7 @@ class PassContext:
         self.clock = clock
         self.latency = latency
         self.node_backoff = NodeBackoff()
+        self._gates = PodBackoff(first=FIRST_GATE, longest=REFUSED_PAUSE)
         self.cache = ClusterCache()
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(report, clock=clock)
@@ -134,6 +138,16 @@ class PassContext:
         elif outcome is WriteOutcome.REFUSED:
             self.events.report(claim_events.write_refused(claim, pods, message=message))
         return written
+
+    def may_ungate(self, pod: Object) -> bool:
+        """Not while the API server is left alone about it, which has refused."""
+        return self._gates.is_due(pod, self.clock())
+
+    def gate_refused(self, pod: Object, *, message: str) -> None:
+        """Told, and tried again later: a policy or somebody's webhook says no."""
+        log.warning("pod_not_ungated", pod=objects.key(pod), error=message)
+        self.events.gate_refused(pod, message=message)
+        self.wake(self._gates.refused(pod, self.clock()))
 
     def give_back(self, claim: Object, *, why: str) -> None:
         """Free an unreserved claim. What keeps that from happening is looked at again in the next pass."""

@@ -30,6 +30,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.node_backoff import PodBackoff
 from koordra.controller.cache.groups import Group
 from koordra.controller.claims import Users
 from koordra.placement.index import NodeInfo
@@ -52,17 +53,11 @@ FIRST_REFUSAL: Final = 30.0
 LONGEST_REFUSAL: Final = 3600.0
 
 
-class EvictionBackoff:
-    """Pods, by uid, that may not be evicted now: until when, each time for twice as long."""
+class EvictionBackoff(PodBackoff):
+    """Pods that may not be evicted now."""
 
     def __init__(self) -> None:
-        self._until: dict[str, tuple[float, float]] = {}
-
-    def refused(self, pod: Object, now: float) -> None:
-        kept = {uid: entry for uid, entry in self._until.items() if sum(entry) > now}
-        _, before = kept.get(objects.uid(pod), (now, FIRST_REFUSAL / 2))
-        pause = min(before * 2, LONGEST_REFUSAL)
-        self._until = {**kept, objects.uid(pod): (now + pause, pause)}
+        super().__init__(first=FIRST_REFUSAL, longest=LONGEST_REFUSAL)
 
     def without_refused(self, together: EvictedWith, now: float) -> dict[str, Victim]:
         """`together` with nobody for those that are spared."""

@@ -16,7 +16,7 @@ from typing import Any
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
+from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.gangs.annotations import COMMITTED, HELD
 from koordra.controller.gangs.member_placement import PlacementRequest
@@ -79,7 +79,7 @@ def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> 
 def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> None:
     """Let the members go. Raises ApiUnreachable where no answer comes."""
     for member in members:
-        if ungating.is_ungated(member.pod):
+        if ungating.is_ungated(member.pod) or not context.may_ungate(member.pod):
             continue
         ungating.sending(member.pod)
         written = context.writer.ungate_member(member.pod, {COMMITTED: gang.ref.name})
@@ -91,8 +91,7 @@ def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ung
             log.info("pod_ungated", pod=member.key, gang=gang.key)
         elif written.outcome is WriteOutcome.REFUSED:
             ungating.answered(member.pod, ungated=False)
-            log.warning("pod_not_ungated", pod=member.key, error=written.message)
-            context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
+            context.gate_refused(member.pod, message=written.message)
 
 
 def invalidate_pending_ungate(

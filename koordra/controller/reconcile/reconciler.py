@@ -157,13 +157,14 @@ class Reconciler:
             (pods.entries[uid].pod for uid in pods.complete - self._ungated if not in_gang(uid)),
             key=objects.key,
         ):
+            if not context.may_ungate(pod):
+                continue
             written = context.settled(context.writer.ungate(pod))
             if written.ok:
                 self._ungated.add(objects.uid(pod))
                 log.info("pod_ungated", pod=objects.key(pod))
             elif written.outcome is WriteOutcome.REFUSED:
-                log.warning("pod_not_ungated", pod=objects.key(pod), error=written.message)
-                context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
+                context.gate_refused(pod, message=written.message)
 
     # 6. consumers of shared claims that have no place beside the others
 

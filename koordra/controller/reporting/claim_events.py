@@ -4,6 +4,7 @@ Allocated              devices were given to the claim
 GivenBack              they were taken back, and why
 AllocationRefused      the scheduler said no to a node: its words, and for how long the node is left out
 WriteRefused           the API server refused the write
+GateRefused            the API server refused to lift a pod's gate
 Preempted              a pod had to go for a more urgent one
 DriverUpgrade          a pod had to go because the GPU driver of its node is to be free
 DriverUpgradeWaits     why such a pod does not go yet
@@ -31,6 +32,7 @@ ALLOCATED: Final = "Allocated"
 GIVEN_BACK: Final = "GivenBack"
 ALLOCATION_REFUSED: Final = "AllocationRefused"
 WRITE_REFUSED: Final = "WriteRefused"
+GATE_REFUSED: Final = "GateRefused"
 PREEMPTED: Final = "Preempted"
 DRIVER_UPGRADE: Final = "DriverUpgrade"
 DRIVER_UPGRADE_WAITS: Final = "DriverUpgradeWaits"
@@ -115,6 +117,11 @@ def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> Cla
         cut(f"{_name(claim)}: the API server refused the allocation: {message}"),
         (claim, *pods),
     )
+
+
+def gate_refused(pod: Object, *, message: str) -> ClaimEvent:
+    text = f"pod {objects.key(pod)} has its devices, and the API server refused to lift its gate: {message}"
+    return ClaimEvent(GATE_REFUSED, cut(text), (pod,))
 
 
 def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:

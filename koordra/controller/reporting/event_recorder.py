@@ -294,6 +294,9 @@ class EventDedup:
         """The pod has no place beside a claim that others use; reported only if that is new."""
         self._report_if_new(claim_events.pinned(claim, pod, reasons), objects.uid(pod))
 
+    def gate_refused(self, pod: Object, *, message: str) -> None:
+        self._report_if_new(claim_events.gate_refused(pod, message=message), objects.uid(pod))
+
     def _report_if_new(self, claim_event: ClaimEvent, uid: str) -> None:
         before = self._reported.get(uid)
         self._held_back.pop(uid, None)
