@@ -2,7 +2,7 @@
 
 A whole controller with every option runs against an API server in memory; an exception is raised in each of
 its threads in turn, wherever it is just then. What it was doing is a matter of chance, what becomes of it is
-not. A thread that nobody has listed here fails the test.
+not. Threads that come later are tried like those that are named here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LOOPS: Final = frozenset(
         "worker",
     }
 )
-"""All but the watches, which have a thread for each kind. `lease` is the main thread; `signals` stands in
-test_process."""
+"""Some that have to be there; besides there is one for each kind that is watched. `lease` is the main thread,
+and `signals` stands in test_process."""
 
 
 class Injected(Exception):
@@ -149,7 +149,6 @@ def test_no_thread_of_the_controller_ends_unseen(
     api: StreamingApi, threads: dict[str, threading.Thread], failed: list[str], error: type[BaseException]
 ) -> None:
     watches = {name for name in threads if name.startswith("watch-")}
-    assert threads.keys() - watches == LOOPS, "list the new thread here"
     assert len(watches) > 12
     for name in sorted(threads.keys() - {"lease"}):
         inject(threads[name], error)
