@@ -32,7 +32,7 @@ from koordra.api import kinds, objects
 from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
-from koordra.progress import step
+from koordra.progress import resting, step
 from koordra.request_limit import Lane, RequestLimit
 from koordra.wire import decode, decode_status, encoded, lines, message_of, status_error
 
@@ -229,7 +229,8 @@ class KubeClient:
         query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
         query["labelSelector"] = label_selector
         served = self._as_served(kind)
-        response = self._open("GET", served.path(), query, read_timeout=QUIET_SECONDS)
+        with resting():
+            response = self._open("GET", served.path(), query, read_timeout=QUIET_SECONDS)
         try:
             for line in lines(response):
                 event = decode(line)

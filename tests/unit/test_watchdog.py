@@ -11,6 +11,9 @@ import pytest
 import urllib3
 
 from koordra import progress, wire
+from koordra.api.kinds import PODS
+from koordra.errors import ApiUnreachable
+from koordra.kube import KubeClient
 from koordra.metrics import Metrics
 from koordra.progress import resting, step, watched
 from koordra.watchdog import LOOKS, MOST_LOOKS, Watchdog, write_stacks
@@ -42,11 +45,11 @@ class Looked:
         return self.dog.is_well()
 
 
-def test_a_thread_that_makes_no_step_is_stuck_after_twelve_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thread_that_makes_no_step_is_stuck_after_so_many_looks(capsys: pytest.CaptureFixture[str]) -> None:
     looked = Looked()
     with watched("worker"):
         looked.look(LOOKS)
-        assert looked.well(), "one look sees it first, and twelve more that nothing has changed"
+        assert looked.well(), "one look sees it first, and so many more that nothing has changed"
         looked.look(1)
         assert not looked.well()
         assert looked.dog.stuck == {"worker"}
@@ -159,6 +162,23 @@ def test_a_watch_that_nothing_happens_on_rests() -> None:
     assert looked.stacks == 0
 
 
+def test_a_server_that_does_not_begin_to_answer_a_watch_may_take_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = Looked()
+
+    def answer(*_: object, **__: object) -> None:
+        looked.look(10 * LOOKS)
+        raise ApiUnreachable("after a while")
+
+    monkeypatch.setattr(KubeClient, "_open", answer)
+    client = KubeClient("http://api", urllib3.PoolManager(), dict, timeout=1, user_agent="test")
+    with watched("watch-pods"):
+        with pytest.raises(ApiUnreachable):
+            next(client.watch(PODS, resource_version="1"))
+        assert looked.well()
+
+
 class StopAfter(threading.Event):
     """Set after so many waits, which take no time."""
 
@@ -175,7 +195,7 @@ class StopAfter(threading.Event):
 
 
 def test_it_looks_every_five_seconds_and_a_timer_in_c_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute without a step is stuck, five are the end."""
+    """Two minutes without a step are stuck, five are the end."""
     told: list[object] = []
     later = "koordra.watchdog.faulthandler.{}dump_traceback_later".format
     monkeypatch.setattr(later(""), lambda seconds, file: told.append((seconds, file is sys.__stderr__)))
@@ -184,9 +204,9 @@ def test_it_looks_every_five_seconds_and_a_timer_in_c_looks_at_it(monkeypatch: p
     with watched("worker"):
         looked.dog.start(stop).join(PATIENCE)
     assert stop.waits == [5.0] * 61
-    assert told == [(60.0, True)] * 61 + ["cancelled"]
+    assert told == [(120.0, True)] * 61 + ["cancelled"]
     assert (looked.stacks, looked.ends) == (1, 1)
-    assert (5.0 * LOOKS, 5.0 * MOST_LOOKS) == (60.0, 300.0)
+    assert (5.0 * LOOKS, 5.0 * MOST_LOOKS) == (120.0, 300.0)
 
 
 def test_the_stacks_of_all_threads_go_to_the_real_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Two controllers, as real processes, and the worker of the leader stands still in a pass.
 
-its health      503 once a minute's looks have seen no step; its stacks are in its log
+its health      503 once enough looks have seen no step; its stacks are in its log
 its lease       is not renewed, so the other one takes it, and places what waits
 its worker      comes back later, and its allocation is refused: no card is in two claims at any version
 it itself       is well again, and leads when the other one ends
