@@ -10,6 +10,10 @@ anywhere uses the same words, so that there is nothing else to learn:
     opaque parameters that are misspelt            ConstraintViolated  (what they demand is not known)
     a gate that is off                             FeatureDisabled
 
+One is about claims that want devices before a pod needs them:
+
+    ImmediateRefused    its namespace may have no more of them, or nobody knows who wrote that it wants them
+
 Two words are about claims that several pods share:
 
     SharedClaimPinned   a claim of the pod is allocated on another node, so the pod's other claims cannot be
@@ -49,6 +53,7 @@ class Cause(StrEnum):
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     TAINTED = "Tainted"
     PARTITION_MISMATCH = "PartitionMismatch"
+    IMMEDIATE_REFUSED = "ImmediateRefused"
     BACKEND_UNAVAILABLE = "BackendUnavailable"
     SELECTOR_MISMATCH = "SelectorMismatch"
 

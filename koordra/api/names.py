@@ -36,6 +36,18 @@ JOINT_GATE: Final = "koordra.io/joint-allocation"
 MODE_LABEL: Final = "koordra.io/allocation-mode"
 """Node label that picks `joint` (default) or `native` allocation for the node's devices."""
 
+IMMEDIATE: Final = "Immediate"
+"""Value of that name as an annotation of a claim or DeviceClass: devices are given out before a pod needs
+them."""
+
+RECLAIM_POLICY: Final = "koordra.io/reclaim-policy"
+"""Annotation on a DeviceClass: `Retain` where claims of it keep their devices between pods."""
+
+RETAIN: Final = "Retain"
+
+IMMEDIATE_DEVICES: Final = "koordra.io/immediate-devices"
+"""Annotation on a Namespace: how many devices its Immediate claims may have."""
+
 PARTITION_POLICY_LABELS: Final = (
     "koordra.io/gpu-partition-policy",
     "node.koordinator.sh/gpu-partition-policy",

@@ -6,6 +6,8 @@
     parametersRef        ResourceClassParameters (koordra.io) of any namespace, or a ConfigMap of koordra's
                          own namespace
     suitableNodes        a NodeSelector: only these nodes serve the class
+    allocationMode       Immediate: claims of it get their devices before a pod needs them, without any
+                         privilege of who makes them
     policy               placement, gpu, rdma: the fields of PlacementPolicy, GpuConfig and RdmaConfig
     structuredParameters accepted and without meaning, so that a classic manifest needs only its apiVersion
                          changed
@@ -96,13 +98,13 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
                     "join some",
                     at=what,
                 )
-        nodes = suitable_nodes.annotation(read)
+        marks = {**suitable_nodes.annotation(read), **_allocation_mode(read, driver)}
         metadata = {
             "name": objects.name(obj),
             "labels": {MANAGED_BY: names.FIELD_COMPONENT}
             | ({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
             "ownerReferences": [owner_reference(obj, RESOURCE_CLASSES)],
-            "annotations": nodes or None,
+            "annotations": marks or None,
         }
         return {
             **DEVICE_CLASSES.type_meta,
@@ -136,6 +138,16 @@ def _driver_clause(read: Reader, driver: str) -> str:
         raise read.wrong(f"means nothing to driver {driver}", "use selectors", at="deviceType")
     device_type = read.choice("deviceType", DEVICE_TYPES, problem="is no type")
     return f'{clause} && device.attributes["{names.DRIVER}"].type == "{device_type}"'
+
+
+def _allocation_mode(read: Reader, driver: str) -> dict[str, str]:
+    """The annotation of the DeviceClass by which the controller knows it."""
+    mode = read.choice("allocationMode", ("WaitForFirstConsumer", names.IMMEDIATE), problem="is no mode")
+    if mode != names.IMMEDIATE:
+        return {}
+    if driver != names.DRIVER:
+        raise read.wrong(f"means nothing to driver {driver}", "leave it out", at="allocationMode")
+    return {names.MODE_LABEL: mode}
 
 
 def _parameters(read: Reader, *, lookup: Lookup, own_namespace: str) -> list[Object]:

@@ -22,6 +22,7 @@ from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.allocation import pinned_node
+from koordra.api.claims import MAX_RESULTS
 from koordra.api.objects import Fields, Object
 
 Users = Mapping[str, Sequence[Object]]
@@ -126,10 +127,37 @@ def node_of(claim: Fields) -> str | None:
     return pinned_node((allocation(claim) or {}).get("nodeSelector")) or None
 
 
-def is_immediate(claim: Fields) -> bool:
-    """Whether the claim asks to be allocated without waiting for a pod; such a claim keeps its devices
-    without one."""
-    return objects.annotations_of(claim).get(names.MODE_LABEL) == "Immediate"
+def is_immediate(obj: Fields) -> bool:
+    """Whether the claim, or DeviceClass, says that devices are given out without waiting for a pod. Whose
+    word counts is another question (cache/immediate_claims)."""
+    return objects.annotations_of(obj).get(names.MODE_LABEL) == names.IMMEDIATE
+
+
+def is_kept(claim: Fields) -> bool:
+    """Whether it is marked to keep its devices between pods (controller/elastic)."""
+    return is_immediate(claim) and names.RETAIN_FINALIZER in objects.finalizers_of(claim)
+
+
+def requested_devices(claim: Fields) -> int:
+    """How many devices it asks for at most; all of a node's are as many as an allocation can name, as in
+    Kubernetes' ResourceQuota."""
+    devices = objects.spec_of(claim).get("devices")
+    requests = _mappings(devices.get("requests") if isinstance(devices, Mapping) else None)
+    return sum(
+        max(map(_count, _mappings(each.get("firstAvailable")) or [_exactly(each)])) for each in requests
+    )
+
+
+def _exactly(request: Fields) -> Fields:
+    found = request.get("exactly")
+    return found if isinstance(found, Mapping) else request
+
+
+def _count(asked: Fields) -> int:
+    count = asked.get("count")
+    if asked.get("allocationMode") == "All" or not isinstance(count, int | None):
+        return MAX_RESULTS
+    return 1 if count is None else count
 
 
 def unused(claims: Iterable[Object], inside: frozenset[str], users: Users) -> tuple[Object, ...]:
@@ -140,7 +168,7 @@ def unused(claims: Iterable[Object], inside: frozenset[str], users: Users) -> tu
         for claim in claims
         if holds_koordra_devices(claim)
         and not reserved_for(claim)
-        and not is_immediate(claim)
+        and not is_kept(claim)
         and inside.issuperset(objects.uid(pod) for pod in users.get(objects.key(claim), ()))
     }
     return tuple(found[key] for key in sorted(found))
@@ -198,8 +226,12 @@ class ClaimEntry:
 
     @property
     def may_be_orphan(self) -> bool:
-        """Held and never reserved: whether a pod can use it changes with the pods."""
-        return bool(self.pools) and not (self.is_reserved or self.is_deleting or is_immediate(self.claim))
+        """Held and not reserved: whether a pod can use it changes with the pods. A claim that is being
+        deleted is kube-controller-manager's to free where it has the builtin finalizer, which its owner may
+        have taken off."""
+        if not self.pools or self.is_reserved:
+            return False
+        return not (self.is_deleting and names.DELETE_PROTECTION in objects.finalizers_of(self.claim))
 
 
 def _device(result: Fields) -> Device:

@@ -32,6 +32,7 @@ from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
+from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
 from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.legacy.admission import LegacyWebhook
@@ -81,7 +82,7 @@ class Settings:
     replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
     rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
     GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
-    readers look for."""
+    readers look for. `immediate_annotation` and `immediate_devices` as in cache/immediate_claims."""
 
     identity: str
     leader_elect: bool = True
@@ -92,6 +93,12 @@ class Settings:
     legacy: LegacySettings | None = None
     elastic_gpu: bool = False
     peer_annotations: bool = False
+    immediate_annotation: bool = False
+    immediate_devices: int = MOST_DEVICES
+
+    @property
+    def immediate(self) -> ImmediateRules:
+        return ImmediateRules(self.immediate_annotation, self.immediate_devices)
 
 
 @dataclass(slots=True)
@@ -318,6 +325,7 @@ def _term(
         learned=store.read(),
         latency=latency,
         quota=legacy.held if legacy else None,
+        immediate=settings.immediate,
     )
 
     def one_pass() -> float | None:

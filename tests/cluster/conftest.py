@@ -206,6 +206,7 @@ def controller(
         "127.0.0.1",
         "--elastic-gpu",
         "--peer-annotations",
+        "--immediate-annotation",
     ]
     command += ["--legacy-pods", "--legacy-template-grace", "5"]
     with log.open("wb") as sink:

@@ -593,9 +593,9 @@ def _remove(client: KubeClient, kind: kinds.Kind, name: str, *, namespace: str |
         return
 
 
-def _may_list(client: KubeClient, namespace: str) -> bool:
+def _may_list(client: KubeClient, namespace: str, kind: kinds.Kind = kinds.PODS) -> bool:
     try:
-        client.list(kinds.PODS, namespace=namespace)
+        client.list(kind, namespace=namespace)
     except Forbidden:
         return False
     return True
@@ -620,3 +620,156 @@ def _table(client: KubeClient, path: str) -> Object:
     answer = pool.request("GET", client._url + path, headers={**client._credentials(), "Accept": accept})
     found: Object = json.loads(answer.data)
     return found
+
+
+# --- devices without a pod ---
+
+NOW = {names.MODE_LABEL: names.IMMEDIATE}
+
+
+def asking(name: str, device_class: str = names.CLASS_NIC, **metadata: Any) -> Object:
+    """For more than there is, so that nothing is taken from other tests."""
+    request = {"name": "nic", "exactly": {"deviceClassName": device_class, "count": 31}}
+    return claim_like("ResourceClaim", {"devices": {"requests": [request]}}, name=name, **metadata)
+
+
+@pytest.fixture
+def holder(client: KubeClient, developer: KubeClient, namespace: str) -> KubeClient:
+    """The developer, to whom ClusterRole koordra-immediate is bound in the namespace."""
+    subject = {"kind": "ServiceAccount", "name": "developer", "namespace": namespace}
+    group = "rbac.authorization.k8s.io"
+    body = {
+        "apiVersion": ROLES.api_version,
+        "kind": "RoleBinding",
+        "metadata": {"name": "holder", "namespace": namespace},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "koordra-immediate"},
+        "subjects": [subject],
+    }
+    _remove(client, ROLE_BINDINGS, "holder", namespace=namespace)
+    client.create(ROLE_BINDINGS, body)
+    return developer
+
+
+def test_devices_without_a_pod_are_a_privilege_on_every_way_to_the_annotation(
+    client: KubeClient, developer: KubeClient, namespace: str
+) -> None:
+    _remove(client, ROLE_BINDINGS, "holder", namespace=namespace)
+    claims = kinds.RESOURCE_CLAIMS
+    with pytest.raises(Forbidden, match=r'the verb "hold".*koordra-immediate in namespace'):
+        developer.create(claims, asking("now", annotations=NOW), namespace=namespace)
+    developer.create(claims, asking("later"), namespace=namespace)
+    with pytest.raises(Forbidden, match='the verb "hold"'):
+        developer.patch(claims, "later", {"metadata": {"annotations": NOW}}, namespace=namespace)
+    native = {names.MODE_LABEL: names.MODE_NATIVE}
+    developer.patch(claims, "later", {"metadata": {"annotations": native}}, namespace=namespace)
+    # A claim of a template means nothing by it, and is not held up; what turns it into another is refused.
+    made = {**NOW, names.POD_CLAIM_NAME: "nic"}
+    developer.create(claims, asking("made", annotations=made), namespace=namespace)
+    turned = {"metadata": {"annotations": {names.POD_CLAIM_NAME: None}}}
+    with pytest.raises(Forbidden, match='the verb "hold"'):
+        developer.patch(claims, "made", turned, namespace=namespace)
+
+
+def test_who_may_hold_devices_says_so_and_others_may_change_the_rest_of_it(
+    client: KubeClient, holder: KubeClient, namespace: str
+) -> None:
+    claims = kinds.RESOURCE_CLAIMS
+
+    def made() -> Object | None:
+        """The API server's own view of the roles may lag by a moment."""
+        try:
+            return holder.create(claims, asking("now", annotations=NOW), namespace=namespace)
+        except Forbidden:
+            return None
+
+    eventually(made, "the claim")
+    _remove(client, ROLE_BINDINGS, "holder", namespace=namespace)
+
+    def refused() -> bool:
+        _remove(client, claims, "again", namespace=namespace)
+        try:
+            holder.create(claims, asking("again", annotations=NOW), namespace=namespace)
+        except Forbidden:
+            return True
+        return False
+
+    eventually(refused, "the privilege gone")
+    holder.patch(claims, "now", {"metadata": {"labels": {"a": "b"}}}, namespace=namespace)
+
+
+def test_a_privilege_of_one_namespace_is_none_elsewhere(
+    client: KubeClient, holder: KubeClient, namespace: str
+) -> None:
+    """Whoever may create claims there, too."""
+    del namespace
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["*"], "verbs": ["*"]}
+    meta = {"name": "holder-elsewhere", "namespace": "default"}
+    subject = {"kind": "ServiceAccount", "name": "developer", "namespace": "koordra-test"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": meta["name"]}
+    for kind, more in (
+        (ROLES, {"rules": [rule]}),
+        (ROLE_BINDINGS, {"roleRef": reference, "subjects": [subject]}),
+    ):
+        _remove(client, kind, meta["name"], namespace="default")
+        client.create(kind, {"apiVersion": ROLES.api_version, "kind": kind.kind, "metadata": meta, **more})
+    try:
+        eventually(lambda: _may_list(holder, "default", kinds.RESOURCE_CLAIMS), "the rights there")
+        with pytest.raises(Forbidden, match=r'the verb "hold".*in namespace default'):
+            holder.create(kinds.RESOURCE_CLAIMS, asking("now", annotations=NOW), namespace="default")
+    finally:
+        for kind in (ROLE_BINDINGS, ROLES):
+            _remove(client, kind, meta["name"], namespace="default")
+
+
+def test_templates_do_not_say_immediate(client: KubeClient, developer: KubeClient, namespace: str) -> None:
+    template = claim_like("ResourceClaimTemplate", asking("x")["spec"], name="now")
+    template["spec"]["metadata"] = {"annotations": NOW}
+    for who in (developer, client):
+        with pytest.raises((Forbidden, Invalid), match="made from a template has its pod"):
+            who.create(kinds.RESOURCE_CLAIM_TEMPLATES, template, namespace=namespace)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"finalizers": [names.RETAIN_FINALIZER]},
+        {"annotations": {"koordra.io/elastic-reclaim-policy": "Retain"}},
+        {"annotations": {"koordra.io/elastic-binding-mode": "Immediate"}},
+    ],
+    ids=lambda mark: next(iter(mark)),
+)
+def test_marks_of_koordras_own_claims_are_its_own(
+    client: KubeClient, holder: KubeClient, namespace: str, mark: Object
+) -> None:
+    claims = kinds.RESOURCE_CLAIMS
+    with pytest.raises(Forbidden, match="written by koordra's controller only"):
+        holder.create(claims, asking("marked", **mark), namespace=namespace)
+    holder.create(claims, asking("plain"), namespace=namespace)
+    with pytest.raises(Forbidden, match="written by koordra's controller only"):
+        holder.patch(claims, "plain", {"metadata": mark}, namespace=namespace)
+    client.patch(claims, "plain", {"metadata": mark}, namespace=namespace)
+    holder.patch(claims, "plain", {"metadata": {"labels": {"a": "b"}}}, namespace=namespace)
+    client.patch(claims, "plain", {"metadata": {"finalizers": None}}, namespace=namespace)
+
+
+def test_a_class_that_says_immediate_needs_no_privilege(
+    client: KubeClient, developer: KubeClient, namespace: str, resource_class: Callable[..., Object]
+) -> None:
+    resource_class("koordra-test-now", deviceType="nic", allocationMode="Immediate")
+    eventually(lambda: _ready(client, "koordra-test-now") == "Reconciled", "the DeviceClass")
+    body = asking("of-class", "koordra-test-now")
+    body["spec"]["devices"]["requests"][0]["exactly"]["count"] = 1
+    developer.create(kinds.RESOURCE_CLAIMS, body, namespace=namespace)
+    eventually(lambda: _allocated(client, "of-class", namespace), "the devices")
+    client.patch(kinds.NAMESPACES, namespace, {"metadata": {"annotations": {names.IMMEDIATE_DEVICES: "0"}}})
+    try:
+        eventually(lambda: not _allocated(client, "of-class", namespace), "the devices given back")
+    finally:
+        client.patch(
+            kinds.NAMESPACES, namespace, {"metadata": {"annotations": {names.IMMEDIATE_DEVICES: None}}}
+        )
+
+
+def _allocated(client: KubeClient, name: str, namespace: str) -> bool:
+    found = client.get(kinds.RESOURCE_CLAIMS, name, namespace=namespace)
+    return bool((found.get("status") or {}).get("allocation"))

@@ -14,6 +14,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.allocation.writes import Writer
+from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
 from tests.fakes.kube_api import FakeCaches, FakeKubeApi, Write
@@ -25,8 +26,15 @@ class JointCluster:
     """API, caches, a clock that tests turn, and one reconciler over them (`start_again` is a new process)."""
 
     def __init__(
-        self, *, nodes: int = 2, gpus: int = 2, starves_after: float = 0.0, preemption: bool = False
+        self,
+        *,
+        nodes: int = 2,
+        gpus: int = 2,
+        starves_after: float = 0.0,
+        preemption: bool = False,
+        immediate: ImmediateRules = DEFAULT_RULES,
     ) -> None:
+        self.immediate = immediate
         self.starves_after = starves_after
         self.preemption = preemption
         self.api = FakeKubeApi()
@@ -52,6 +60,7 @@ class JointCluster:
             report=self.told.append,
             starves_after=self.starves_after,
             preemption=self.preemption,
+            immediate=self.immediate,
         )
 
     def timestamp(self) -> str:

@@ -33,8 +33,6 @@ from koordra.api.objects import Fields, Object
 from koordra.api.reader import Reader
 
 V1: Final = "resource.k8s.io/v1"
-MODE: Final = "koordra.io/allocation-mode"
-"""Annotation on a claim: `Immediate` as classic DRA meant it."""
 _CLASS_FIELDS: Final = ("driverName", "parametersRef", "structuredParameters", "suitableNodes")
 
 Reference = tuple[str, str, str, str]
@@ -221,10 +219,14 @@ def _allocation_mode(read: Reader, metadata: Object, *, driver: str, notes: Note
     at = read.place("allocationMode")
     if mode != "Immediate":
         return
-    if driver == names.DRIVER:
-        metadata["annotations"] = {**metadata.get("annotations", {}), MODE: mode}
+    if driver == names.DRIVER and read.field != "spec":
+        notes.warn(at, "a claim that is made from a template has its pod already", "it is left out")
+    elif driver == names.DRIVER:
+        metadata["annotations"] = {**metadata.get("annotations", {}), names.MODE_LABEL: mode}
         notes.warn(
-            at, f"v1 has no such field; it is kept as annotation {MODE}, which koordra's controller obeys"
+            at,
+            f"v1 has no such field; it is kept as annotation {names.MODE_LABEL}, which koordra's controller obeys",
+            "creating the claim needs the verb hold on allocations of group koordra.io",
         )
     else:
         notes.warn(at, "v1 allocates when a pod needs the claim", "nothing else can be had from this driver")

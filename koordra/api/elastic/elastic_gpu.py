@@ -73,8 +73,8 @@ PARAMETERS: Final = ("memoryUnit", *_GPU_PARAMETERS, *_PLACEMENT_PARAMETERS)
 _CLASS_FIELDS: Final = ("elasticGPUClassName", "egpuClassName")
 
 DELETE: Final = "Delete"
-RETAIN: Final = "Retain"
-IMMEDIATE: Final = "Immediate"
+RETAIN: Final = names.RETAIN
+IMMEDIATE: Final = names.IMMEDIATE
 WAIT: Final = "WaitForFirstConsumer"
 _INVALID_CLAIM: Final = partial(ClassRefused, "InvalidClaim")
 
@@ -125,19 +125,22 @@ def read_class(obj: Object) -> ElasticClass:
 
 def device_class(obj: Object) -> Object:
     """The DeviceClass that an ElasticGPUClass means. Raises ClassRefused."""
-    read_class(obj)
+    cls = read_class(obj)
     parameters = _parameters(Reader.of(obj).inner("parameters"))
     placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
     meant = {
         "kind": ELASTIC_CLASSES.kind,
         "metadata": {"name": objects.name(obj), "uid": objects.uid(obj)},
         "deviceType": names.TYPE_GPU,
+        "allocationMode": IMMEDIATE if cls.immediate else WAIT,
         "policy": {
             "gpu": {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters},
             "placement": placement,
         },
     }
     found = resource_class.device_class(meant, lookup=lambda *_: None, own_namespace="")
+    if cls.retain:
+        found["metadata"].setdefault("annotations", {})[names.RECLAIM_POLICY] = RETAIN
     found["metadata"]["ownerReferences"] = [resource_class.owner_reference(obj, ELASTIC_CLASSES)]
     return found
 

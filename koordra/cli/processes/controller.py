@@ -47,6 +47,16 @@ if TYPE_CHECKING:
 )
 @options.flag("--preemption", "Evict pods of lower priority where a pod fits nowhere otherwise.")
 @options.flag(
+    "--immediate-annotation",
+    "Obey koordra.io/allocation-mode: Immediate on claims: the policy koordra-immediate is there and says who may write it.",
+)
+@click.option(
+    "--immediate-devices",
+    type=click.IntRange(min=0),
+    default=8,
+    help="Devices that the Immediate claims of a namespace may have, where its annotation says nothing else.",
+)
+@options.flag(
     "--elastic-gpu", "Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic)."
 )
 @options.flag(

@@ -25,6 +25,7 @@ from koordra.controller.allocation.writes import WriteOutcome, Writer, WriteResu
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
+from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
@@ -55,6 +56,7 @@ class PassContext:
         clock: Callable[[], float],
         report: EventSink,
         latency: LatencyBreakdown | None,
+        immediate: ImmediateRules = DEFAULT_RULES,
     ) -> None:
         self._source = source
         self.writer = writer
@@ -62,7 +64,7 @@ class PassContext:
         self.latency = latency
         self.node_backoff = NodeBackoff()
         self._gates = PodBackoff(first=FIRST_GATE, longest=REFUSED_PAUSE)
-        self.cache = ClusterCache()
+        self.cache = ClusterCache(immediate)
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(report, clock=clock)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
@@ -149,10 +151,11 @@ class PassContext:
         self.events.gate_refused(pod, message=message)
         self.wake(self._gates.refused(pod, self.clock()))
 
-    def give_back(self, claim: Object, *, why: str) -> None:
-        """Free an unreserved claim. What keeps that from happening is looked at again in the next pass."""
-        if claims_of.is_immediate(claim):
-            return
+    def give_back(self, claim: Object, *, why: str) -> bool:
+        """Free an unreserved claim; whether it is free. What keeps that from happening is looked at again in
+        the next pass."""
+        if self.cache.claim_index.keeps(objects.key(claim)):
+            return False
         users = self.users().get(objects.key(claim), ())
         written = self.settled(self.writer.give_back(claim))
         self.feedback.drop(claim)
@@ -162,3 +165,4 @@ class PassContext:
         elif written.outcome is WriteOutcome.REFUSED:
             log.error("give_back_refused", claim=objects.key(claim), error=written.message)
             self.wake(self.clock() + REFUSED_PAUSE)
+        return written.ok

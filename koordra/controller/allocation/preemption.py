@@ -9,8 +9,8 @@ priority. On each node that has such pods with claims of koordra's
 
 and of all nodes the one whose most urgent victim is the least urgent is chosen, then the one with fewer
 victims, then by name. A pod with `preemptionPolicy: Never` takes nobody's place. A claim that a pod of equal
-or higher priority uses too is nobody's to take, nor is an Immediate claim. The victims are evicted through
-the eviction API, so PodDisruptionBudgets hold; the node is then kept free for the group.
+or higher priority uses too is nobody's to take, nor is one that keeps its devices between pods. The victims
+are evicted through the eviction API, so PodDisruptionBudgets hold; the node is then kept free for the group.
 
 The members of a gang are of use only together, so they are one victim: all of them, on whatever node they
 are, or none. A gang is as urgent as its most urgent member, and it counts as many victims as it has members,
@@ -110,7 +110,7 @@ class Preemption:
         found: dict[str, Victim] = {}
         for claim in info.holders:
             using = self.users.get(objects.key(claim), ())
-            if claims_of.is_immediate(claim):
+            if claims_of.is_kept(claim):
                 continue
             taken = [self.together.get(objects.uid(pod), (pod,)) for pod in using]
             if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):

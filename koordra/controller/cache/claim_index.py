@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.api.tables import KeySets, keep_if
+from koordra.api.tables import KeySets, keep_if, set_or_drop
+from koordra.controller.cache import immediate_claims
+from koordra.controller.cache.immediate_claims import NONE, Grants, ImmediateRules
 from koordra.controller.cache.pod_index import PodEntry, PodIndex, is_living
-from koordra.controller.claims import ClaimEntry, is_immediate
+from koordra.controller.claims import ClaimEntry
 
 OnClaim = Callable[[str, ClaimEntry | None, ClaimEntry | None], None]
 """(key, before, now)."""
@@ -18,18 +20,24 @@ OnClaim = Callable[[str, ClaimEntry | None, ClaimEntry | None], None]
 
 @dataclass
 class ClaimIndex:
-    """Sets of claim keys: `held` have devices of koordra's, `immediate` want theirs without a pod and have
-    none. Not thread-safe."""
+    """Sets of claim keys: `held` have devices of koordra's. `grants`: by namespace, the claims that may have
+    devices without a pod. `rules` of these; `namespaces` by name. Not thread-safe."""
 
     STATE: ClassVar[tuple[str, ...]] = (
-        "entries", "held", "immediate", "_owned", "_of_pool", "_living", "_orphans",
+        "entries", "held", "grants", "_asking", "_owned", "_of_pool", "_living", "_orphans",
     )  # fmt: skip
 
     pod_index: PodIndex
+    rules: ImmediateRules = field(default_factory=ImmediateRules)
+    namespaces: Mapping[str, Object] = field(default_factory=dict)
     entries: dict[str, ClaimEntry] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    immediate: set[str] = field(default_factory=set)
+    grants: dict[str, Grants] = field(default_factory=dict)
     on_touch: list[OnClaim] = field(default_factory=list)
+    _asking: KeySets = field(default_factory=KeySets)
+    """By namespace."""
+    _to_grant: set[str] = field(default_factory=set)
+    _refused: dict[str, str] = field(default_factory=dict)
     _owned: KeySets = field(default_factory=KeySets)
     _of_pool: KeySets = field(default_factory=KeySets)
     _living: set[str] = field(default_factory=set)
@@ -40,9 +48,9 @@ class ClaimIndex:
         """Allocated claims of koordra's that were never reserved and that no living pod can use or owns.
 
         kube-controller-manager leaves those alone. Claims that are being deleted are its business, as are
-        those it still has to free after their last pod; Immediate claims are allocated without a pod. A pod
-        one of whose claims was deleted cannot run, so it keeps no devices either until that claim is there
-        again.
+        those it still has to free after their last pod; Immediate claims that are granted are allocated
+        without a pod. A pod one of whose claims was deleted cannot run, so it keeps no devices either until
+        that claim is there again.
         """
         self.settle()
         return [self.entries[key].claim for key in sorted(self._orphans)]
@@ -59,14 +67,79 @@ class ClaimIndex:
         self._owned.move(key, before.owners if before else (), now.owners if now else ())
         self._of_pool.move(key, before.pools if before else (), now.pools if now else ())
         keep_if(self.held, key, now is not None and bool(now.pools))
-        keep_if(
-            self.immediate,
-            key,
-            now is not None and not now.is_allocated and not now.is_deleting and is_immediate(now.claim),
-        )
+        self._ask(key, now)
         self._stale.add(key)
         for on_touch in self.on_touch:
             on_touch(key, before, now)
+
+    def on_class(self, name: str, _before: Object | None, _now: Object | None) -> None:
+        for key, entry in self.entries.items():
+            if name in entry.class_names:
+                self._ask(key, entry)
+
+    def on_namespace(self, name: str, _before: Object | None, _now: Object | None) -> None:
+        if name in self._asking:
+            self._to_grant.add(name)
+
+    def _ask(self, key: str, entry: ClaimEntry | None) -> None:
+        place = key.partition("/")[0]
+        asked = key in self._asking.get(place, ())
+        asks = entry is not None and immediate_claims.asks(entry, self.pod_index.class_table)
+        if asked or asks:
+            self._to_grant.add(place)
+            self._asking.move(key, (place,) if asked else (), (place,) if asks else ())
+
+    # devices without a pod
+
+    def is_granted(self, key: str) -> bool:
+        self.settle()
+        return key in self.grants.get(key.partition("/")[0], NONE).granted
+
+    def keeps(self, key: str) -> bool:
+        """Whether nobody takes its devices away: they stay between pods."""
+        self.settle()
+        return key in self.grants.get(key.partition("/")[0], NONE).keeping
+
+    def waiting_without_pod(self) -> list[str]:
+        """Claims that may have devices without a pod, and have none."""
+        return [key for key, entry in self._granted() if not entry.is_allocated and not entry.is_deleting]
+
+    def idle(self) -> list[ClaimEntry]:
+        """Claims whose devices no pod uses, has reserved, or waits for, the oldest first; not those that keep
+        them."""
+        return [
+            entry
+            for key, entry in self._granted()
+            if entry.pools
+            and not entry.is_reserved
+            and not self.pod_index.users.get(key)
+            and not self.keeps(key)
+        ]
+
+    def newly_refused(self) -> dict[str, str]:
+        """Why claims may not have devices without a pod, where that is another answer than before."""
+        self.settle()
+        found, self._refused = self._refused, {}
+        return found
+
+    def _granted(self) -> Iterator[tuple[str, ClaimEntry]]:
+        self.settle()
+        for place in sorted(self.grants):
+            for key in sorted(self.grants[place].granted):
+                yield key, self.entries[key]
+
+    def _grant(self) -> None:
+        classes = self.pod_index.class_table
+        for place in self._to_grant:
+            asking = {key: self.entries[key] for key in self._asking.get(place, ())}
+            before = self.grants.get(place, NONE)
+            now = immediate_claims.judge(asking, classes, self.namespaces.get(place), self.rules)
+            set_or_drop(self.grants, place, now if asking else None)
+            self._stale |= before.granted ^ now.granted
+            self._refused.update(now.refused.items() - before.refused.items())
+        self._to_grant.clear()
+
+    # changes of pods
 
     def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
         """Owners count whether they name the claim or not."""
@@ -83,6 +156,7 @@ class ClaimIndex:
 
     def settle(self) -> None:
         """Judge the claims that changes have touched."""
+        self._grant()
         for key in self._stale:
             entry = self.entries.get(key)
             keep_if(
@@ -90,6 +164,7 @@ class ClaimIndex:
                 key,
                 entry is not None
                 and entry.may_be_orphan
+                and key not in self.grants.get(key.partition("/")[0], NONE).granted
                 and not self.pod_index.usable(key)
                 and not self._living.intersection(entry.owners) - self.pod_index.lacking,
             )

@@ -44,6 +44,7 @@ from koordra.controller.cache.changes import (
     Tables,
 )
 from koordra.controller.cache.claim_index import ClaimIndex
+from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
@@ -63,8 +64,9 @@ OnChange = Callable[[str, Object | None, Object | None], None]
 class ClusterCache:
     """Not thread-safe: the worker owns it. `version` goes up with every change."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: ImmediateRules = DEFAULT_RULES) -> None:
         self.version = 0
+        self._rules = rules
         self.assume_cache = AssumeCache()
         self._cached: Table = {}
         """Claims as the watch has them."""
@@ -81,7 +83,7 @@ class ClusterCache:
         self.pod_groups = self._tables[POD_GROUP]
         entries: dict[str, ClaimEntry] = {}
         self.pod_index = PodIndex(entries, self.classes)
-        self.claim_index = ClaimIndex(self.pod_index, entries)
+        self.claim_index = ClaimIndex(self.pod_index, rules, self.namespaces, entries)
         self.slice_index = SliceIndex(self.slices)
         self.capacity_epoch = CapacityEpoch()
         pods, claims, epoch = self.pod_index, self.claim_index, self.capacity_epoch
@@ -92,13 +94,15 @@ class ClusterCache:
         for kind in (RESOURCE_SLICES, DEVICE_CLASSES, DEVICE_TAINT_RULES, PERSISTENT_VOLUMES):
             self.listen(kind, epoch.on_published)
         self.listen(DEVICE_CLASSES, pods.on_class)
+        self.listen(DEVICE_CLASSES, claims.on_class)
+        self.listen(NAMESPACES, claims.on_namespace)
         self.listen(RESOURCE_CLAIMS, claims.on_claim)
         for on_pod in (pods.on_pod, claims.on_pod):
             self.listen(PODS, on_pod)
 
     @classmethod
-    def of(cls, cluster: Tables) -> ClusterCache:
-        cache = cls()
+    def of(cls, cluster: Tables, rules: ImmediateRules = DEFAULT_RULES) -> ClusterCache:
+        cache = cls(rules)
         cache.adopt(cluster)
         return cache
 
@@ -188,7 +192,7 @@ class ClusterCache:
     # for the audit
 
     def rebuilt(self) -> ClusterCache:
-        fresh = ClusterCache()
+        fresh = ClusterCache(self._rules)
         for kind, table in self._tables.items():
             for key, obj in table.items():
                 fresh._put(kind, key, obj)

@@ -2,8 +2,9 @@
 suit them all. They are joined anew only where one of them has changed.
 
 Groups are planned by pod priority (higher first), then age (older first), then the name, so that the order is
-total. A group counts as its most urgent pod. Age is the pod's creationTimestamp: the moment from which its
-owner waits; a claim that was made long before its pod gives no right of way.
+total; claims that no pod waits for come last. A group counts as its most urgent pod. Age is the pod's
+creationTimestamp: the moment from which its owner waits; a claim that was made long before its pod gives no
+right of way.
 
     members that changed ──▶ their groups, and those met through a claim, are taken apart ──▶ joined again
 
@@ -22,7 +23,7 @@ from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims
-from koordra.placement.request.claim_groups import Urgency, urgency
+from koordra.placement.request.claim_groups import Urgency, urgency, urgency_without_pod
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Group:
     @cached_property
     def urgency(self) -> Urgency:
         """Its place in the order of planning."""
-        return urgency(self.first)
+        return urgency(self.first) if self.immediate is None else urgency_without_pod(self.first)
 
     @property
     def label(self) -> str:

@@ -157,7 +157,7 @@ def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
         UNIT: str(cls.unit),
     }
     if cls.immediate:
-        annotations[names.MODE_LABEL] = "Immediate"
+        annotations[names.MODE_LABEL] = IMMEDIATE
     metadata: Object = {
         "name": objects.name(claim),
         "namespace": objects.namespace(claim),
@@ -181,7 +181,7 @@ def corrected(current: Object, wanted: Object) -> Object | None:
     retained = is_held(current) or is_retained(current)
     marks = {**objects.annotations_of(wanted), POLICY: RETAIN if retained else DELETE}
     if claims_of.is_immediate(current) or (retained and claims_of.reserved_for(current)):
-        marks[names.MODE_LABEL] = "Immediate"
+        marks[names.MODE_LABEL] = IMMEDIATE
     changed: Object = {}
     for part, ours in (("annotations", marks), ("labels", objects.labels_of(wanted))):
         there = dict(objects.metadata(current).get(part) or {})

@@ -104,6 +104,8 @@ class GangPlanner:
         if isinstance(answer, GangPlaced):
             self._write(request, answer)
             return False
+        if self._displace(request, now):
+            return False
         undecided = isinstance(answer, GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
         self._tell_waiting(request, answer)
@@ -155,6 +157,27 @@ class GangPlanner:
             self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
 
     # it does not fit
+
+    def _displace(self, request: PlacementRequest, now: float) -> bool:
+        """Take devices from Immediate claims that no pod uses, on the nodes where that makes room for the
+        gang; whether any were taken. The nodes are kept free for it, so that the claims do not come back."""
+        key, idle = request.gang.key, self.context.cache.claim_index.idle()
+        if not idle or self.reservation.holds(key):
+            return False
+        answer = request.place(without=frozenset(entry.uid for entry in idle))
+        if not isinstance(answer, GangPlaced):
+            return False
+        nodes = {placed.node for placed in answer.members}
+        why = f"gang {key} waits for devices, and no pod uses these"
+        freed = [
+            entry.node
+            for entry in idle
+            if entry.node in nodes and self.context.give_back(entry.claim, why=why)
+        ]
+        if freed:
+            self.reservation.keep_free(key, request.gang.urgency, nodes, now=now)
+            self.context.wake(now)
+        return bool(freed)
 
     def _tell_waiting(self, request: PlacementRequest, answer: GangUnplaced) -> None:
         gang = request.gang

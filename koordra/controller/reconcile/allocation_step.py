@@ -5,6 +5,8 @@
                                                    it shares then pin the others, who are planned beside it
     not so, and it holds claims that nobody uses   those are given back: waiting while holding could lock two
                                                    pods against each other
+    not so, but without Immediate claims that no   those lose their devices (allocation/displacement)
+    pod uses
     otherwise                                      it waits, with the allocator's reasons
 
 Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others
@@ -22,6 +24,7 @@ from typing import Final
 
 from koordra.api import objects
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.displacement import displaced
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import GroupPlacement, Placer
@@ -172,6 +175,9 @@ class AllocationStep:
         unused = claims_of.unused(group.placed, inside, context.users())
         for claim in unused:
             context.give_back(claim, why="the pod's other claims cannot be placed beside it")
+        if not unused and self._displace(group, now):
+            context.wake(now)
+            return None
         for claim in group.pending:
             context.events.waiting(claim, group.users(claim), placement.reasons.get(objects.key(claim), ()))
         if unused:
@@ -193,6 +199,21 @@ class AllocationStep:
                 return _PAUSES.get(written.outcome)
         self.reservations.forget(group.key)
         return None
+
+    def _displace(self, group: Group, now: float) -> bool:
+        """Take devices from Immediate claims that no pod uses, where that helps; whether any were taken."""
+        idle = self._context.cache.claim_index.idle()
+        if not idle or not group.pods or self.reservations.holds(group.key):
+            return False
+        found = displaced(
+            group, idle, self.placer.nodes, excluded=self._excluded(group), fits=self.placer.fits
+        )
+        why = f"pod {objects.key(group.pods[0])} waits for devices, and no pod uses these"
+        freed = [entry for entry in found if self._context.give_back(entry.claim, why=why)]
+        if freed:
+            why = "Immediate claims without a pod gave way there to"
+            self.reservations.nominate(group, str(freed[0].node), now=now, why=why)
+        return bool(freed)
 
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False: an eviction was refused and is to be tried again."""

@@ -129,7 +129,7 @@ def _waiting(cache: ClusterCache) -> dict[str, Group]:
     groups.settle(
         {
             key: cache.claims[key]
-            for key in cache.claim_index.immediate
+            for key in cache.claim_index.waiting_without_pod()
             if claims_of.owner(cache.claims[key], cache.classes) is Owner.KOORDRA
         }
     )

@@ -215,7 +215,11 @@ class GroupQueue:
 
     def _immediate(self) -> dict[str, Object]:
         cache, found = self._context.cache, {}
-        for key in sorted(cache.claim_index.immediate):
+        for key, why in cache.claim_index.newly_refused().items():
+            claim = cache.claims[key]
+            if not claims_of.is_allocated(claim):
+                self._context.events.waiting(claim, (), (reason_of(Cause.IMMEDIATE_REFUSED, why),))
+        for key in cache.claim_index.waiting_without_pod():
             claim = cache.claims[key]
             owner = claims_of.owner(claim, cache.classes)
             if owner is Owner.KOORDRA:

@@ -35,6 +35,7 @@ from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
 from koordra.controller.allocation.writes import WriteOutcome, Writer
 from koordra.controller.cache.changes import ChangeQueue
+from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.allocation_step import AllocationStep
@@ -66,8 +67,11 @@ class Reconciler:
         learned: Learned | None = None,
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
+        immediate: ImmediateRules = DEFAULT_RULES,
     ) -> None:
-        self._context = context = PassContext(source, writer, clock=clock, report=report, latency=latency)
+        self._context = context = PassContext(
+            source, writer, clock=clock, report=report, latency=latency, immediate=immediate
+        )
         self.allocation = AllocationStep(
             context, starves_after=starves_after, preemption=preemption, learned=learned, quota=quota
         )

@@ -132,6 +132,12 @@ def _pending_of(pod: Fields, claims: Mapping[str, ResourceClaim]) -> list[str]:
     return [key for key in claim_keys(pod) if key in claims]
 
 
+def urgency_without_pod(claim: Fields) -> Urgency:
+    """Of a claim that no pod waits for: behind all pods, by age."""
+    _, created, key = urgency(claim)
+    return (1 << 40, created, key)
+
+
 def urgency(pod: Fields) -> Urgency:
     """The pod's place in the order of planning."""
     priority = objects.spec_of(pod).get("priority")

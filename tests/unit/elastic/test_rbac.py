@@ -47,7 +47,8 @@ class Elastic(Cluster):
         path = account_kubeconfig(
             self.client, str(self.kubeconfig), self.folder / "own", account="koordra-controller"
         )
-        command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", str(path), "--elastic-gpu"]
+        command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", str(path)]
+        command += ["--elastic-gpu", "--immediate-annotation"]
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(command, stderr=log)
         try:

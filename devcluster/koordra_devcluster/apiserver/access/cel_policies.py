@@ -18,8 +18,8 @@ from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from koordra.errors import SelectorError
 
-Check = Callable[[str, str, str], bool]
-"""(group, resource, verb) -> whether the asking user may."""
+Check = Callable[[str, str, str, str], bool]
+"""(group, resource, namespace, verb) -> whether the asking user may; without a namespace, everywhere."""
 
 _NAMES: Final = ("object", "oldObject", "request", "params", "variables", "namespaceObject")
 
@@ -30,7 +30,7 @@ def evaluate(expression: str, values: Mapping[str, Any], *, check: Check) -> Any
     if isinstance(program, str):
         raise SelectorError(f"compilation failed: {program}")
     data = {name: values.get(name) for name in _NAMES}
-    authorizer = {"group": "", "resource": "", "verb": ""}
+    authorizer = {"group": "", "resource": "", "namespace": "", "verb": ""}
     before, _CHECK.value = getattr(_CHECK, "value", None), check
     try:
         result = program.eval(data={**data, "authorizer": authorizer})
@@ -72,7 +72,10 @@ def _with(name: str) -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
 
 def _allowed(authorizer: Mapping[str, Any]) -> bool:
     check: Check = _CHECK.value
-    return check(str(authorizer["group"]), str(authorizer["resource"]), str(authorizer["verb"]))
+    return check(*(str(authorizer[name]) for name in ("group", "resource", "namespace", "verb")))
+
+
+_METHODS: Final = {"group": "group", "resource": "resource", "namespace": "namespace", "check": "verb"}
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +95,7 @@ def _environment() -> Any:
                 )
             ],
         )
-        for name, field in (("group", "group"), ("resource", "resource"), ("check", "verb"))
+        for name, field in _METHODS.items()
     ]
     functions.append(
         cel.FunctionDecl(

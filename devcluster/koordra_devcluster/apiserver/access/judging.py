@@ -277,8 +277,8 @@ class AdmissionChain:
         )
 
     def _evaluate(self, expression: str, values: Mapping[str, Any], attempt: Attempt) -> Any:
-        def check(group: str, resource: str, verb: str) -> bool:
-            return rbac.allows(self._store, attempt.user, Access(verb, group, resource, attempt.namespace))
+        def check(group: str, resource: str, namespace: str, verb: str) -> bool:
+            return rbac.allows(self._store, attempt.user, Access(verb, group, resource, namespace))
 
         return cel_policies.evaluate(expression, values, check=check)
 
