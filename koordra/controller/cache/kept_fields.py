@@ -50,9 +50,10 @@ def _annotations(there: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _rank_of_annotation(item: tuple[str, str]) -> tuple[bool, int, str]:
+def _rank_of_annotation(item: tuple[str, str]) -> tuple[bool, bool, int, str]:
+    """First what says that a claim has its pod: crowded out, the claim would pass for one that has none."""
     name, value = item
-    return not name.startswith(names.DOMAIN), len(value), name
+    return name != names.POD_CLAIM_NAME, not name.startswith(names.DOMAIN), len(value), name
 
 
 def _pod(pod: Object) -> Object:

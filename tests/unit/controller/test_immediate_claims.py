@@ -10,6 +10,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.immediate_claims import ImmediateRules
+from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import Conflict
 from tests.fakes.joint_cluster import JointCluster
 
@@ -312,3 +313,13 @@ def test_grants_are_those_that_a_full_read_finds() -> None:
     cluster.reconciler.audit.compare()
     assert dict(cluster.reconciler.audit.differences) == {}
     assert objects.annotations_of(cluster.api.get(RESOURCE_CLAIMS, "b")) == {}
+
+
+def test_nothing_that_a_tenant_writes_crowds_out_that_a_claim_has_its_pod() -> None:
+    """The policy lets a template's claim say Immediate, for it means nothing by it."""
+    crowd = {f"koordra.io/{number:04}": "x" * 20 for number in range(3000)}
+    marks = {**crowd, **NOW, names.POD_CLAIM_NAME: "g" * 63}
+    kept = kept_of(RESOURCE_CLAIMS)(
+        {"kind": "ResourceClaim", "metadata": {"name": "a", "annotations": marks}}
+    )
+    assert objects.annotations_of(kept)[names.POD_CLAIM_NAME] == "g" * 63
