@@ -4,6 +4,7 @@
     the claim's annotation says so            granted where the admission policy koordra-immediate keeps those
                                               from writing it who may not hold devices (`by_annotation`), or
                                               where its classes say Retain
+    the annotation says anything else         never: it waits for a pod, whatever its classes say
     it was made from a template               never: it has its pod
 
 Devices without a pod are kept from everybody, so the Immediate claims of a namespace have a number of them
@@ -61,7 +62,8 @@ def asks(entry: ClaimEntry, classes: Mapping[str, Object]) -> bool:
     """Whether the claim wants devices without a pod, and koordra's."""
     if entry.made_for is not None or (entry.is_deleting and not entry.is_allocated):
         return False
-    wants = claims_of.is_immediate(entry.claim) or _all(entry, classes, claims_of.is_immediate)
+    mode = objects.annotations_of(entry.claim).get(names.MODE_LABEL)
+    wants = mode == names.IMMEDIATE or (mode is None and _all(entry, classes, claims_of.is_immediate))
     return wants and (
         bool(entry.pools) or claims_of.owner_of(entry.class_names, classes) is not Owner.FOREIGN
     )

@@ -155,9 +155,8 @@ def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
         CLASS: cls.name,
         BINDING: IMMEDIATE if cls.immediate else WAIT,
         UNIT: str(cls.unit),
+        names.MODE_LABEL: IMMEDIATE if cls.immediate else WAIT,
     }
-    if cls.immediate:
-        annotations[names.MODE_LABEL] = IMMEDIATE
     metadata: Object = {
         "name": objects.name(claim),
         "namespace": objects.namespace(claim),

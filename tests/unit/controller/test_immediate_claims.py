@@ -67,6 +67,14 @@ def test_a_class_that_says_immediate_is_the_grant_and_its_word_can_be_taken_back
     assert cluster.allocation("a") is None
 
 
+def test_a_claim_may_wait_although_its_class_says_immediate() -> None:
+    cluster = JointCluster()
+    class_says_immediate(cluster)
+    cluster.claim("a", annotations={names.MODE_LABEL: "WaitForFirstConsumer"})
+    cluster.settle()
+    assert cluster.allocation("a") is None
+
+
 def test_every_class_of_the_claim_has_to_say_it() -> None:
     cluster = JointCluster(immediate=ImmediateRules(by_annotation=False))
     says(cluster, names.CLASS_NIC, **NOW)
