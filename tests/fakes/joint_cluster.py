@@ -17,6 +17,7 @@ from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
+from koordra.placement.policy.learned_order import Learned
 from tests.fakes.kube_api import FakeCaches, FakeKubeApi, Write
 
 GI = 1024**3
@@ -48,7 +49,7 @@ class JointCluster:
             self.api.create(RESOURCE_SLICES, gpu_slice(f"n{number}", gpus))
         self.start_again()
 
-    def start_again(self) -> None:
+    def start_again(self, *, learned: Learned | None = None) -> None:
         """A new controller process: empty memory, freshly listed caches."""
         self.caches = FakeCaches(self.api)
         self.caches.deliver()
@@ -61,6 +62,7 @@ class JointCluster:
             starves_after=self.starves_after,
             preemption=self.preemption,
             immediate=self.immediate,
+            learned=learned,
         )
 
     def timestamp(self) -> str:

@@ -9,8 +9,9 @@ logged once, and it is learned anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any, Final
 
 from koordra.api.resource_class import CONFIG_MAPS
@@ -25,6 +26,9 @@ log = get_logger(__name__)
 
 NAME: Final = "koordra-leftover-table"
 PERIOD: Final = 600.0
+MOST_BYTES: Final = 512 << 10
+"""Half of what a ConfigMap holds."""
+MOST_CLASSES: Final = 2048
 TABLE, WORKLOAD = "table.json", "workload.json"
 """Keys in the ConfigMap; `koordra debug leftover-table` reads the first."""
 
@@ -72,21 +76,41 @@ class LeftoverStore:
 
 
 def data_of(learned: Learned) -> dict[str, str]:
-    return {
-        TABLE: json.dumps(learned.table.to_document(), separators=(",", ":")),
-        WORKLOAD: json.dumps(learned.workload.to_document(), separators=(",", ":")),
-    }
+    """At most MOST_BYTES: of the classes the most frequent, and no table where that takes too much, since it
+    is made from them."""
+    table = _json(learned.table.to_document())
+    if len(table) > MOST_BYTES // 2:
+        table = _json(LearnedTable().to_document())
+    most = MOST_CLASSES
+    while len(counts := _json(_most_frequent(learned.of, most))) > MOST_BYTES // 2:
+        most //= 2
+    return {TABLE: table, WORKLOAD: counts}
+
+
+def _most_frequent(of: Mapping[str, Workload], most: int) -> dict[str, list[list[Any]]]:
+    """As many classes, a like number of each namespace."""
+    each = max(1, most // max(1, len(of)))
+    largest = sorted(of, key=lambda name: (-of[name].count, name))[:most]
+    return {name: of[name].to_document(each) for name in sorted(largest)}
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 def learned_of(data: dict[str, Any]) -> Learned | None:
     """The other way; None where nothing was kept yet. Raises InvalidManifest."""
     if not data.get(TABLE):
         return None
-    workload = _read(data.get(WORKLOAD) or "[]", list)
-    return Learned(LearnedTable.from_document(_read(data[TABLE], dict)), Workload.from_document(workload))
+    counts = _read(data.get(WORKLOAD) or "{}", dict | list)
+    of = counts if isinstance(counts, dict) else {"": counts}  # before 0.2 nobody asked whose they were
+    return Learned(
+        LearnedTable.from_document(_read(data[TABLE], dict)),
+        {name: Workload.from_document(document) for name, document in of.items()},
+    )
 
 
-def _read(text: str, wanted: type) -> Any:
+def _read(text: str, wanted: type | UnionType) -> Any:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """The placement engine as the controller uses it: kept by the changes of the cache, asked group by group.
 
     cache ── listeners ──▶ index ──▶ decide ─┬▶ allocations to be written
-    claims that wait ────▶ learned order     └▶ explain ──▶ reasons, once for every state of a node,
+    pods that ran ───────▶ learned order     └▶ explain ──▶ reasons, once for every state of a node,
                                                             MOST_EXPLAINED at most
 
 The engine is `koordra.placement`'s: what is planned offline is what happens. Here groups of plain objects
@@ -162,19 +162,16 @@ class Placer:
     # the workload
 
     def learn(self, groups: Iterable[Group]) -> None:
-        """Count all claims that wait before the first of them is placed: a pass has one table, and searches
-        no node twice for a newer one."""
+        """Count the claims of pods that began to run, before the first group of a pass is placed: it has one
+        table, and searches no node twice for a newer one."""
         new = (
             group
             for group in groups
             if not group.placed and self.order.is_new(_uids(group)) and not self._too_many(group)
         )
-        for group, resolved in self._readable(new):  # what cannot be read is reported when it is placed
-            self._learn(group, resolved)
-
-    def _learn(self, group: Group, resolved: ResolvedGroup) -> None:
-        if self.order.observe(resolved, _uids(group)):
-            log.info("leftover_table_learned", claims=self.order.learned.table.pods)
+        for group, resolved in self._readable(new):
+            if self.order.observe(resolved, _uids(group)):
+                log.info("leftover_table_learned", claims=self.order.table.pods)
 
     # questions
 
@@ -186,8 +183,6 @@ class Placer:
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)))
         try:
             resolved = self._resolved(group)
-            if not group.placed:
-                self._learn(group, resolved)
             decision = self.engine.decide(resolved, excluded=excluded)
             if isinstance(decision, Offer):
                 offered = dict(zip(keys, decision.allocations(pin_to_node=True), strict=True))

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from koordra.api import objects
+from koordra.api.kinds import PODS
 from koordra.api.objects import Object
 from koordra.api.tables import KeySets
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims
-from koordra.placement.request.claim_groups import Urgency, urgency, urgency_without_pod
+from koordra.placement.request.claim_groups import Urgency, claim_keys, urgency, urgency_without_pod
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,46 @@ def _each(several: Iterable[Sequence[Object]]) -> tuple[Object, ...]:
 
 
 def groups_in_use(cache: ClusterCache) -> Iterator[Group]:
-    """The claims that have their devices, by pod, as they were when they waited; those without a pod one by
-    one."""
-    held = {key: {**cache.claims[key], "status": {}} for key in sorted(cache.claim_index.held)}
+    """The claims of pods that run, by pod, as they were when they waited; each claim once."""
+    held = set(cache.claim_index.held)
     for entry in cache.pod_index.entries.values():
-        if own := [held.pop(key) for key in entry.keys if key in held]:
-            unbound = {**entry.pod, "spec": {**objects.spec_of(entry.pod), "nodeName": ""}}
-            yield Group((PodClaims(unbound, tuple(own)),))
-    for claim in held.values():
-        yield Group((), claim)
+        if has_run(entry.pod) and (own := [key for key in entry.keys if key in held]):
+            held.difference_update(own)
+            yield _as_it_waited(cache, entry.pod, own)
+
+
+def _as_it_waited(cache: ClusterCache, pod: Object, keys: Sequence[str]) -> Group:
+    unbound = {**pod, "spec": {**objects.spec_of(pod), "nodeName": ""}}
+    claims = ({**cache.claims[key], "status": {}} for key in sorted(keys))
+    return Group((PodClaims(unbound, tuple(claims)),))
+
+
+def has_run(pod: Object) -> bool:
+    """Whether its containers were started, as its kubelet says."""
+    return objects.status_of(pod).get("phase") in ("Running", "Succeeded")
+
+
+class StartedPods:
+    """Pods that began to run, each once. A pod that ran when it was first seen is none of them: an earlier
+    controller has seen it begin, or `groups_in_use` tells of it. Not thread-safe."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._started: dict[str, Object] = {}
+        cache.listen(PODS, self._on_pod)
+
+    def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
+        if before is None or now is None or has_run(before) or not has_run(now):
+            return
+        if objects.uid(before) == objects.uid(now):
+            self._started[objects.uid(now)] = now
+
+    def groups(self) -> list[Group]:
+        """With their claims of koordra's, of those that began since the last call."""
+        held, started = self._cache.claim_index.held, self._started
+        self._started = {}
+        own = ((pod, [key for key in claim_keys(pod) if key in held]) for _, pod in sorted(started.items()))
+        return [_as_it_waited(self._cache, pod, keys) for pod, keys in own if keys]
 
 
 class GroupIndex:

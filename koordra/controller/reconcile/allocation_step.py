@@ -31,7 +31,7 @@ from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.allocation.preemption import EvictionBackoff, Preemption
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.allocation.writes import WriteOutcome
-from koordra.controller.cache.groups import Group
+from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
@@ -76,6 +76,7 @@ class AllocationStep:
         self._preemption = preemption
         self._eviction_backoff = EvictionBackoff()
         self.placer = Placer(learned=learned)
+        self._started = StartedPods(context.cache)
         self.reservations = Reservations(starves_after=starves_after)
         self.conflicts = ConflictWatch(context.cache)
         self._predicates = InterPodPredicates(context.cache, self.placer.engine.index)
@@ -99,7 +100,7 @@ class AllocationStep:
         self.placer.sync(cache)
         self.conflicts.sync()
         self.queue.ask_quota(now)
-        changed, gone = self.queue.update()
+        _, gone = self.queue.update()
         for key in gone:
             self.reservations.forget(key)
         context.wake(self.reservations.review(self.queue.groups, self.placer, now=now))
@@ -112,7 +113,7 @@ class AllocationStep:
         )
         of_all = (*concerns, self.gangs.reservation.version)
         with counted(selectors=SELECTORS):
-            self.placer.learn(self._turns.first(changed))
+            self.placer.learn(self._turns.first(self._started.groups()))
         groups = self.queue.to_consider(of_all, excluded, now, touched=touched)
         for group in self._turns.of(groups):
             self.gangs.until(group.urgency)

@@ -2,23 +2,25 @@
 
 A cost has two parts. What a placement is worth to its claim comes first; where that is equal, what it does to
 the cluster decides: how much free GPU it makes useless to the claims that are to come
-(`policy.expected_waste`). The table for that was given, or is learned from the claims that arrive:
+(`policy.expected_waste`). The table for that was given, or is learned from the pods that ran, by their
+claims: claims alone cost their author nothing, and he could have the others placed by what is never used.
 
-    claims that arrive ──▶ counts by class ──▶ table, made anew when the count grew by a quarter: new `epoch`
+    pods that ran ──▶ counts by namespace and class ──▶ table, made anew when these grew by a quarter: new
+                                                        `epoch`
     table ──▶ `waste`: the cluster's part of a cost, in the search
           └─▶ `least`, `value`: of nodes, before and after their search
 
 A state of the index is turned into free amounts once (`EquivalentNodes.free`), by the devices of the first
 node of its class.
 
-Before 32 claims were counted there is no table: then the rest of the written cost decides. So it does for
-claims that ask for Binpack or Spread, and for those that counting devices does not describe. A claim is
-counted once.
+No namespace counts for more than all others together (workload.together). Before 32 claims were counted there
+is no table: then the rest of the written cost decides. So it does for claims that ask for Binpack or Spread,
+and for those that counting devices does not describe. A claim is counted once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +41,7 @@ from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 from koordra.placement.node_class import positions_in
 from koordra.placement.policy.expected_waste import DeviceWaste, ExpectedWaste
 from koordra.placement.policy.request_models import RequestModels
-from koordra.placement.policy.workload import Online, Workload, expected
+from koordra.placement.policy.workload import Online, Workload, expected, together
 from koordra.placement.policy.workload_table import LearnedTable
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
@@ -64,7 +66,12 @@ class Learned:
     """What outlives a process."""
 
     table: LearnedTable = field(default_factory=LearnedTable)
-    workload: Workload = field(default_factory=Workload)
+    of: Mapping[str, Workload] = field(default_factory=dict)
+    """By namespace, what the table was made from and goes on with."""
+
+    @property
+    def workload(self) -> Workload:
+        return together(self.of)
 
 
 class LearnedOrder:
@@ -86,7 +93,7 @@ class LearnedOrder:
         """Whether nodes are to be known before there is a table."""
         self.waste = ExpectedWaste(known.table)
         self.online = Online({})
-        self.online.resume(known.workload)
+        self.online.resume(known.of)
         self._models = RequestModels(index.features, index.known.identities)
         self._gpus: list[tuple[NodeInfo, str]] = []
         """The nodes with GPUs, and their model."""
@@ -95,7 +102,7 @@ class LearnedOrder:
         self._published = -1
         self._counted_uids: set[str] = set()
         self._requests = WeakKeyDictionary[RequestClass, dict[Decimal, tuple[Request | None, bool]]]()
-        self._begun = known.workload.count > 0
+        self._begun = bool(self.online.of)
 
     @property
     def table(self) -> LearnedTable:
@@ -104,7 +111,9 @@ class LearnedOrder:
     @property
     def learned(self) -> Learned:
         """What to keep."""
-        return Learned(self.table, self.online.workload)
+        return Learned(
+            self.table, {name: Workload(one.counts.items()) for name, one in self.online.of.items()}
+        )
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -208,13 +217,14 @@ class LearnedOrder:
         if self._begun or not self.measures:
             return False
         self._begun = True
-        workload = Workload()
+        found = defaultdict[str, Workload](Workload)
         for resolved, uids in resolved_groups:
             self._counted_uids.update(uids)
             request = self.request(resolved)
             if request is not None:
-                workload.add(request)
-        self.online.resume(workload)
+                found[_namespace(resolved)].add(request)
+        self.online.resume(found)
+        workload = self.online.workload
         if workload.count < _ENOUGH:
             return False
         self.know(expected(workload, self.online.capacity))
@@ -225,13 +235,13 @@ class LearnedOrder:
         return self.measures and not uids <= self._counted_uids
 
     def observe(self, resolved: ResolvedGroup, uids: frozenset[str]) -> bool:
-        """These claims wait; those that are new are counted. True when a table was made of it."""
+        """These claims were used; those that are new are counted. True when a table was made of it."""
         if not self.is_new(uids):
             return False
         self._counted_uids |= uids
         request = self.request(resolved)
         with self._only_a_preference("claims_not_counted"):
-            table = None if request is None else self.online.observe(request)
+            table = None if request is None else self.online.observe(request, _namespace(resolved))
             if table is not None:
                 self.know(table)
                 return True
@@ -285,3 +295,7 @@ class LearnedOrder:
             if self.failed is None:
                 raise
             self.failed(event, node)
+
+
+def _namespace(resolved: ResolvedGroup) -> str:
+    return resolved.group.claims[0].namespace if resolved.group.claims else ""

@@ -70,8 +70,11 @@ class Workload:
         self.counts[request] = self.counts.get(request, 0) + 1
         self.count += 1
         if self.horizon is not None and self.count > self.horizon:
-            self.counts = {known: count // 2 for known, count in self.counts.items() if count > 1}
-            self.count = sum(self.counts.values())
+            self.halve()
+
+    def halve(self) -> None:
+        self.counts = {known: count // 2 for known, count in self.counts.items() if count > 1}
+        self.count = sum(self.counts.values())
 
     def to_document(self, most: int = 2048) -> list[list[Any]]:
         """The most frequent classes, plain, so that somebody can keep them."""
@@ -130,6 +133,11 @@ _ROUNDS_AT_ONCE = 30
 _FIRST_LOOK = 32
 _HORIZON = 1 << 15
 """Arrivals after which old ones count half; a workload that changes is followed in one or two of these."""
+
+
+_ALWAYS = 1 << 10
+"""Pods of a namespace that count whatever others there are."""
+_MOST_CLASSES = 1 << 12
 
 
 _Holes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -231,17 +239,42 @@ def _slices(workload: Workload) -> tuple[SliceDemand, ...]:
     )
 
 
+def together(of: Mapping[str, Workload]) -> Workload:
+    """One workload of those of several namespaces. None of them counts for more than all others, or for more
+    than _ALWAYS where those are fewer; alone, one counts as it is."""
+    total = sum(one.count for one in of.values())
+    pooled = Counter[Request]()
+    for _, one in sorted(of.items()):
+        most = one.count if len(of) == 1 else max(total - one.count, _ALWAYS)
+        for request, count in one.counts.items():
+            pooled[request] += count * most // one.count if one.count > most else count
+    return Workload((+pooled).items())
+
+
 class Online:
-    """Learns at once, from what arrives. `capacity`: GPUs by model."""
+    """Learns at once, from what arrives. `capacity`: GPUs by model; `of`: what was counted, by namespace.
+
+    A namespace forgets by its own horizon, and where there are more classes than _MOST_CLASSES, the namespace
+    with the most of them forgets half.
+    """
 
     def __init__(self, capacity: Mapping[str, int]) -> None:
         self.capacity = capacity
-        self.workload = Workload(horizon=_HORIZON)
+        self.of: dict[str, Workload] = {}
         self._arrived, self._next = 0, _FIRST_LOOK
 
-    def observe(self, request: Request) -> LearnedTable | None:
+    @property
+    def workload(self) -> Workload:
+        return together(self.of)
+
+    def observe(self, request: Request, namespace: str = "") -> LearnedTable | None:
         """Count the request; a table that was made anew, where it is time for one."""
-        self.workload.add(request)
+        self.of.setdefault(namespace, Workload(horizon=_HORIZON)).add(request)
+        if sum(len(one.counts) for one in self.of.values()) > _MOST_CLASSES:
+            varied = max(sorted(self.of), key=lambda name: len(self.of[name].counts))
+            self.of[varied].halve()
+            if not self.of[varied].count:
+                del self.of[varied]
         self._arrived += 1
         if self._arrived < self._next:
             return None
@@ -252,8 +285,10 @@ class Online:
     def _after(arrived: int) -> int:
         return arrived + min(arrived // 4 + 1, _HORIZON // 16)
 
-    def resume(self, counts: Workload) -> None:
+    def resume(self, counts: Mapping[str, Workload]) -> None:
         """Go on from what an earlier life has counted."""
-        self.workload = Workload(counts.counts.items(), horizon=_HORIZON)
-        self._arrived = self.workload.count
+        self.of = {
+            name: Workload(one.counts.items(), horizon=_HORIZON) for name, one in counts.items() if one.count
+        }
+        self._arrived = sum(one.count for one in self.of.values())
         self._next = max(_FIRST_LOOK, self._after(self._arrived))

@@ -45,7 +45,9 @@ class Controller:
         self.claims.append(claim)
         self.pods.append(pod)
         self.placer.sync(self.seen())
-        found = self.placer.place(self._group(name), {})
+        group = self._group(name)
+        self.placer.learn([group])
+        found = self.placer.place(group, {})
         if found.node is None or end:
             self.claims.pop()
             self.pods.pop()

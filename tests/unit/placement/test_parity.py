@@ -75,9 +75,9 @@ class Clusters:
         self.classes = [*shipped_classes()]
         for entry in self.classes:
             entry["metadata"].setdefault("uid", entry["metadata"]["name"])
-        self.kept = engine_for(learned=Known(table, LEARNED))
+        self.kept = engine_for(learned=Known(table, {"": LEARNED}))
         self.cache = ClusterCache()
-        self.placer = Placer(learned=Learned(table, LEARNED))
+        self.placer = Placer(learned=Learned(table, {"": LEARNED}))
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
         self.placed: set[str] = set()
