@@ -91,10 +91,6 @@ class ClaimIndex:
 
     # devices without a pod
 
-    def is_granted(self, key: str) -> bool:
-        self.settle()
-        return key in self.grants.get(key.partition("/")[0], NONE).granted
-
     def keeps(self, key: str) -> bool:
         """Whether nobody takes its devices away: they stay between pods."""
         self.settle()
