@@ -34,12 +34,10 @@ from koordra.api.claims import (
 from koordra.api.opaque import configuration as opaque
 from koordra.api.opaque.isolation import AskedIsolation
 from koordra.api.opaque.parameters import (
-    GpuConfig,
     JointAllocation,
     Parameters,
     PartitionPolicy,
     PlacementPolicy,
-    RdmaConfig,
     RdmaMode,
     decode,
 )
@@ -154,17 +152,10 @@ class _Resolver:
             label = f"{request.name}/{spec.name}" if request.prioritized else request.name
             device_class = self._checked(spec, label)
             config = self._configuration(device_class)
-            percent = None
-            whole: set[str] = set()
-            partition = None
-            for entry in (each.parameters for each in config.covering(label)):
-                if isinstance(entry, GpuConfig):
-                    partition = entry.partition or partition
-                    percent = percent if entry.memory_percent is None else entry.memory_percent
-                    if entry.exclusive:
-                        whole.add(names.CAPACITY_SLOTS)
-                elif isinstance(entry, RdmaConfig) and entry.mode is RdmaMode.EXCLUSIVE:
-                    whole.add(names.CAPACITY_SHARE)
+            gpu = config.gpu(label)
+            whole = {names.CAPACITY_SLOTS} if gpu.exclusive else set()
+            if config.rdma(label).mode is RdmaMode.EXCLUSIVE:
+                whole.add(names.CAPACITY_SHARE)
             isolation = config.isolation(label)
             selectors = _digest(device_class.name, device_class.selectors, spec.selectors)
             # Everything that decides whether a device can serve the request.
@@ -174,7 +165,7 @@ class _Resolver:
                 _digest([(one.key, one.operator, one.value, one.effect) for one in spec.tolerations]),
                 None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
                 tuple(sorted(spec.capacity_spelled.items())),
-                percent,
+                gpu.memory_percent,
                 frozenset(whole),
                 isolation,
             )
@@ -189,10 +180,10 @@ class _Resolver:
                     spec=spec,
                     device_class=device_class,
                     own_driver_only=self.own_driver_only,
-                    memory_percent=percent,
+                    memory_percent=gpu.memory_percent,
                     whole=frozenset(whole),
                     isolation=isolation,
-                    demands_partition=partition is PartitionPolicy.HONOR,
+                    demands_partition=gpu.partition is PartitionPolicy.HONOR,
                     kind=_one_of(kind),
                     selectors=selectors,
                 )

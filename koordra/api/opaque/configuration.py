@@ -1,12 +1,13 @@
 """koordra's parameters for the requests of one claim, and whose word counts where several speak.
 
 Admission, the allocator and Prepare read the configurations of class and claim through here, so that they
-decide alike. If several entries of one kind cover a request, the last one in this order applies as a whole:
+decide alike. Of several entries that cover a request, each field counts as the last one says it that says it:
 
     class, all requests < class, naming the request < claim, all requests < claim, naming the request
 
-and among equals the later one; but for isolation, whose policy is the operator's (isolation.py), the parts of
-the driver (`driverCapabilities`), and the network of a NIC, of which a claim may say little (authority.py).
+and among equals the later one. Not so where the operator decides, and the class stands above the claim:
+isolation (isolation.py), the mode and network of a NIC, of which a claim may say little (authority.py), and
+memlock, which either may take away. An entry about something else takes nothing away.
 
 A JointAllocation covers several requests at a time; a Required one always holds, whatever else is there. A
 GangMember is not a parameter of the claim: the controller writes it into the allocation of a gang's member.
@@ -15,21 +16,15 @@ GangMember is not a parameter of the claim: the controller writes it into the al
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
 from koordra.api.objects import Fields
-from koordra.api.opaque.driver_capabilities import DriverCapabilities
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
 from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
-from koordra.api.opaque.parameters import (
-    GpuConfig,
-    Parameters,
-    RdmaConfig,
-    decode,
-)
+from koordra.api.opaque.parameters import GpuConfig, Parameters, RdmaConfig, decode
 
 T = TypeVar("T", GpuConfig, RdmaConfig)
 
@@ -67,30 +62,28 @@ class Configuration:
         return cls(tuple(weakest_first), member)
 
     def gpu(self, request: str) -> GpuConfig:
-        return self._strongest(GpuConfig(), request)
-
-    def driver_capabilities(self, request: str) -> DriverCapabilities:
-        """What the strongest entry says that says anything, empty if none does: an entry about something else
-        does not take the class's word away."""
-        found = [
-            entry.parameters.driver_capabilities
-            for entry in self.covering(request)
-            if isinstance(entry.parameters, GpuConfig) and entry.parameters.driver_capabilities
-        ]
-        return found[-1] if found else frozenset()
+        return self._said(GpuConfig(), request)
 
     def rdma(self, request: str) -> RdmaConfig:
-        of_class = self._strongest(RdmaConfig(), request, of_class=True)
-        config, given = self._strongest(RdmaConfig(), request), of_class.network
-        own = config.network
-        return replace(
-            config, network=own.over(given) if own and given else own or given, fabric=of_class.fabric
+        given, own = (self._said(RdmaConfig(), request, of_class=of_class) for of_class in (True, False))
+        network = own.network.over(given.network) if own.network and given.network else own.network
+        return RdmaConfig(
+            mode=given.mode or own.mode,
+            memlock=given.memlock and own.memlock,
+            network=network or given.network,
+            fabric=given.fabric,
         )
 
-    def _strongest(self, default: T, request: str, *, of_class: bool = False) -> T:
-        """`of_class`: what the class alone says."""
-        found = [entry.parameters for entry in self.covering(request) if entry.of_class or not of_class]
-        return next((each for each in reversed(found) if isinstance(each, type(default))), default)
+    def _said(self, found: T, request: str, *, of_class: bool | None = None) -> T:
+        """What the entries say, of class or claim, or (None) of both; what none says is as in `found`."""
+        unsaid = found
+        for entry in self.covering(request):
+            said = entry.parameters
+            if isinstance(said, type(found)) and of_class in (None, entry.of_class):
+                values = ((each.name, getattr(said, each.name)) for each in fields(said))
+                new = {name: value for name, value in values if value != getattr(unsaid, name)}
+                found = replace(found, **new)
+        return found
 
     def isolation(self, request: str) -> AskedIsolation:
         found = list(self.covering(request))

@@ -29,7 +29,7 @@ from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
 from koordra.api.opaque.configuration import Configuration
 from koordra.api.opaque.isolation import IsolationPolicy, attribute
-from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig, Parameters
+from koordra.api.opaque.parameters import NO_ISOLATION, Parameters
 from koordra.api.reader import Reader
 from koordra.cel.selectors import admission_error
 from koordra.errors import InvalidInput, InvalidParameters
@@ -161,10 +161,12 @@ class AskedDevices:
         overruled: list[str] = []
         for name, request, config in self._configured(classes) if self.entries else ():
             asked, wanted = config.isolation(name), self._own.isolation(name).word
-            place = self._place(name, "isolation")
-            if place and wanted and asked.word != wanted:
-                text = f"{wanted} is not what request {name} gets: its class says {asked.word}"
-                overruled.append(f"{place.place('isolation')}: {text}")
+            modes = (self._own.rdma(name).mode, config.rdma(name).mode)
+            for field, own, gets in (("isolation", wanted, asked.word), ("mode", *modes)):
+                place = self._place(name, field)
+                if place and own and gets != own:
+                    text = f"{own} is not what request {name} gets: its class says {gets}"
+                    overruled.append(f"{place.place(field)}: {text}")
             why = asked.refusal(IsolationPolicy(), share=_may_share(request, config, name))
             place = self._place(name, why.field) if why else None
             if why and place:
@@ -245,6 +247,5 @@ def _may_share(request: Reader, config: Configuration, name: str) -> bool:
     """Whether the request may be met by a part of a card."""
     asked = request.inner("capacity").inner("requests").data
     part = any(str(key).rpartition("/")[2] == names.CAPACITY_MEMORY for key in asked)
-    said = [entry.parameters for entry in config.covering(name) if isinstance(entry.parameters, GpuConfig)]
-    part = part or any(value.memory_percent not in (None, 100) for value in said)
-    return part and not any(value.exclusive for value in said)
+    gpu = config.gpu(name)
+    return (part or gpu.memory_percent not in (None, 100)) and not gpu.exclusive

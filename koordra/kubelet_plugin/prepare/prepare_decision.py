@@ -258,7 +258,7 @@ def _capabilities(
     if device.uuid is None:
         return frozenset()
     limited = device.isolation not in (None, NO_ISOLATION)
-    found = chosen(config.driver_capabilities(device.request), limited=limited)
+    found = chosen(config.gpu(device.request).driver_capabilities or frozenset(), limited=limited)
     refused = unavailable(found, inventory=node.inventory)
     if refused is not None:
         raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")

@@ -144,6 +144,17 @@ def test_a_word_of_the_class_stands_above_the_claims_and_is_told() -> None:
     )
 
 
+def test_a_mode_of_the_class_stands_above_the_claims_and_is_told() -> None:
+    config = [parameters("RdmaConfig", mode="Shared")]
+    known = Known({"kind": "DeviceClass", "metadata": {"name": "gold"}, "spec": {"config": config}})
+    answer = asks(claim([request("nic", "gold")], [parameters("RdmaConfig", mode="Exclusive")]), known)
+    assert not answer.problems
+    assert answer.warnings == (
+        "spec.devices.config[0].opaque.parameters.mode: Exclusive is not what request nic gets: its class says Shared",
+    )
+    assert not asks(claim([request("nic", "gold")], config), known).warnings
+
+
 @pytest.mark.parametrize(
     ("published", "serves"),
     [
