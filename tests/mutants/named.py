@@ -66,6 +66,42 @@ TEXTS: Final = (
         "            self._take_or_renew()\n",
     ),
     (
+        "lease",
+        "a deleted Lease is a free one",
+        'self._create(holderIdentity="", leaseDurationSeconds=round(self.times.lease))',
+        "self._create(**_GIVEN_AWAY)",
+    ),
+    (
+        "lease",
+        "a Lease whose holder somebody blanked is a free one",
+        '{name: spec.get(name) or "" for name in _GIVEN_AWAY} == _GIVEN_AWAY',
+        'not spec.get("holderIdentity")',
+    ),
+    (
+        "lease",
+        "who stood still for longer than the lease mends it",
+        "            if self.may_write():\n                self._repair(started)\n",
+        "            self._repair(started)\n",
+    ),
+    (
+        "evictions",
+        "a node gets pods of other nodes evicted",
+        '"" if there == node else',
+        '"" if there else',
+    ),
+    (
+        "evictions",
+        "a pod that took another's name is evicted in its place",
+        "objects.uid(pod) != request.uid",
+        "not objects.uid(pod)",
+    ),
+    (
+        "evictions",
+        "a node's evictions are not counted",
+        "            self._evicted.append((self.clock(), node))\n",
+        "",
+    ),
+    (
         "health",
         "a thread that waits for others counts as stuck",
         " and not thread.rests else 0",

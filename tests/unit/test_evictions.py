@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from koordra.errors import ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable, NotFound
 from koordra.evictions import (
     COMPONENTS,
     LONGEST_ENTRY,
@@ -79,6 +79,25 @@ def test_what_is_written_is_read() -> None:
 def test_what_no_node_writes_is_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(entry)
+
+
+def test_the_bounds() -> None:
+    assert (MOST, LONGEST_ENTRY) == (10, 8192)
+    assert decode(" " * (LONGEST_ENTRY - 2) + "[]") == ()
+    longest = {"namespace": 63, "name": 253, "uid": 64, "reason": 64}
+    for field, length in longest.items():
+        assert decode(encode([request(**{field: "x" * length})]))
+        with pytest.raises(ValueError, match=f"{field} is no text of 1 to {length} characters"):
+            decode(encode([request(**{field: "x" * (length + 1)})]))
+
+
+def test_a_missing_component_is_named() -> None:
+    class Without(Api):
+        def patch(self, kind: Any, name: str, body: Any, **where: Any) -> None:
+            raise NotFound(name, code=404)
+
+    with pytest.raises(ApiError, match="add the component deploy/kustomize/nri/evict"):
+        requests(Without()).want([request()])
 
 
 def test_only_changes_are_written_and_the_first_call_always() -> None:

@@ -184,6 +184,7 @@ def test_a_lease_deleted_by_hand_is_made_again_by_its_holder() -> None:
         advance(2, one, two)
         assert one.lease.step() is Standing.LEADER
         assert spec_of(api)["holderIdentity"] == "one"
+        assert spec_of(api).get("leaseTransitions") == (0 if seen_first_by is one else None)
         assert two.lease.step() is Standing.CANDIDATE
         advance(TIMES.lease - TIMES.timeout - 0.1, one)
         assert one.lease.may_write()

@@ -193,6 +193,24 @@ def test_a_request_that_was_withdrawn_is_forgotten() -> None:
     assert not cluster.evictions._told
 
 
+def test_the_bounds_are_those_of_the_documents() -> None:
+    assert (PERIOD, SELDOM, PAUSE, WITHIN, OF_NODE, IN_ALL, TRIES) == (5.0, 30.0, 30.0, 600.0, 5, 50, 20)
+
+
+def test_who_waits_for_others_evictions_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster()
+    pods = [f"p{number}" for number in range(OF_NODE + 1)]
+    for pod in pods:
+        cluster.pod(pod)
+    cluster.ask(*pods)
+    for _ in range(3):
+        cluster.look(1.0)
+    said = capsys.readouterr()
+    text = said.out + said.err
+    assert text.count("pod_not_evicted") == 1
+    assert "5 pods of the node were evicted in 600 s" in text
+
+
 def test_of_a_node_no_more_than_five_pods_go_in_ten_minutes() -> None:
     cluster = Cluster()
     pods = [f"p{number}" for number in range(8)]
