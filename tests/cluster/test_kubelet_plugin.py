@@ -15,6 +15,8 @@ import pytest
 from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.evictions import OF_PLUGIN, EvictionRequests
 from koordra.kube import KubeClient
 from koordra.kubeconfig import new_client
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
@@ -28,6 +30,7 @@ from tests.cluster.installation import account_kubeconfig
 from tests.cluster.test_driver_release import Release
 from tests.cluster.test_joint_allocation import request
 from tests.cluster.waiting import eventually
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.cluster
 NODE = "koordra-test-plugin"
@@ -149,13 +152,19 @@ def test_a_pod_over_its_share_is_told_and_evicted_as_its_budget_lets_it(plugin: 
     ref = ClaimRef(plugin.namespace, objects.name(claim), objects.uid(claim))
     record = ClaimRecord(ref, NODE, "0" * 32, "boot", State.COMPLETED, ())
     over = Overuse(ref.uid, "GPU-1", 2 << 30, 1 << 30, 1 << 29)
+    requests = EvictionRequests(plugin.own, OF_PLUGIN, node=NODE, namespace="koordra-system")
+    over_now = {ref.uid: over}
     reporter = OveruseReporter(
-        plugin.own, records=lambda: [record], overused=lambda: {ref.uid: over}, evict=True
+        plugin.own, records=lambda: [record], overused=lambda: over_now, evictions=requests
     )
 
-    assert reporter.step().at_most is not None
+    reporter.step()
     plugin.told(pod, "2048Mi")
+    plugin.told(pod, f"node {NODE} asks for the eviction")
     assert plugin.there(pod)
     plugin.budget("web", "web", 0, lets_go=1)
-    assert reporter.step().at_most is None
-    eventually(lambda: not plugin.there(pod), "the pod's end")
+    eventually(lambda: not plugin.there(pod), "the pod's end", timeout=PATIENCE)
+    over_now.clear()
+    reporter.step()
+    entries = plugin.client.get(CONFIG_MAPS, OF_PLUGIN, namespace="koordra-system").get("data") or {}
+    assert NODE not in entries

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koordra.api.kinds import LEASES
@@ -161,6 +163,24 @@ def test_a_lease_is_not_given_away_while_a_write_may_still_take_effect() -> None
     advance(TIMES.timeout, one)
     one.lease.release()
     assert two.lease.step() is Standing.LEADER
+
+
+def test_a_candidate_that_stood_still_while_it_looked_waits_from_the_answer_on() -> None:
+    api = with_free_lease()
+    one, two = Replica(api, "one"), Replica(api, "two", 70.0)
+    one.lease.step()
+    answers = api.get
+
+    def late(*what: Any, **where: Any) -> Any:
+        found = answers(*what, **where)
+        advance(TIMES.lease + TIMES.timeout, two)
+        return found
+
+    api.get = late  # type: ignore[method-assign]
+    assert two.lease.step() is Standing.CANDIDATE
+    api.get = answers  # type: ignore[method-assign]
+    assert two.lease.step() is Standing.CANDIDATE
+    assert spec_of(api)["holderIdentity"] == "one"
 
 
 def test_of_two_candidates_one_gets_it() -> None:
