@@ -63,7 +63,7 @@ from koordra.kubelet_plugin.prepare.lost_devices import absent_devices
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import NodeChanges, node_slices
-from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
+from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
@@ -254,12 +254,9 @@ class Driver:
             threads += [
                 spawn(partial(part.run, stop), name=name, until=stop) for name, part in self._loops.items()
             ]
-            slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
-            for kind, selector, listener in (
-                (kinds.RESOURCE_SLICES, slices, lambda _event, _slice: self._publisher.wake()),
-                (kinds.NODES, node, NodeChanges(self._on_node_change)),
-            ):
-                WatchCache(self._client, kind, field_selector=selector, on_change=listener).start(stop)
+            self._publisher.follow(stop)
+            node, changes = f"metadata.name={self._settings.node}", NodeChanges(self._on_node_change)
+            WatchCache(self._client, kinds.NODES, field_selector=node, on_change=changes).start(stop)
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
             self._supervise(stop)
         finally:
@@ -328,7 +325,7 @@ class Driver:
     def _on_node_change(self, node: Object) -> None:
         self._release.see_node(node)
         self._inventory.see_node(node)
-        self._publisher.wake()
+        self._publisher.see_node(node)
         self._labels.wake()
 
     def _on_release(self, report: ReleaseReport) -> None:

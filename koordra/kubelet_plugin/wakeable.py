@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from koordra.backoff import LONGEST_PAUSE, Backoff
 from koordra.errors import KoordraError
 from koordra.logs import get_logger
 from koordra.process import count_failure
@@ -32,10 +33,11 @@ class Wakeable:
     them all."""
     failed = "step_failed"
     """The event in the log, once until it is another error."""
-    retry = Pause(0.0, 10.0)
-    """After a step that failed."""
+    longest = LONGEST_PAUSE
+    """Seconds between steps that fail, at last; a wake does not cut them short."""
 
     def __init__(self) -> None:
+        self._backoff = Backoff(longest=self.longest)
         self._woken = threading.Event()
         self.was_woken = False
         self._error = ""
@@ -60,7 +62,7 @@ class Wakeable:
     def attempt(self) -> Pause:
         """One step, whose errors the next one may not meet; defects are among them, since the plugin's other
         parts are not to end with this one."""
-        pause, error = self.retry, ""
+        pause, error = None, ""
         try:
             pause = self.step()
         except Exception as failure:
@@ -70,8 +72,13 @@ class Wakeable:
                 expected = isinstance(failure, (OSError, KoordraError))
                 log.warning(self.failed, error=error, exc_info=None if expected else failure)
         self._error = error
-        return pause
+        if pause is not None:
+            self._backoff.reset()
+            return pause
+        seconds = self._backoff.next()
+        return Pause(seconds, seconds)
 
-    def step(self) -> Pause:
-        """Do the work once. `was_woken`: since the last step began. Raises OSError, KoordraError."""
+    def step(self) -> Pause | None:
+        """Do the work once. `was_woken`: since the last step began. None: some of it could not be done, which
+        is known and told already. Raises OSError, KoordraError."""
         raise NotImplementedError

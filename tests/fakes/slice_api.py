@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -16,7 +16,8 @@ from koordra.errors import ApiUnreachable, Conflict, NotFound
 
 
 class FakeSliceApi:
-    """`dropped`: device fields that the server does not know; `away`: nobody answers; `writes` counts."""
+    """`dropped`: device fields that the server does not know; `away`: nobody answers; `writes`
+    and `requests` count."""
 
     def __init__(self, node: str, *, dropped: frozenset[str] = frozenset()) -> None:
         self.node: Object = {"metadata": {"name": node, "uid": "node-uid-1"}}
@@ -24,8 +25,9 @@ class FakeSliceApi:
         self.dropped = dropped
         self.away = False
         self.writes = 0
+        self.requests = 0
         self._versions = count(2)
-        self._deleted: queue.SimpleQueue[Object] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, Object]] = queue.SimpleQueue()
 
     def get(self, kind: Kind, name: str) -> Object:
         self._answer()
@@ -36,14 +38,19 @@ class FakeSliceApi:
         return copy.deepcopy(self.slices[name])
 
     def list(
-        self, kind: Kind, *, field_selector: str = "", label_selector: str = ""
+        self,
+        kind: Kind,
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        each: Callable[[Object], Object] = lambda obj: obj,
     ) -> tuple[list[Object], str]:
         self._answer()
         assert kind is kinds.RESOURCE_SLICES
         wanted = dict(part.split("=") for part in field_selector.split(","))
         assert wanted == {"spec.driver": "koordra.io", "spec.nodeName": self.node["metadata"]["name"]}
         found = [
-            copy.deepcopy(obj)
+            each(copy.deepcopy(obj))
             for obj in self.slices.values()
             if obj["spec"]["driver"] == wanted["spec.driver"]
             and obj["spec"]["nodeName"] == wanted["spec.nodeName"]
@@ -67,26 +74,25 @@ class FakeSliceApi:
         assert kind is kinds.RESOURCE_SLICES
         if name not in self.slices or (uid and self.slices[name]["metadata"]["uid"] != uid):
             raise NotFound(f"{name} not found", code=404)
-        del self.slices[name]
+        self._tell_deleted(self.slices.pop(name))
         self.writes += 1
 
     def watch(
         self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> Iterator[tuple[str, Object]]:
-        """Deletions by the kubelet, and a bookmark for each second without one."""
+        """Every change, and a bookmark for each second without one."""
         del resource_version, field_selector
         assert kind is kinds.RESOURCE_SLICES
         while True:
             try:
-                yield "DELETED", self._deleted.get(timeout=1)
+                yield self._events.get(timeout=1)
             except queue.Empty:
                 yield "BOOKMARK", {}
 
     def kubelet_deletes_all(self) -> None:
         """What a kubelet does when it starts."""
         for obj in self.slices.values():
-            version = str(next(self._versions))
-            self._deleted.put({**obj, "metadata": {**obj["metadata"], "resourceVersion": version}})
+            self._tell_deleted(obj)
         self.slices.clear()
 
     def generations(self) -> set[int]:
@@ -100,9 +106,15 @@ class FakeSliceApi:
         stored["metadata"]["resourceVersion"] = str(next(self._versions))
         stored["metadata"]["uid"] = f"slice-uid-{self.writes}"
         self.slices[stored["metadata"]["name"]] = stored
+        self._events.put(("MODIFIED", copy.deepcopy(stored)))
         return copy.deepcopy(stored)
 
+    def _tell_deleted(self, obj: Object) -> None:
+        version = str(next(self._versions))
+        self._events.put(("DELETED", {**obj, "metadata": {**obj["metadata"], "resourceVersion": version}}))
+
     def _answer(self) -> None:
+        self.requests += 1
         if self.away:
             raise ApiUnreachable("connection refused")
 

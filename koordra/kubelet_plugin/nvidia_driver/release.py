@@ -189,7 +189,7 @@ class DriverRelease(Wakeable):
         self.wake()
 
     failed = "driver_release_failed"
-    retry = Pause(0.0, LOOK_EVERY)
+    longest = LOOK_EVERY
 
     def step(self) -> Pause:
         """Look who asks, and do what follows from it. Raises KoordraError where the claims are not known."""

@@ -44,7 +44,8 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 KUBELET_CLAIMS: Final = "dra_manager_state"
-INTERVAL: Final = 300.0
+INTERVAL: Final = 900.0
+"""Seconds; a refused claim, by which a held device shows, does not wait for it."""
 PATIENCE: Final = 60.0
 
 _BETWEEN: Final = 5.0
@@ -110,7 +111,6 @@ class ClaimAudit(Wakeable):
         self.held: tuple[ClaimRecord, ...] = ()
 
     failed = "claims_not_audited"
-    retry = Pause(_BETWEEN, PATIENCE / 2)
 
     def step(self) -> Pause:
         self.audit()

@@ -44,7 +44,6 @@ class DriverOfClaims(Wakeable):
         self._inventory = inventory
 
     failed = "claims_without_driver_update"
-    retry = Pause(1.0, INTERVAL)
 
     def step(self) -> Pause:
         inventory = self._inventory()
@@ -54,4 +53,4 @@ class DriverOfClaims(Wakeable):
                     with one():
                         self._state.prepare(record.ref)
                         log.info("claim_follows_driver", claim=str(record.ref), driver=str(inventory.home))
-        return self.retry
+        return Pause(1.0, INTERVAL)

@@ -11,6 +11,9 @@ fixed (resource_slices.py), so two instances of the plugin overwrite each other'
 instead of duplicating them; where an update changes the content, a pause after each write keeps the two from
 racing until the old one ends.
 
+The watches of slices and Node tell of every change, so a comparison that they show to hold still asks nothing
+of the API server: at rest ten thousand nodes cost it ten thousand quiet watches and no request.
+
 An API server silently drops fields whose feature gate is off. Its answer is compared with what was sent; a
 dropped field is logged with the gate to turn on, and the answer is remembered, so that the difference does
 not cause another write. The Node owns its slices.
@@ -20,7 +23,8 @@ During a change of the allocation mode the devices are published with allocator 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import kinds, names, objects
@@ -31,6 +35,7 @@ from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange,
 from koordra.kubelet_plugin.publish.resource_slices import generation_of, same_content
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.watch import WatchCache
 
 log = get_logger(__name__)
 
@@ -77,10 +82,27 @@ class Publisher(Wakeable):
         self._generation = 0
         self._stored: dict[str, tuple[Object, Object]] = {}
         self._dropped: set[str] = set()
+        self._seen_node: Object | None = None
+        self._seen_slices = WatchCache(
+            client,
+            kinds.RESOURCE_SLICES,
+            field_selector=own_slices_selector(node),
+            on_change=lambda _event, _slice: self.wake(),
+            trim=lambda slice_: {"metadata": slice_["metadata"]},
+        )
+        self._in_order: tuple[dict[str, str], Sequence[Object]] | None = None
+        """The slices, by name and version, that were found to be the wanted ones, and these."""
+
+    def follow(self, stop: threading.Event) -> None:
+        """Watch the node's own slices."""
+        self._seen_slices.start(stop)
+
+    def see_node(self, node: Object) -> None:
+        self._seen_node = node
+        self.wake()
 
     gather = 0.05
     failed = "slices_not_published"
-    retry = Pause(0.0, 2.0)
     settle = 1.0
 
     def step(self) -> Pause:
@@ -94,6 +116,9 @@ class Publisher(Wakeable):
 
     def sync(self) -> bool:
         """Make the API hold the wanted slices; True if something was written. Raises ApiError."""
+        if self._is_in_order():
+            return False
+        self._in_order = None
         node = self._client.get(kinds.NODES, self._node)
         existing, _ = self._client.list(kinds.RESOURCE_SLICES, field_selector=own_slices_selector(self._node))
         wanted = self._build(node, self._generation)
@@ -112,6 +137,8 @@ class Publisher(Wakeable):
             as_sent.append({**obj, "spec": sent} if obj["spec"] == answered else obj)
         self._generation = max([self._generation, *map(generation_of, existing)])
         if same_content(as_sent, wanted):
+            if step == ModeStep():
+                self._in_order = _versions(existing), wanted
             return False
         generation = max(self._generation + 1, step.min_generation)
         wanted = shown(self._build(node, generation))
@@ -129,6 +156,15 @@ class Publisher(Wakeable):
             devices=sum(len(slice_["spec"].get("devices", ())) for slice_ in wanted),
         )
         return True
+
+    def _is_in_order(self) -> bool:
+        """Whether the watches show what the last comparison found in order, and the same is wanted now."""
+        if self._in_order is None or self._seen_node is None or not self._seen_slices.wait_synced(0):
+            return False
+        versions, wanted = self._in_order
+        return versions == _versions(self._seen_slices.objects()) and same_content(
+            wanted, self._build(self._seen_node, self._generation)
+        )
 
     def _write(self, wanted: Object, current: Object | None) -> None:
         if current is None:
@@ -162,6 +198,10 @@ class Publisher(Wakeable):
             self._client.delete(kinds.RESOURCE_SLICES, objects.name(obj), uid=objects.uid(obj) or None)
         except NotFound:
             log.debug("slice_gone_already", slice=objects.name(obj))
+
+
+def _versions(slices: Iterable[Object]) -> dict[str, str]:
+    return {objects.name(obj): objects.resource_version(obj) for obj in slices}
 
 
 def missing_fields(sent: Any, answered: Any) -> Iterator[str]:

@@ -55,7 +55,6 @@ READY: Final = "Ready"
 GID_READY: Final = "GIDReady"
 LIMITED: Final = "Limited"
 PRESENT: Final = "Present"
-RETRY: Final = 15.0
 PAUSE: Final = 1.0
 """Least seconds between two writes: bounds the load that a program can cause by changing its limiter's
 condition."""
@@ -195,10 +194,9 @@ class ClaimStatusWriter(Wakeable):
         """What it has of other claims: nothing, once those are seen that are older than this process."""
 
     failed = "claim_status_sync_failed"
-    retry = Pause(RETRY, RETRY)
 
-    def step(self) -> Pause:
-        return Pause(PAUSE, None) if self.sync() else self.retry
+    def step(self) -> Pause | None:
+        return Pause(PAUSE, None) if self.sync() else None
 
     def sync(self) -> bool:
         """Write what differs from the last write; False if something has to be retried."""

@@ -35,8 +35,8 @@ log = get_logger(__name__)
 OURS: Final = names.DOMAIN + "legacy-node-labels"
 """Annotation on the Node: JSON, the labels that koordra wrote and their values."""
 MIB: Final = 1 << 20
-INTERVAL: Final = 300.0
-RETRY: Final = 5.0
+INTERVAL: Final = 1800.0
+"""Seconds without an event; every change of the Node is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,12 @@ class NodeLabels(Wakeable):
     gather = 0.05
 
     failed = "node_labels_not_written"
-    retry = Pause(0.0, RETRY)
 
-    def step(self) -> Pause:
+    def step(self) -> Pause | None:
         try:
             self.sync()
         except Conflict:
-            return Pause(0.0, 0.5)
+            return None
         return Pause(0.0, INTERVAL)
 
     def sync(self) -> bool:

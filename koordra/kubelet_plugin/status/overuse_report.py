@@ -21,7 +21,6 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 REASON: Final = "OverLimit"
-_RETRY: Final = 5.0
 
 
 def wanted_evictions(client: KubeClient, settings: Settings) -> EvictionRequests | None:
@@ -54,9 +53,8 @@ class OveruseReporter(Wakeable):
         """Claims whose pods know it, and what is to be asked for."""
 
     failed = "overuse_not_reported"
-    retry = Pause(0.0, _RETRY)
 
-    def step(self) -> Pause:
+    def step(self) -> Pause | None:
         over = self._overused()
         self._told = {uid: requests for uid, requests in self._told.items() if uid in over}
         with one_by_one() as one:
@@ -68,7 +66,7 @@ class OveruseReporter(Wakeable):
             with one():
                 if self._evictions is not None:
                     self._evictions.want(request for requests in self._told.values() for request in requests)
-        return self.retry if over.keys() - self._told.keys() else Pause(0.0, None)
+        return None if over.keys() - self._told.keys() else Pause(0.0, None)
 
     def _report(self, record: ClaimRecord, found: Overuse) -> tuple[EvictionRequest, ...]:
         """The requests for its pods. Raises ApiError."""

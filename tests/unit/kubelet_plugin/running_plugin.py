@@ -62,13 +62,11 @@ class FakeApi(FakeSliceApi):
             return copy.deepcopy(self.claims[name])
         return super().get(kind, name)
 
-    def list(
-        self, kind: Kind, *, field_selector: str = "", label_selector: str = ""
-    ) -> tuple[list[Object], str]:
+    def list(self, kind: Kind, **asked: Any) -> tuple[list[Object], str]:
         if kind is kinds.NODES:
             return [super().get(kinds.NODES, self.node["metadata"]["name"])], "1"
         self.asked += 1
-        return super().list(kind, field_selector=field_selector)
+        return super().list(kind, **asked)
 
     def watch(
         self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""

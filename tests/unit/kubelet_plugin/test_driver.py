@@ -232,15 +232,18 @@ def test_a_plugin_that_no_longer_sees_its_machine_ends(
     assert not plugin.registration.exists()
 
 
-def test_a_part_that_meets_a_defect_is_tried_again_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_that_meets_a_defect_is_tried_again_later_and_later_and_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Part(Wakeable):
         failed = "part_failed"
 
         def step(self) -> Pause:
             raise ValueError("a defect")
 
+    monkeypatch.setattr("koordra.backoff.random.random", lambda: 0.5)
     part, before = Part(), process.failures.total()
-    assert [part.attempt(), part.attempt()] == [Part.retry, Part.retry]
+    assert [part.attempt(), part.attempt()] == [Pause(0.2, 0.2), Pause(0.4, 0.4)]
     told = capsys.readouterr().err
     assert (told.count("part_failed"), told.count("Traceback")) == (1, 1)
     assert process.failures.total() == before + 2
