@@ -15,17 +15,24 @@ LONGEST_PAUSE: Final = 30.0
 
 
 class Backoff:
-    """The pauses of one loop, in seconds. `draw`: a number of [0, 1)."""
+    """The pauses of one loop, in seconds. `first`: FIRST_PAUSE, if not said; `draw`: a number of [0, 1)."""
 
-    def __init__(self, *, longest: float = LONGEST_PAUSE, draw: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        first: float | None = None,
+        longest: float = LONGEST_PAUSE,
+        draw: Callable[[], float] | None = None,
+    ) -> None:
+        self._first = FIRST_PAUSE if first is None else first
         self._longest = longest
         self._draw = draw or random.random
         self.failures = 0
         """In a row."""
 
-    def next(self) -> float:
-        """After one more failure."""
-        pause = min(FIRST_PAUSE * 2.0 ** min(self.failures, 30), self._longest)
+    def next(self, *, longest: float | None = None) -> float:
+        """After one more failure. `longest`: where this one has another bound."""
+        pause = min(self._first * 2.0 ** min(self.failures, 30), longest or self._longest)
         self.failures += 1
         return pause * (0.5 + self._draw())
 

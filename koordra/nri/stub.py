@@ -22,7 +22,6 @@ transport/ttrpc_server.py).
 from __future__ import annotations
 
 import os
-import random
 import re
 import socket
 import threading
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
+from koordra.backoff import Backoff
 from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport import mux
@@ -259,7 +259,7 @@ class Stub:
         if self._inherited:
             self._serve(_inherited_socket(self._inherited), stop)
             return
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(first=FIRST_PAUSE_S)
         reported = ""
         while not stop.is_set():
             most = LOST_PAUSE_S
@@ -280,13 +280,13 @@ class Stub:
                     log.error("nri_not_synchronized", socket=str(self._socket_path))
                     most = REJECTED_PAUSE_S
                 elif time.monotonic() - connected >= STEADY_S:
-                    pause, reported = FIRST_PAUSE_S, ""
+                    backoff.reset()
+                    reported = ""
             except NRIError as error:
                 if isinstance(error, RemoteError):
                     most = REJECTED_PAUSE_S
                 reported = self._report(error, reported)
-            stop.wait(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, most)
+            stop.wait(backoff.next(longest=most))
 
     def _report(self, error: NRIError, reported: str) -> str:
         """Log once per reason, not once per attempt; returns the reason."""

@@ -296,8 +296,26 @@ TEXTS: Final = (
     (
         "client",
         "pauses grow without a bound",
-        "pause = min(FIRST_PAUSE * 2.0 ** min(self.failures, 30), self._longest)",
-        "pause = FIRST_PAUSE * 2.0 ** min(self.failures, 30)",
+        "pause = min(self._first * 2.0 ** min(self.failures, 30), longest or self._longest)",
+        "pause = self._first * 2.0 ** min(self.failures, 30)",
+    ),
+    (
+        "publisher",
+        "each look at the slices is a request",
+        "        if self._is_in_order():\n            return False\n",
+        "",
+    ),
+    (
+        "publisher",
+        "slices that were taken away are not missed",
+        "        return versions == _versions(self._seen_slices.objects()) and same_content(\n",
+        "        return same_content(\n",
+    ),
+    (
+        "publisher",
+        "a wake cuts the pause after a failure short",
+        "        return Pause(seconds, seconds)\n",
+        "        return Pause(0.0, seconds)\n",
     ),
     (
         "events",

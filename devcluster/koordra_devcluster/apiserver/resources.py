@@ -90,6 +90,17 @@ POLICIES: Final = _admission("validatingadmissionpolicies", "ValidatingAdmission
 POLICY_BINDINGS: Final = _admission("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding")
 MUTATING_WEBHOOKS: Final = _admission("mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
 VALIDATING_WEBHOOKS: Final = _admission("validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
+FLOW_SCHEMAS: Final = Kind(
+    "flowcontrol.apiserver.k8s.io", "v1", "flowschemas", "FlowSchema", namespaced=False
+)
+PRIORITY_LEVELS: Final = Kind(
+    "flowcontrol.apiserver.k8s.io",
+    "v1",
+    "prioritylevelconfigurations",
+    "PriorityLevelConfiguration",
+    namespaced=False,
+)
+"""Stored and shown; the double queues nobody."""
 CRDS: Final = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
@@ -155,6 +166,8 @@ SERVED: Final = (
     Served(
         CRDS, "CustomResourceDefinition", ("crd", "crds"), subresources=(_status("CustomResourceDefinition"),)
     ),
+    Served(FLOW_SCHEMAS, "FlowSchema"),
+    Served(PRIORITY_LEVELS, "PriorityLevelConfiguration"),
     Served(kinds.LEASES, "Lease"),
     Served(EVENTS_V1, "EventsEvent", ("ev",)),
     Served(kinds.RESOURCE_SLICES, "ResourceSlice"),

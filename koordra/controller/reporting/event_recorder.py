@@ -3,8 +3,8 @@ ones.
 
 The Event's name is made from the object's uid and the reason, so that every controller that was ever active
 counts on the same Event. One that this recorder has written is patched, any other is created: one request
-each. Only where a predecessor's is there already it is read, and counted on. An Event that has expired (an
-hour by default) is made again.
+each. Where a predecessor's is there already, the answer to a first patch says what to count on from. An
+Event that has expired (an hour by default) is made again.
 
 Recording only puts the newest message for that name aside; `flush` writes, in a thread of its own, and never
 raises. Nothing ever waits for Events, and they wait for everything else:
@@ -217,7 +217,8 @@ class EventRecorder:
                 self._remember(place, told.times)
                 return
         except Conflict:
-            count = int(self._api.get(EVENTS, name, namespace=namespace).get("count") or 0)
+            there = self._api.patch(EVENTS, name, newest, namespace=namespace)
+            count = int(there.get("count") or 0)
         count += told.times
         try:
             self._api.patch(EVENTS, name, {**newest, "count": count}, namespace=namespace)

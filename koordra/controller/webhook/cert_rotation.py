@@ -1,5 +1,5 @@
 """Where the webhook's keys are kept, the webhook configurations that trust them, and a round every ten
-seconds (in the first minute, every two).
+seconds (in the first minute, every two; after failures, ever later).
 
     round: keys brought up to date ──> server uses them ──> caBundle injected (self-signed only)
 
@@ -30,6 +30,7 @@ from typing import Final
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, resource_version
+from koordra.backoff import Backoff
 from koordra.controller.webhook import keys as keys_of
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError, Conflict, Invalid, InvalidInput, NodeError, NotFound
@@ -41,7 +42,7 @@ from koordra.progress import resting, watched
 log = get_logger(__name__)
 
 PERIOD: Final = 10.0
-RETRY: Final = 2.0
+YOUNG_PERIOD: Final = 2.0
 YOUNG: Final = 60.0
 """Seconds in which the configurations, which are applied along with the controller, may still be on their
 way."""
@@ -174,12 +175,12 @@ def rotate_keys(
             client, settings.namespace, SECRET_NAME, names, now=datetime.now(UTC), trusted=trusted
         )
 
-    trusted, serving, settled, started = b"", False, False, time.monotonic()
+    trusted, serving, settled, started, backoff = b"", False, False, time.monotonic(), Backoff()
     while not stop.is_set():
         if serving and not settled and server.is_ready():
             gc.freeze()  # what was listed stays: the collector need not stop reviews to look through it
             settled = True
-        pause = PERIOD if settled and time.monotonic() >= started + YOUNG else RETRY
+        pause = PERIOD if settled and time.monotonic() >= started + YOUNG else YOUNG_PERIOD
         try:
             served = refresh(trusted)
             server.use(*served.pair)
@@ -189,12 +190,13 @@ def rotate_keys(
                 log.info("webhook_serving", port=server.port)
             if not served.bundle or inject(client, served.bundle, legacy=legacy):
                 trusted = served.bundle
+            backoff.reset()
         except Exception as error:  # a Secret that anybody has spoilt must not end the controller
             count_failure(error)
             expected = isinstance(error, (ApiError, NodeError, InvalidInput))
             defect = None if expected else error
-            log.warning("webhook_keys_failed", error=str(error), again_in=RETRY, exc_info=defect)
-            pause = RETRY
+            pause = backoff.next()
+            log.warning("webhook_keys_failed", error=str(error), again_in=round(pause, 1), exc_info=defect)
         with resting():
             stop.wait(pause)
     if serving:

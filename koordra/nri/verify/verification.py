@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
+from koordra.backoff import Backoff
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -83,6 +84,7 @@ class Verification:
     since: float = 0.0
     enforcing: Enforcing = lambda _uid: None
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
     rules_apply: Callable[[], bool | None] = lambda: None
 
     def __post_init__(self, metrics: Metrics) -> None:
@@ -90,6 +92,7 @@ class Verification:
         self._listed = False
         self._reported: dict[tuple[str, str], Finding] = {}
         self._pending: dict[tuple[str, str], Finding] = {}
+        self._backoff, self._deliver_at = Backoff(), self.monotonic()
         self._now = metrics.gauge(
             "koordra_nri_drift", "Differences between what containers have and should have.", ["kind"]
         )
@@ -266,17 +269,29 @@ class Verification:
             self._pending[key] = finding
         for key in self._pending.keys() - findings.keys():
             del self._pending[key]
+        if self.monotonic() < self._deliver_at:
+            return  # a container was created meanwhile, and the API server is still away
         for key, finding in list(self._pending.items()):
             if self._delivered(finding):
                 self._reported[key] = self._pending.pop(key)
-        for key in self._reported.keys() - findings.keys():
+        over = self._reported.keys() - findings.keys()
+        for key in over:
             if self._delivered(_resolved(self._reported[key], findings.values()), gone=True):
                 del self._reported[key]
-        if self.reporter is not None:
-            try:
-                self.reporter.ask_for_evictions()
-            except ApiError as error:
-                log.warning("evictions_not_requested", error=str(error))
+        if self._asked_for_evictions() and not (self._pending or over & self._reported.keys()):
+            self._backoff.reset()
+        else:
+            self._deliver_at = self.monotonic() + self._backoff.next()
+
+    def _asked_for_evictions(self) -> bool:
+        if self.reporter is None:
+            return True
+        try:
+            self.reporter.ask_for_evictions()
+        except ApiError as error:
+            log.warning("evictions_not_requested", error=str(error))
+            return False
+        return True
 
     def _delivered(self, finding: Finding, *, gone: bool = False) -> bool:
         if self.reporter is None or not finding.drift.subject:

@@ -50,6 +50,11 @@ CustomResourceDefinition: apiVersion string, kind string, metadata ObjectMeta, s
     CustomResourceDefinitionSpec, status CustomResourceDefinitionStatus
 PodDisruptionBudget: apiVersion string, kind string, metadata ObjectMeta, spec PodDisruptionBudgetSpec, status
     PodDisruptionBudgetStatus
+FlowSchema: apiVersion string, kind string, metadata ObjectMeta, spec FlowSchemaSpec, status any
+FlowSchemaSpec: distinguisherMethod any, matchingPrecedence int, priorityLevelConfiguration! any, rules any
+PriorityLevelConfiguration: apiVersion string, kind string, metadata ObjectMeta, spec
+    PriorityLevelConfigurationSpec, status any
+PriorityLevelConfigurationSpec: exempt any, limited any, type! string
 TokenRequest: apiVersion string, kind string, metadata ObjectMeta, spec TokenRequestSpec, status
     TokenRequestStatus
 ServiceSpec: allocateLoadBalancerNodePorts bool, clusterIP string, clusterIPs []string, externalIPs []string,

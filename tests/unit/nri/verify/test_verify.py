@@ -24,6 +24,7 @@ from koordra.nri.hook.system_pods import POD_RESOURCES, SystemPods
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
 from koordra.nri.verify.verification import Verification
+from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
@@ -233,7 +234,7 @@ class Told:
 
 def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_path: Path) -> None:
     node, told, metrics = FakeNode(tmp_path / "node"), Told(), Metrics()
-    state = tmp_path / "state"
+    state, clock = tmp_path / "state", Clock()
     write(state / "guarded.json", guarded_json())
     write(state / "prepared" / f"{UID}.json", claim_json(gpu_json()))
     verification = Verification(
@@ -243,6 +244,7 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
         metrics=metrics,
         system=SystemPods(frozenset({"kube-system"})),
         reporter=told,
+        monotonic=clock.monotonic,
     )
     node.run("good", spec(env=["NVIDIA_VISIBLE_DEVICES=void"]), pid=1)
     opened = {"allow": True, "type": "c", "major": 195, "minor": 1, "access": "rw"}
@@ -257,6 +259,9 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
     assert kinds_found == ["ForeignDevice", "NotAdjusted", "NotConfined"]
     assert told.found_kinds == []
     told.away = False
+    verification.sync()
+    assert told.found_kinds == []  # a container that is created meanwhile asks no API server that is away
+    clock.now += 1
     verification.sync()
     verification.sync()
     assert sorted(told.found_kinds) == ["ForeignDevice", "NotConfined"]
