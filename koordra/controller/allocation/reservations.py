@@ -9,7 +9,8 @@ rule:
       that node reserved: groups that come *after* it in the order of planning (priority, then age) are not
       placed there; those before it are
     the node is the one with the fewest devices in use, then by name
-    at most max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first
+    at most max(1, nodes / 10) nodes are reserved at a time, for one namespace at most half of them (or one),
+      by priority; among equals for the namespace whose turn was longest ago, and in it by age
     a reservation lasts WINDOW seconds, then rests for REST seconds, so that a node whose claims never end is
       not lost to everybody
 
@@ -45,6 +46,9 @@ MOST_TRIED: Final = 16
 """Nodes that are looked at for one part of a group in one pass; of its parts a quarter as many: hundreds
 of pods of one claim may not keep a pass busy."""
 
+MOST_TURNS: Final = 1024
+"""Namespaces whose turn is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
@@ -55,6 +59,7 @@ class Reservation:
     urgency: Urgency
     until: float
     text: str
+    namespace: str = ""
 
 
 class Reservations:
@@ -66,6 +71,8 @@ class Reservations:
         self._since: dict[str, float] = {}
         self._resting: dict[str, float] = {}
         self._held: dict[str, Reservation] = {}
+        self._turns: dict[str, int] = {}
+        """By namespace: when a node was kept free for it last, by a count of these."""
         self._next: float | None = None
         self.version = 0
 
@@ -85,8 +92,17 @@ class Reservations:
         """No node would help it for now."""
         self._resting[key] = now + REST
 
-    def reserve(self, key: str, urgency: Urgency, nodes: Iterable[str], *, now: float, text: str) -> None:
-        self._held[key] = Reservation(frozenset(nodes) - {""}, urgency, now + WINDOW, text)
+    def reserve(
+        self,
+        key: str,
+        urgency: Urgency,
+        nodes: Iterable[str],
+        *,
+        now: float,
+        text: str,
+        namespace: str = "",
+    ) -> None:
+        self._held[key] = Reservation(frozenset(nodes) - {""}, urgency, now + WINDOW, text, namespace)
         self.version += 1
         self._review_at(now + WINDOW)
 
@@ -94,7 +110,8 @@ class Reservations:
         self, group: Group, node: str, *, now: float, why: str = "others were evicted there for"
     ) -> None:
         text = f"the node is kept free: {why} pod {objects.key(group.pods[0])}, which comes first"
-        self.reserve(group.key, group.urgency, (node,), now=now, text=text)
+        place = objects.namespace(group.first)
+        self.reserve(group.key, group.urgency, (node,), now=now, text=text, namespace=place)
 
     def _end(self, keys: Iterable[str], now: float) -> None:
         for key in keys:
@@ -126,9 +143,15 @@ class Reservations:
             return self._next
         self._end(is_over, now)
         starving = [groups[key] for key, at in self._starving_at().items() if at <= now and key in groups]
-        for group in sorted(starving, key=lambda group: group.urgency):
-            if len(self._held) < max(1, len(nodes) // 10) and group.pods:
-                self._reserve(group, placer, now)
+        most = max(1, len(nodes) // 10)
+        left = sorted((group for group in starving if group.pods), key=self._turn, reverse=True)
+        while left and len(self._held) < most:
+            group = left.pop()
+            place = objects.namespace(group.first)
+            if sum(held.namespace == place for held in self._held.values()) >= max(1, most // 2):
+                continue
+            if self._reserve(group, placer, now):
+                left.sort(key=self._turn, reverse=True)
         moments = [*(held.until for held in self._held.values()), *self._starving_at().values()]
         self._next = min((moment for moment in moments if moment > now), default=None)
         return self._next
@@ -143,15 +166,23 @@ class Reservations:
             if key not in self._held
         }
 
-    def _reserve(self, group: Group, placer: Placer, now: float) -> None:
+    def _turn(self, group: Group) -> tuple[int, int, Urgency]:
+        return group.urgency[0], self._turns.get(objects.namespace(group.first), 0), group.urgency
+
+    def _reserve(self, group: Group, placer: Placer, now: float) -> bool:
         taken = {node for held in self._held.values() for node in held.nodes}
         free = [info for name, info in placer.nodes.items() if name not in taken and info.holders]
         nodes = sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]
         for part, info in product(group.parts[: MOST_TRIED // 4], nodes):
             if placer.fits_when_empty(part, info):
                 self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
-                return
+                turn = 1 + max(self._turns.values(), default=0)
+                if len(self._turns) >= MOST_TURNS:
+                    self._turns.clear()
+                self._turns[objects.namespace(group.first)] = turn
+                return True
         self.rest(group.key, now=now)
+        return False
 
 
 class GangReservation(Reservations):
