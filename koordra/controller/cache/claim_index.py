@@ -24,7 +24,7 @@ class ClaimIndex:
     devices without a pod. `rules` of these; `namespaces` by name. Not thread-safe."""
 
     STATE: ClassVar[tuple[str, ...]] = (
-        "entries", "held", "grants", "_asking", "_owned", "_of_pool", "_living", "_orphans",
+        "entries", "held", "grants", "_asking", "_owned", "_of_pool", "_unnamed", "_orphans",
     )  # fmt: skip
 
     pod_index: PodIndex
@@ -40,12 +40,13 @@ class ClaimIndex:
     _refused: dict[str, str] = field(default_factory=dict)
     _owned: KeySets = field(default_factory=KeySets)
     _of_pool: KeySets = field(default_factory=KeySets)
-    _living: set[str] = field(default_factory=set)
+    _unnamed: set[str] = field(default_factory=set)
+    """Pods that live, one of whose templates has no claim yet that they name."""
     _orphans: set[str] = field(default_factory=set)
     _stale: set[str] = field(default_factory=set)
 
     def orphans(self) -> list[Object]:
-        """Allocated claims of koordra's that were never reserved and that no living pod can use or owns.
+        """Allocated claims of koordra's that nobody has reserved and that no living pod can use, or is to.
 
         kube-controller-manager leaves those alone. Claims that are being deleted are its business, as are
         those it still has to free after their last pod; Immediate claims that are granted are allocated
@@ -138,11 +139,13 @@ class ClaimIndex:
     # changes of pods
 
     def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
-        """Owners count whether they name the claim or not."""
+        """A claim that was made for a pod counts as the pod's before that names it. Any other owner says
+        nothing: its author may name whatever lives."""
         for pod in (before, now):
             if pod is not None:
                 uid = objects.uid(pod)
-                keep_if(self._living, uid, pod is now and is_living(pod))
+                waits = pod is now and is_living(pod) and None in objects.pod_claim_names(pod).values()
+                keep_if(self._unnamed, uid, waits)
                 self._stale.update(self._owned.get(uid, ()))
 
     def on_pod_touched(self, uid: str, before: PodEntry | None, now: PodEntry | None) -> None:
@@ -162,6 +165,6 @@ class ClaimIndex:
                 and entry.may_be_orphan
                 and key not in self.grants.get(key.partition("/")[0], NONE).granted
                 and not self.pod_index.usable(key)
-                and not self._living.intersection(entry.owners) - self.pod_index.lacking,
+                and not self._unnamed.intersection(entry.made_for or ()) - self.pod_index.lacking,
             )
         self._stale.clear()

@@ -75,6 +75,10 @@ def is_gated(pod: Fields) -> bool:
     return names.JOINT_GATE in gates(pod)
 
 
+def _held_by_others(pod: Fields) -> bool:
+    return any(gate != names.JOINT_GATE for gate in gates(pod))
+
+
 def is_bound(pod: Fields) -> bool:
     return bool(objects.spec_of(pod).get("nodeName"))
 
@@ -85,8 +89,7 @@ def is_living(pod: Fields) -> bool:
 
 
 def may_be_planned(member: PodClaims) -> bool:
-    is_free = all(gate == names.JOINT_GATE for gate in gates(member.pod))
-    return bool(member.pending) and is_free and not member.refused
+    return bool(member.pending) and not _held_by_others(member.pod) and not member.refused
 
 
 def pod_scheduled(pod: Fields) -> Condition:
@@ -174,8 +177,10 @@ class PodIndex:
         return touched
 
     def usable(self, key: str) -> bool:
-        """Whether some pod that names the claim can still run with it."""
-        return any(objects.uid(pod) not in self.lacking for pod in self.users.get(key, ()))
+        """Whether some pod that names the claim can still run with it; not one that somebody else's gate
+        holds, nobody knows for how long."""
+        using = self.users.get(key, ())
+        return any(objects.uid(pod) not in self.lacking and not _held_by_others(pod) for pod in using)
 
     def serves(self, claim: Object) -> bool:
         """Whether some pod that names the claim can start as its claims are: all allocated, on one node."""

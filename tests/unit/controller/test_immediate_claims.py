@@ -309,6 +309,40 @@ def test_a_claim_that_is_deleted_without_the_builtin_finalizer_is_freed() -> Non
     assert cluster.allocation("a") is None
 
 
+@pytest.mark.parametrize("made_for", [False, True])
+def test_a_living_owner_that_does_not_use_a_claim_keeps_nothing(made_for: bool) -> None:
+    """Its author names whatever pod lives; one that a claim is made for names it before long."""
+    cluster = JointCluster()
+    cluster.pod("sleeps")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "sleeps", "controller": True}
+    owner["uid"] = objects.uid(cluster.api.get(PODS, "sleeps"))
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.settle()
+    marks = {names.POD_CLAIM_NAME: "gpu"} if made_for else {}
+    edit(cluster, "a", ownerReferences=[owner], annotations=marks)
+    cluster.api.delete(PODS, "p")
+    cluster.settle()
+    assert cluster.allocation("a") is None
+
+
+def test_a_pod_that_its_author_holds_keeps_no_devices() -> None:
+    """By a gate of his own, which nobody but he lifts."""
+    cluster = JointCluster()
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.settle()
+    cluster.pod("held", "a", schedulingGates=[{"name": "example.com/mine"}])
+    cluster.settle()
+    assert cluster.allocation("a") is not None
+    cluster.api.delete(PODS, "p")
+    cluster.settle()
+    assert cluster.allocation("a") is None
+    cluster.api.edit(PODS, "held", lambda found: found["spec"].pop("schedulingGates"))
+    cluster.settle()
+    assert cluster.allocation("a") is not None
+
+
 def test_grants_are_those_that_a_full_read_finds() -> None:
     cluster = JointCluster(nodes=2, gpus=2, immediate=ImmediateRules(devices=2))
     class_says_immediate(cluster)
