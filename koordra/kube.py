@@ -44,8 +44,6 @@ PAGE: Final = 500
 WATCH_SECONDS: Final = 300
 """The least that a watch is asked to last. Each draws up to twice that, as client-go's do: watches that began
 together do not end together."""
-QUIET_SECONDS: Final = 120.0
-"""A watch that is silent for so long has broken off: servers send a bookmark a minute."""
 _LANES: Final = {kinds.LEASES: Lane.LEASE, kinds.EVENTS: Lane.SPARE}
 _OVERLOAD: Final = (429, 503)
 """To an eviction a 429 is the answer of a disruption budget, and concerns nobody else."""
@@ -101,8 +99,11 @@ class KubeClient:
         version = self._served.get(kind.plural) if kind.group == RESOURCE_GROUP else None
         return replace(kind, version=version) if version else kind
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
-        return self._send("GET", kind, name, namespace=namespace)
+    def get(
+        self, kind: Kind, name: str, *, namespace: str | None = None, spare_within: float | None = None
+    ) -> Object:
+        """`spare_within`: it gives way to other requests, and is given up after so many seconds."""
+        return self._send("GET", kind, name, namespace=namespace, spare_within=spare_within)
 
     def probe(self, kind: Kind) -> bool:
         """True; raises what a list of the kind would raise (NotFound, Forbidden, ...), at the cost of one
@@ -185,8 +186,15 @@ class KubeClient:
     ) -> Object:
         """Merge patch by default; put a resourceVersion into the patch to make it conditional. Bytes are sent
         as they are."""
-        where = {"namespace": namespace, "subresource": subresource}
-        return self._send("PATCH", kind, name, body=body, content_type=content_type, **where)
+        return self._send(
+            "PATCH",
+            kind,
+            name,
+            namespace=namespace,
+            subresource=subresource,
+            body=body,
+            content_type=content_type,
+        )
 
     def delete(
         self,
@@ -230,7 +238,7 @@ class KubeClient:
         query["labelSelector"] = label_selector
         served = self._as_served(kind)
         with resting():
-            response = self._open("GET", served.path(), query, read_timeout=QUIET_SECONDS)
+            response = self._open("GET", served.path(), query, read_timeout=seconds + 15.0)
         try:
             for line in lines(response):
                 event = decode(line)
@@ -260,6 +268,7 @@ class KubeClient:
         namespace: str | None,
         subresource: str | None = None,
         body: Any = None,
+        spare_within: float | None = None,
         **more: Any,
     ) -> Object:
         """A request about one object. Whole objects travel in the version that is served."""
@@ -267,9 +276,8 @@ class KubeClient:
         if isinstance(body, dict) and objects.group_of(body) == served.group == RESOURCE_GROUP:
             body = kinds.from_v1(body, served.version)
         path = served.path(namespace=namespace, name=name, subresource=subresource)
-        return kinds.to_v1(
-            self._answer(method, path, body=body, lane=_LANES.get(kind, Lane.ORDINARY), **more)
-        )
+        lane = _LANES.get(kind, Lane.ORDINARY) if spare_within is None else Lane.SPARE
+        return kinds.to_v1(self._answer(method, path, body=body, lane=lane, timeout=spare_within, **more))
 
     def _answer(self, method: str, path: str, query: Query = None, **more: Any) -> Object:
         response = self._open(method, path, query, **more)
@@ -290,9 +298,10 @@ class KubeClient:
         content_type: str = "application/json",
         read_timeout: float | None = None,
         lane: Lane = Lane.ORDINARY,
+        timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         step()  # each request has a time limit
-        left = self._limit.take(lane, within=self.timeout)
+        left = self._limit.take(lane, within=min(timeout or self.timeout, self.timeout))
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}

@@ -6,14 +6,28 @@ slow to import, so that commands import this module only when they ask a cluster
 
 from __future__ import annotations
 
+import socket
+from typing import Final
+
 from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from urllib3 import PoolManager
+from urllib3.connection import HTTPConnection
 
 from koordra.errors import ApiUnreachable, InvalidManifest
 from koordra.kube import KubeClient
 from koordra.request_limit import RequestLimit
+
+_KEEP_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A connection whose other end is gone without a word ends after a minute, as with client-go's pings. Silence
+says nothing: a watch of objects that do not change is silent for as long as it lasts, without bookmarks too
+where etcd reports no progress."""
 
 
 def new_client(
@@ -50,7 +64,9 @@ def _configuration(kubeconfig: str | None) -> tuple[Configuration, PoolManager]:
                 config.load_kube_config(client_configuration=configuration)
         else:
             config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
-        return configuration, RESTClientObject(configuration).pool_manager
+        pool = RESTClientObject(configuration).pool_manager
+        pool.connection_pool_kw["socket_options"] = [*HTTPConnection.default_socket_options, *_KEEP_ALIVE]
+        return configuration, pool
     except Exception as error:  # the library checks little: a file that is none ends in any type of error
         raise InvalidManifest(
             f"no usable Kubernetes configuration: {error}",

@@ -25,6 +25,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.watch",
     ),
     "publisher": ("koordra.kubelet_plugin.publish.publisher", "koordra.kubelet_plugin.wakeable"),
+    "lookups": ("koordra.controller.webhook.lookups",),
     "events": ("koordra.controller.reporting.event_recorder",),
     "client": ("koordra.kube", "koordra.wire", "koordra.backoff", "koordra.request_limit"),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),

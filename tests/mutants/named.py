@@ -318,6 +318,24 @@ TEXTS: Final = (
         "        return Pause(0.0, seconds)\n",
     ),
     (
+        "lookups",
+        "a review asks for everything that a pod names",
+        "        if found is None and self._left:\n",
+        "        if found is None:\n",
+    ),
+    (
+        "lookups",
+        "each review of a burst asks for itself",
+        "            under_way = self._asked.get(place)\n",
+        "            under_way = None\n",
+    ),
+    (
+        "lookups",
+        "look-ups do not give way to allocations",
+        ", spare_within=WITHIN)",
+        ")",
+    ),
+    (
         "events",
         "an Event of one's own is created anew each time",
         "        count = self._counts.pop(place, 0)\n",

@@ -135,7 +135,7 @@ class Admission:
         ]
         if not quotas:
             return pod, ""
-        self.usage.recall(namespace, template=self.templates.known, claim=self.lookups.claim)
+        self.usage.recall(namespace, template=self.templates.known, claim=self.lookups.for_review().claim)
         asking = Charge(pod, amounts)
         why = self.usage.reserve(
             asked.uid, asking, lambda: refusal(quotas, asking, self.usage.counted), keep=not asked.is_dry_run

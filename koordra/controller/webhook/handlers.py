@@ -30,7 +30,7 @@ from koordra.controller.gangs.annotations import must_be_held, refusals
 from koordra.controller.resource_class.reconcile import on_suitable_nodes
 from koordra.controller.webhook import native
 from koordra.controller.webhook.claims import AskedDevices
-from koordra.controller.webhook.lookups import Lookups
+from koordra.controller.webhook.lookups import Lookups, ReviewLookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
@@ -88,7 +88,7 @@ def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None
     template that is being made, which the watch does not show yet."""
     if objects.spec_of(pod).get("nodeName"):
         return pod
-    claims = _claims(pod, lookups, made)
+    claims = _claims(pod, lookups.for_review(), made)
     classes = lookups.classes()
     ours = [claim for claim in claims if claims_of.owner(claim, classes) is Owner.KOORDRA]
     unknown = len(claims) < len(objects.spec_of(pod).get("resourceClaims") or ())
@@ -99,7 +99,7 @@ def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None
     return _gated(placed) if waits and not native else placed
 
 
-def _claims(pod: Object, lookups: Lookups, made: Object | None) -> list[Object]:
+def _claims(pod: Object, lookups: ReviewLookups, made: Object | None) -> list[Object]:
     """The pod's claims that are known, those of templates as they will be made."""
     namespace = objects.namespace(pod)
     found = []

@@ -1,13 +1,17 @@
 """Claims, templates and classes as the webhook knows them: from watches, and asked for where the watch lags.
 
-A pod often comes milliseconds after its template. What the watch does not show yet is asked for once; a
-failing API is "not known", since a pod that is left ungated works too.
+A pod often comes milliseconds after its template, and a job's pods together. What the watch does not show
+yet is asked for, by one request for all reviews that want it at that moment, and MOST_ASKED times in a
+review: a pod may name thousands of claims that do not exist. What is not answered in time is "not known",
+since a pod that is left ungated works too; allocations come first (koordra.request_limit).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
@@ -20,6 +24,10 @@ from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
 
+MOST_ASKED: Final = 4
+WITHIN: Final = 1.0
+"""Seconds; the API server waits five for a review."""
+
 
 class Lookups:
     """None: there is none. `is_synced` once every kind has been listed."""
@@ -27,6 +35,8 @@ class Lookups:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._listeners: list[Listener] = []
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[Kind, str, str], Future[Object | None]] = {}
         self._caches = {
             RESOURCE_CLAIMS: WatchCache(client, RESOURCE_CLAIMS, trim=kept_of(RESOURCE_CLAIMS)),
             RESOURCE_CLAIM_TEMPLATES: WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._notify),
@@ -40,15 +50,11 @@ class Lookups:
     def is_synced(self) -> bool:
         return all(cache.wait_synced(0) for cache in self._caches.values())
 
-    def claim(self, namespace: str, name: str) -> Object | None:
-        return self._one(RESOURCE_CLAIMS, namespace, name)
-
-    def template(self, namespace: str, name: str) -> Object | None:
-        return self._one(RESOURCE_CLAIM_TEMPLATES, namespace, name)
+    def for_review(self) -> ReviewLookups:
+        return ReviewLookups(self)
 
     def known_template(self, key: str) -> Object | None:
-        """From the watch alone."""
-        return self._caches[RESOURCE_CLAIM_TEMPLATES].get(key)
+        return self.known(RESOURCE_CLAIM_TEMPLATES, key)
 
     def listen(self, listener: Listener) -> None:
         """Add a listener of templates. Before `start`."""
@@ -61,12 +67,46 @@ class Lookups:
         for listener in self._listeners:
             listener(event, template)
 
+    def known(self, kind: Kind, key: str) -> Object | None:
+        """From the watch alone."""
+        return self._caches[kind].get(key)
+
+    def ask(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """From the API server; those who ask at the same moment share one request."""
+        place = kind, namespace, name
+        with self._lock:
+            under_way = self._asked.get(place)
+            answer = under_way or self._asked.setdefault(place, Future())
+        if under_way is None:
+            found = None
+            try:
+                found = self._client.get(kind, name, namespace=namespace, spare_within=WITHIN)
+            except ApiError as error:
+                where = f"{namespace}/{name}"
+                log.debug("webhook_lookup_failed", kind=str(kind), name=where, error=str(error))
+            finally:
+                with self._lock:
+                    del self._asked[place]
+                answer.set_result(found)
+        return answer.result()
+
+
+class ReviewLookups:
+    """The look-ups of one review."""
+
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+        self._left = MOST_ASKED
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self._one(RESOURCE_CLAIMS, namespace, name)
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        return self._one(RESOURCE_CLAIM_TEMPLATES, namespace, name)
+
     def _one(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        found = self._caches[kind].get(f"{namespace}/{name}")
-        if found is not None:
-            return found
-        try:
-            return self._client.get(kind, name, namespace=namespace)
-        except ApiError as error:
-            log.debug("webhook_lookup_failed", kind=str(kind), name=f"{namespace}/{name}", error=str(error))
-            return None
+        found = self._lookups.known(kind, f"{namespace}/{name}")
+        if found is None and self._left:
+            self._left -= 1
+            found = self._lookups.ask(kind, namespace, name)
+        return found

@@ -263,3 +263,15 @@ def test_events_and_leases_are_told_by_their_kind(time: Time) -> None:
     assert not time.pauses
     api.create(kinds.EVENTS, {"metadata": {"name": "e", "namespace": "a"}})
     assert time.pauses == pytest.approx([4.0])  # until half of the bucket is full again, and one more
+
+
+def test_a_spare_look_up_gives_way_and_is_given_up_early(time: Time) -> None:
+    pool = Pool()
+    api = client(pool, limit(time, qps=1.0, burst=2))
+    api.get(kinds.NODES, "n", spare_within=1.5)
+    assert [timeout.total for timeout in pool.timeouts] == [1.5]
+    api.get(kinds.NODES, "n", spare_within=1.5)
+    assert time.pauses == pytest.approx([1.0])
+    assert pool.timeouts[-1].total == pytest.approx(0.5)
+    api.get(kinds.NODES, "n")
+    assert len(time.pauses) == 1

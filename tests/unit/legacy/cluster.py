@@ -81,6 +81,9 @@ class Cluster:
     def claim(self, namespace: str, name: str) -> Object | None:
         return self.known.get(("ResourceClaim", f"{namespace}/{name}"))
 
+    def for_review(self) -> Cluster:
+        return self
+
     def known_template(self, key: str) -> Object | None:
         return self.template(*key.split("/"))
 

@@ -64,6 +64,9 @@ class Known:
             objects.name(one): one for one in (*shipped_classes(), *known) if one["kind"] == "DeviceClass"
         }
 
+    def for_review(self) -> Known:
+        return self
+
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._find("ResourceClaim", namespace, name)
 
