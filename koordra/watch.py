@@ -24,6 +24,7 @@ Objects are shared, not copied: whoever wants to change one copies it first.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -44,6 +45,11 @@ OLDER_LISTS: Final = 8
 """So many lists in a row that are older than what was seen, over half a minute, are the truth: the server's
 data was restored from a backup."""
 _GONE: Final = 410
+
+LASTED: Final = 30.0
+"""Seconds after which a stream without a word was no empty answer: of objects that do not change, some
+servers tell nothing for as long as a watch lasts, and some load balancers end it after a minute."""
+
 
 Listener = Callable[[str, Object], object]
 """Called in the watch's own thread; must not block."""
@@ -145,19 +151,24 @@ class WatchCache:
 
     def steps(self) -> Iterator[float]:
         """For ever: a list, an event of the watch or the end of it, and after each the seconds to wait before
-        the next. A stream that tells of nothing new is no success, however it ends."""
+        the next. A stream that tells of nothing new is a success only if it LASTED."""
         backoff = Backoff()
         while True:
             try:
                 if not self._is_listed:
                     self._relist()
                     yield 0.0
-                for event, obj in self._client.watch(
-                    self.kind, resource_version=self._version, **self._selectors
-                ):
-                    if self._follow(event, obj):
+                opened = time.monotonic()
+                try:
+                    for event, obj in self._client.watch(
+                        self.kind, resource_version=self._version, **self._selectors
+                    ):
+                        if self._follow(event, obj):
+                            backoff.reset()
+                        yield 0.0
+                finally:
+                    if time.monotonic() - opened >= LASTED:
                         backoff.reset()
-                    yield 0.0
                 self._tell_again()
             except ApiUnreachable as error:
                 count_failure(error)

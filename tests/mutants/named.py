@@ -216,6 +216,12 @@ TEXTS: Final = (
         "                    self._relist()\n                    backoff.reset()\n",
     ),
     (
+        "writer",
+        "watches of what does not change are opened ever later",
+        "                    if time.monotonic() - opened >= LASTED:\n",
+        "                    if False:\n",
+    ),
+    (
         "client",
         "pages of a later moment complete a list",
         'items, query = [], {**query, "limit": "", "continue": ""}',

@@ -22,7 +22,8 @@ from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.kube import WATCH_SECONDS, KubeClient
 from koordra.kubeconfig import new_client
-from koordra.watch import OLDER_LISTS, WatchCache, retried
+from koordra.watch import LASTED, OLDER_LISTS, WatchCache, retried
+from tests.fakes.clock import Clock
 from tests.patience import PATIENCE
 
 
@@ -396,6 +397,33 @@ def test_a_watch_that_tells_nothing_is_taken_up_again_later_and_later_without_a_
         *["3"] * 5,
         *["7"] * 5,
     ]
+
+
+@pytest.mark.usefixtures("fixed")
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_stream_that_was_silent_for_long_is_taken_up_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    """Slices of a node do not change for weeks, and not every server sends bookmarks."""
+    clock, watched = Clock(), 0
+
+    class Silent:
+        def list(self, kind: object, **_: object) -> tuple[list[Object], str]:
+            return [], "1"
+
+        def watch(self, kind: object, **_: object) -> Iterator[tuple[str, Object]]:
+            nonlocal watched
+            watched += 1
+            clock.now += LASTED if watched != 5 else LASTED - 1
+            if cut:
+                raise errors.ApiUnreachable("cut off by a load balancer")
+            return iter(())
+
+    monkeypatch.setattr("koordra.watch.time", clock)
+    stop = Waits()
+    WatchCache(Silent(), kinds.PODS).run(stop)  # type: ignore[arg-type]
+    assert stop.seconds == [*[0.2] * 4, 0.4, *[0.2] * 5]
+    assert watched == 10
 
 
 def test_watches_that_begin_together_do_not_end_together(server: ScriptedServer, client: KubeClient) -> None:
