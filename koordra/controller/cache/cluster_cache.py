@@ -48,8 +48,10 @@ from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRu
 from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
+from koordra.errors import KoordraError
 from koordra.logs import get_logger
 from koordra.placement.node_class import node_predicate_inputs
+from koordra.process import count_failure
 from koordra.progress import step
 
 log = get_logger(__name__)
@@ -72,6 +74,8 @@ class ClusterCache:
         """Claims as the watch has them."""
         self._tables: dict[Kind, Table] = {kind: {} for kind in KINDS}
         self._listeners: dict[Kind, list[OnChange]] = {}
+        self._not_taken: dict[str, Exception] = {}
+        """Claims that an index could not take in, until they change."""
         self.nodes = self._tables[NODES]
         self.slices = self._tables[RESOURCE_SLICES]
         self.classes = self._tables[DEVICE_CLASSES]
@@ -110,7 +114,7 @@ class ClusterCache:
         """Be told of every change of a kind, after those who listened before. `replay`: of the objects that
         there are, too."""
         for key, obj in list(self._tables[kind].items()) if replay else ():
-            on_change(key, None, obj)
+            self._tell(on_change, kind, key, None, obj)
         self._listeners.setdefault(kind, []).append(on_change)
 
     def on_gone(self, kind: Kind, *forget: Callable[[str], object]) -> None:
@@ -132,11 +136,17 @@ class ClusterCache:
     # what the watches tell
 
     def apply(self, changes: Iterable[Change]) -> None:
+        """Every change, whatever is met with one of them. Raises KoordraError while a claim is not taken in:
+        nothing may be given out as long as nobody knows what that one holds."""
         for change in changes:
             if change.kind is RESOURCE_CLAIMS:
                 self._put_cached(change.key, change.obj)
             else:
                 self._put(change.kind, change.key, change.obj)
+        for key, defect in self._not_taken.items():
+            raise KoordraError(
+                f"ResourceClaim {key} was not taken in, and what it holds must be known: {defect!r}"
+            )
 
     def adopt(self, cluster: Tables) -> None:
         self.apply(self.differences(cluster))
@@ -186,8 +196,23 @@ class ClusterCache:
             return
         set_or_drop(table, key, obj)
         self.version += 1
+        if kind is RESOURCE_CLAIMS:
+            self._not_taken.pop(key, None)
         for on_change in self._listeners.get(kind, ()):
+            self._tell(on_change, kind, key, before, obj)
+
+    def _tell(
+        self, on_change: OnChange, kind: Kind, key: str, before: Object | None, obj: Object | None
+    ) -> None:
+        try:
             on_change(key, before, obj)
+        except AssertionError:
+            raise
+        except Exception as defect:  # met with one object, which keeps no other from being taken in
+            count_failure(defect)
+            log.exception("object_not_taken", kind=str(kind), object=key)
+            if kind is RESOURCE_CLAIMS and obj is not None:  # one that is gone holds nothing
+                self._not_taken[key] = defect
 
     # for the audit
 
@@ -207,7 +232,7 @@ class ClusterCache:
             for on_change in self._listeners.get(kind, ()):
                 for key, obj in list(table.items()):
                     step()
-                    on_change(key, obj, obj)
+                    self._tell(on_change, kind, key, obj, obj)
 
 
 class CapacityEpoch:

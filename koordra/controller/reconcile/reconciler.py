@@ -30,7 +30,7 @@ from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.driver_release import DriverRelease
-from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
+from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal
 from koordra.controller.allocation.writes import WriteOutcome, Writer
@@ -43,8 +43,10 @@ from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
+from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned
+from koordra.process import count_failure
 
 log = get_logger(__name__)
 
@@ -79,6 +81,7 @@ class Reconciler:
         self.cache = cache = context.cache
         self.audit = context.audit
         self._ungated: set[str] = set()
+        self._failed: dict[str, str] = {}
         self._annotated: dict[str, str | None] = {}
         cache.on_gone(PODS, context.events.forget, context.node_backoff.forget)
         cache.on_gone(RESOURCE_CLAIMS, context.events.forget)
@@ -91,19 +94,35 @@ class Reconciler:
         """
         context = self._context
         context.begin()
-        self._settle_pending_writes()
-        self._take_feedback()
-        self._free_unusable()
+        self._contained(self._settle_pending_writes)
+        self._contained(self._take_feedback)
+        self._contained(self._free_unusable)
         self.allocation.gangs.sync()
-        self._driver_release.step()
+        self._contained(self._driver_release.step)
         self.allocation.plan()
-        self._ungate()
+        self._contained(self._ungate)
         self.allocation.gangs.ungate()
-        self._report_pinned()
-        self._report_conflicts()
+        self._contained(self._report_pinned)
+        self._contained(self._report_conflicts)
         self.allocation.placer.order.retain(context.cache.claims.values())
         context.wake(context.node_backoff.next_expiry)
         return context.end()
+
+    def _contained(self, part: Callable[[], None]) -> None:
+        """A part of the pass on which no placement rests: a defect that it meets is told, tried again after
+        a while, and keeps nobody waiting."""
+        name, failed = part.__qualname__, ""
+        try:
+            part()
+        except (ApiUnreachable, AssertionError):
+            raise
+        except Exception as defect:
+            count_failure(defect)
+            failed = repr(defect)
+            if self._failed.get(name) != failed:
+                log.exception("part_of_pass_failed", part=name, again_in=REFUSED_PAUSE)
+            self._context.wake(self._context.clock() + REFUSED_PAUSE)
+        self._failed[name] = failed
 
     # 1. pending writes
 

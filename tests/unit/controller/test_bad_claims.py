@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE
+from koordra.controller.cache.claim_index import ClaimIndex
+from koordra.controller.cache.pod_index import PodIndex
+from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ALLOCATED
 from koordra.controller.reporting.event_recorder import event_name
-from koordra.errors import ApiUnreachable
+from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.joint_cluster import JointCluster, claim
 from tests.fakes.kube_api import Write
 
@@ -65,6 +70,68 @@ def test_a_defect_met_while_one_claim_is_written_keeps_no_other_waiting(
     cluster.pass_time(REFUSED_PAUSE)
     cluster.settle()
     assert cluster.allocation("bad") is not None
+
+
+def refusing(method: Any, name: str) -> Any:
+    """A listener of the cache that cannot take one object in."""
+
+    def taken(self: Any, key: str, before: Any, now: Any) -> None:
+        if key.endswith(name):
+            raise ValueError("cannot be taken in")
+        method(self, key, before, now)
+
+    return taken
+
+
+def test_an_object_that_an_index_cannot_take_keeps_no_other_waiting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(PodIndex, "on_pod", refusing(PodIndex.on_pod, "poison"))
+    cluster = JointCluster()
+    for name in ("poison", "good"):
+        cluster.claim(name)
+        cluster.pod(name, name)
+    cluster.settle()
+    assert cluster.allocation("good") is not None
+    assert "object=default/poison" in capsys.readouterr().err
+
+
+def test_nothing_is_given_out_while_nobody_knows_what_a_claim_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And everything else is taken in meanwhile."""
+    cluster = JointCluster()
+    with monkeypatch.context() as patch:
+        patch.setattr(ClaimIndex, "on_claim", refusing(ClaimIndex.on_claim, "poison"))
+        cluster.start_again()
+        for name in ("poison", "good"):
+            cluster.claim(name)
+        cluster.pod("q", "good")
+        for _ in range(3):
+            with pytest.raises(KoordraError, match="default/poison was not taken in"):
+                cluster.settle(passes=1)
+    assert cluster.allocation("good") is None
+    cluster.api.delete(RESOURCE_CLAIMS, "poison")
+    cluster.settle()
+    assert cluster.allocation("good") is not None
+
+
+@pytest.mark.parametrize("part", ["_settle_pending_writes", "_take_feedback", "_report_conflicts", "_ungate"])
+def test_a_part_of_the_pass_that_fails_is_told_once_and_keeps_nobody_waiting(
+    part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_self: Reconciler) -> None:
+        raise ValueError("a defect")
+
+    fails.__qualname__ = part
+    cluster = JointCluster()
+    with monkeypatch.context() as patch:
+        patch.setattr(Reconciler, part, fails)
+        cluster.claim("good")
+        cluster.pod("q", "good", gates=[names.JOINT_GATE])
+        assert cluster.settle(passes=4) == REFUSED_PAUSE
+    assert cluster.allocation("good") is not None
+    assert capsys.readouterr().err.count("part_of_pass_failed") == 1
+    cluster.settle()
+    assert not cluster.api.get(PODS, "q")["spec"].get("schedulingGates")
 
 
 @pytest.mark.parametrize("error", [ApiUnreachable("away"), AssertionError("the state is wrong")])
