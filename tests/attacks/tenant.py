@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack, answer, event, metric, taint
+from tests.attacks.row import Attack, answer, event, log, metric, taint
 
 SERVER: Final = "the API server's own limit; koordra's reader has the same, for objects that are older"
 
@@ -187,6 +187,18 @@ TENANT: Final = (
         "many objects of odd names, so that metrics get a sample of each",
         "bounded",
         "labels of metrics have few values: reasons, paths, kinds; never a tenant's words",
+    ),
+    Attack(
+        "deep-parameters",
+        "opaque parameters of 10 KiB of brackets, 5,000 levels deep, which the API server takes, and Python's decoder does not",
+        "refused",
+        "what lies deeper than 200 levels is cut out before an object is read, and parameters deeper than 100 are refused; the "
+        "other objects of the list are read",
+        seen=(event("ConstraintViolated"), log("answer_nested_too_deeply")),
+        tests=(
+            "tests/unit/controller/test_deep_objects.py::test_a_deep_claim_is_refused_in_words_and_the_others_are_served",
+            "tests/unit/kube/test_watch_defects.py::test_a_page_with_an_object_that_is_nested_too_deeply_is_read",
+        ),
     ),
     Attack(
         "webhook-connections",

@@ -37,4 +37,5 @@ def test_a_deep_claim_is_refused_in_words_and_the_others_are_served(levels: int,
         assert cluster.allocation("good") is not None
         assert cluster.allocation("deep") is None
     (told,) = [happening for happening in cluster.told if "deep" in happening.message]
+    assert told.reason == "ConstraintViolated"
     assert "config[0].opaque.parameters: is nested deeper than 100 levels" in told.message
