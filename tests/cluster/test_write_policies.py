@@ -4,6 +4,7 @@ their own tokens. What they do write is shown by the other modules here, which r
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from koordra.api import kinds, names
 from koordra.api.objects import Object
-from koordra.errors import Forbidden, Invalid
+from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube import JSON_PATCH, KubeClient
 from koordra.kubeconfig import new_client
 from tests.cluster.installation import account_kubeconfig
@@ -218,3 +219,41 @@ def test_of_a_claim_a_node_writes_what_its_own_devices_do(
     with pytest.raises(REFUSED, match=r"not bound to a node|resourceclaims/driver"):
         patched(account(process), namespace, {"devices": [*others, an_entry(first)]})
     patched(client, namespace, {"devices": None, "allocation": None})
+
+
+def test_the_controller_writes_no_classes_and_templates_of_others(
+    client: KubeClient, account: As, namespace: str
+) -> None:
+    controller = account("koordra-controller")
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "koordra-test-others"},
+    }
+    with suppress(NotFound):
+        client.delete(kinds.DEVICE_CLASSES, "koordra-test-others")
+    with pytest.raises(REFUSED, match="belong to a class of koordra's"):
+        controller.create(kinds.DEVICE_CLASSES, {**body, "spec": {}})
+    made = client.create(kinds.DEVICE_CLASSES, {**body, "spec": {}})
+    with pytest.raises(REFUSED, match="belong to a class of koordra's"):
+        controller.update(
+            kinds.DEVICE_CLASSES,
+            {**made, "spec": {"selectors": []}, "metadata": {**made["metadata"], "labels": {"a": "b"}}},
+        )
+    client.delete(kinds.DEVICE_CLASSES, "koordra-test-others")
+    request = {"name": "gpu", "exactly": {"deviceClassName": "nobodys.example.com"}}
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "others"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    kind = kinds.RESOURCE_CLAIM_TEMPLATES
+    with pytest.raises(REFUSED, match="that it has made"):
+        controller.create(kind, template, namespace=namespace)
+    client.create(kind, template, namespace=namespace)
+    mark = {"metadata": {"labels": {"koordra.io/made-by": "legacy-pods"}}}
+    with pytest.raises(REFUSED, match="that it has made"):
+        controller.patch(kind, "others", mark, namespace=namespace)
+    with pytest.raises(REFUSED, match="that it has made"):
+        controller.delete(kind, "others", namespace=namespace)

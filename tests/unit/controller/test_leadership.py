@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from koordra.api.kinds import LEASES
+from koordra.controller import run
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import explode_at
@@ -181,6 +183,11 @@ def test_a_candidate_that_stood_still_while_it_looked_waits_from_the_answer_on()
     api.get = answers  # type: ignore[method-assign]
     assert two.lease.step() is Standing.CANDIDATE
     assert spec_of(api)["holderIdentity"] == "one"
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has a clock that counts suspensions")
+def test_the_lease_runs_out_while_the_machine_is_suspended() -> None:
+    assert run._AWAKE_OR_NOT == time.CLOCK_BOOTTIME
 
 
 def test_of_two_candidates_one_gets_it() -> None:

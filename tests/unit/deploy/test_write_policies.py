@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from koordra.api import names
+from koordra.api.elastic.elastic_gpu import ELASTIC_CLASSES
 from koordra.api.objects import Object
+from koordra.api.resource_class import RESOURCE_CLASSES
 from koordra.compat.dialect.allocation import Allocated, Device
 from koordra.compat.dialects import DIALECTS
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.elastic import claims as elastic
 from koordra.controller.gangs.annotations import COMMITTED, HELD
+from koordra.controller.legacy.templates import MADE_BY, WEBHOOK
 from koordra.controller.reconcile.pod_requeue import LOOK_AGAIN
 from tests.fakes.admission_policy import policies, refusal
 
@@ -302,3 +305,40 @@ def test_a_nodes_plugin_writes_slices_of_its_node_its_pool_and_its_driver(wrong:
     for old, new in ((None, wrong), (own, wrong), (wrong, own), (wrong, None)):
         assert words in (refusal(policy, old, new, account=PLUGIN, node="n") or "")
         assert refusal(policy, old, new, account="system:node:n") is None
+
+
+def owned(by: str, *, controller: bool = True) -> Object:
+    owner = {"apiVersion": by, "kind": "X", "uid": "u", "controller": controller}
+    return {"metadata": {"name": "c", "ownerReferences": [owner]}, "spec": {}}
+
+
+def test_the_controller_writes_device_classes_of_its_own_only() -> None:
+    policy, nobodys = POLICIES["koordra-controller-classes"], {"metadata": {"name": "c"}, "spec": {}}
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert rule["operations"] == ["CREATE", "UPDATE"], "it may delete none anyway"
+    for own in (owned(RESOURCE_CLASSES.api_version), owned(ELASTIC_CLASSES.api_version)):
+        for old in (None, own):
+            assert refusal(policy, old, own, account=CONTROLLER) is None
+        for old, new in ((nobodys, own), (own, nobodys), (None, nobodys)):
+            assert "belong to a class" in (refusal(policy, old, new, account=CONTROLLER) or "")
+            assert refusal(policy, old, new, account="system:serviceaccount:team:admin") is None
+    for other in (
+        owned("apps/v1"),
+        owned("koordra.io.example.com/v1"),
+        owned("koordra.io/v1", controller=False),
+    ):
+        assert "belong to a class" in (refusal(policy, None, other, account=CONTROLLER) or "")
+
+
+def test_the_controller_writes_templates_of_its_own_only() -> None:
+    policy = POLICIES["koordra-controller-templates"]
+    own = {"metadata": {"name": "t", "labels": {MADE_BY: WEBHOOK}}, "spec": {}}
+    for old, new in ((None, own), (own, own), (own, None)):
+        assert refusal(policy, old, new, account=CONTROLLER) is None
+    for other in (
+        {"metadata": {"name": "t"}, "spec": {}},
+        changed(own, "metadata", "labels", MADE_BY, to="x"),
+    ):
+        for old, new in ((None, other), (other, own), (own, other), (other, None)):
+            assert "that it has made" in (refusal(policy, old, new, account=CONTROLLER) or "")
+            assert refusal(policy, old, new, account="system:serviceaccount:team:admin") is None
