@@ -91,6 +91,44 @@ TENANT: Final = (
         seen=(answer("is for the operator to say"),),
     ),
     Attack(
+        "immediate-by-annotation",
+        "a claim, on creation or afterwards, or a template says koordra.io/allocation-mode: Immediate, so that it has devices without a pod",
+        "refused",
+        'the policy koordra-immediate: it needs the verb "hold" on allocations; where it is not installed, the controller does not obey',
+        seen=(answer('the verb "hold"'), answer("made from a template has its pod")),
+    ),
+    Attack(
+        "forged-retain",
+        "a claim has the finalizer koordra.io/retain, or the annotations of ElasticGPUClaims that retain, so that it keeps its devices "
+        "between pods",
+        "refused",
+        "the policy koordra-immediate",
+        seen=(answer("are written by koordra's controller only"),),
+    ),
+    Attack(
+        "held-without-a-pod",
+        "devices kept by more Immediate claims than the operator means, by a claim whose owner is a pod that does not use it, by a pod "
+        "behind a gate of its author's, or by a claim that is deleted and has no builtin finalizer",
+        "bounded",
+        "so many devices of a namespace, which give way to pods that wait; and what no pod can use is given back",
+        tests=(
+            "tests/unit/controller/test_immediate_claims.py::test_a_namespace_has_so_many_devices_and_the_others_wait_for_a_pod",
+            "tests/unit/controller/test_immediate_claims.py::test_devices_that_no_pod_uses_give_way_the_newest_first_and_come_back_last",
+            "tests/unit/controller/test_immediate_claims.py::test_a_living_owner_that_does_not_use_a_claim_keeps_nothing",
+            "tests/unit/controller/test_immediate_claims.py::test_a_pod_that_its_author_holds_keeps_no_devices",
+        ),
+    ),
+    Attack(
+        "claims-that-teach",
+        "claims by the hundred that are never used, so that the controller learns from them where to place those of others",
+        "denied",
+        "it learns from pods that ran, and no namespace counts for more than all others together",
+        tests=(
+            "tests/unit/controller/test_learning_from_pods.py::test_claims_made_by_the_hundred_and_taken_away_teach_nothing",
+            "tests/unit/controller/test_learning_from_pods.py::test_no_namespace_counts_for_more_than_all_others_together",
+        ),
+    ),
+    Attack(
         "parameters-of-another-driver",
         "opaque parameters of koordra's kind, under another driver's name",
         "denied",

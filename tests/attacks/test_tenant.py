@@ -104,6 +104,32 @@ def held_device(scene: Scene) -> Outcome:
     )
 
 
+@attack("immediate-by-annotation")
+def immediate_by_annotation(scene: Scene) -> Outcome:
+    now = {names.MODE_LABEL: names.IMMEDIATE}
+    scene.claim("later")
+    template = {"metadata": {"annotations": now}, "spec": asking("x")["spec"]}
+    body = {"metadata": {"name": "now"}, "spec": template}
+    return all_refused(
+        scene,
+        lambda: scene.claim("now", annotations=now),
+        lambda: scene.tenant.patch(
+            kinds.RESOURCE_CLAIMS, "later", {"metadata": {"annotations": now}}, namespace="tenant"
+        ),
+        lambda: scene.create(kinds.RESOURCE_CLAIM_TEMPLATES, body),
+    )
+
+
+@attack("forged-retain")
+def forged_retain(scene: Scene) -> Outcome:
+    marks = {"koordra.io/elastic-reclaim-policy": "Retain"}
+    return all_refused(
+        scene,
+        lambda: scene.claim("kept", finalizers=[names.RETAIN_FINALIZER]),
+        lambda: scene.claim("kept", annotations=marks),
+    )
+
+
 @attack("admin-access")
 def admin_access(scene: Scene) -> Outcome:
     return scene.attempt(lambda: scene.claim("admin", exactly={"adminAccess": True}))

@@ -26,6 +26,11 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "publisher": ("koordra.kubelet_plugin.publish.publisher", "koordra.kubelet_plugin.wakeable"),
     "lookups": ("koordra.controller.webhook.lookups",),
+    "grants": (
+        "koordra.controller.cache.immediate_claims",
+        "koordra.controller.cache.claim_index",
+        "koordra.controller.allocation.displacement",
+    ),
     "events": ("koordra.controller.reporting.event_recorder",),
     "client": ("koordra.kube", "koordra.wire", "koordra.backoff", "koordra.request_limit"),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),

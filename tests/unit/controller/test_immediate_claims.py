@@ -217,6 +217,8 @@ def test_what_a_pod_names_or_has_reserved_does_not_give_way() -> None:
     cluster.pod("p", "a")
     cluster.settle(passes=5)
     assert given(cluster, "named", "reserved", "a") == ["named", "reserved"]
+    assert "GivenBack" not in cluster.reasons()
+    assert cluster.reconciler.cache.claim_index.idle() == []
 
 
 def test_a_claim_that_is_reserved_meanwhile_keeps_its_devices() -> None:
@@ -229,6 +231,8 @@ def test_a_claim_that_is_reserved_meanwhile_keeps_its_devices() -> None:
     cluster.api.edit(RESOURCE_CLAIMS, "idle", lambda found: found["status"].update(reservedFor=[consumer]))
     assert cluster.writer.give_back(stale).outcome is WriteOutcome.CONFLICT
     assert cluster.allocation("idle") is not None
+    cluster.settle()
+    assert cluster.reconciler.cache.claim_index.idle() == []
 
 
 def test_what_retains_gives_way_to_nobody() -> None:
@@ -313,7 +317,8 @@ def test_a_claim_that_is_deleted_without_the_builtin_finalizer_is_freed() -> Non
 def test_a_living_owner_that_does_not_use_a_claim_keeps_nothing(made_for: bool) -> None:
     """Its author names whatever pod lives; one that a claim is made for names it before long."""
     cluster = JointCluster()
-    cluster.pod("sleeps")
+    entries = [] if made_for else [{"name": "gpu", "resourceClaimTemplateName": "nowhere"}]
+    cluster.pod("sleeps", resourceClaims=entries)
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "sleeps", "controller": True}
     owner["uid"] = objects.uid(cluster.api.get(PODS, "sleeps"))
     cluster.claim("a")

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from koordra.api import names
 from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import JointCluster
 from tests.fakes.kube_api import Write
@@ -37,6 +38,34 @@ def test_a_gang_is_one_victim() -> None:
     hold(cluster, "w0", "w1")
     urgent(cluster)
     assert evicted(cluster) == ["w0", "w1"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_immediate_claims_that_no_pod_uses_make_room_for_a_gang(gpus: int) -> None:
+    """Nobody is evicted for it; where the gang has room beside them they stay."""
+    cluster = JointCluster(nodes=2, gpus=gpus)
+    for name in ("idle0", "idle1"):
+        cluster.claim(name, annotations={names.MODE_LABEL: names.IMMEDIATE})
+    cluster.settle()
+    for name in ("w0", "w1"):
+        member(cluster, name, priority=-1)
+    cluster.settle(passes=5)
+    assert None not in (cluster.node_of("w0"), cluster.node_of("w1"))
+    assert [cluster.allocation(name) is None for name in ("idle0", "idle1")] == [gpus == 1] * 2
+    assert evicted(cluster) == []
+    assert cluster.reasons().count("GivenBack") == (2 if gpus == 1 else 0)
+
+
+def test_a_gang_that_cannot_start_all_the_same_takes_nothing() -> None:
+    cluster = JointCluster(nodes=2, gpus=1)
+    cluster.claim("idle", annotations={names.MODE_LABEL: names.IMMEDIATE})
+    cluster.claim("used")
+    cluster.pod("used", "used")
+    hold(cluster, "used")
+    for name in ("w0", "w1"):
+        member(cluster, name, priority=9)
+    cluster.settle(passes=5)
+    assert cluster.allocation("idle") is not None
 
 
 def test_a_single_pod_is_taken_before_a_gang() -> None:
