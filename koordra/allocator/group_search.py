@@ -60,6 +60,9 @@ class NodeAnswer:
 _MOST_KEPT: Final = 128
 """Nodes whose search is kept for a second question; others are looked into again."""
 
+_SEARCHED: Final = 8
+_EXPLAINED: Final = 20
+"""Steps that a node takes besides the placements tried there."""
 SHARE_OF_BUDGET: Final = 2_000
 """Placements that are tried on each node, also where earlier nodes have used the budget up."""
 
@@ -122,9 +125,9 @@ class GroupSearch:
                 return NodeAnswer()
             return NodeAnswer(reasons=lambda: self._reasons_on(name, state(), tried))
         begun, left = self._kept.pop(name, None), self.left
-        if left <= -self.budget:
+        if self.budget and left <= -self.budget:
             return NodeAnswer(exhausted=True, short=True)
-        spend(1)
+        spend(_SEARCHED)
         try:
             answer = self._search(
                 name, begun.state if begun else state(), ceiling if self.policy else None, begun
@@ -140,6 +143,7 @@ class GroupSearch:
 
     def _reasons_on(self, name: str, state: AllocationState, tried: tuple[Rule, ...]) -> list[ClaimReason]:
         """The reasons of a node that does not fit."""
+        spend(_EXPLAINED)
         form = (tried, state.honors_partitions, self._new_search(state, tried).start_form())
         return reasons_on_node(name, self.asked, state, joint_rules=tried, known=self._together, form=form)
 

@@ -109,9 +109,9 @@ def _shown(expression: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-_programs: Final = SizedCache[tuple[str, bool, bool], "_Program | str"](3 << 20)
+_programs: Final = SizedCache[tuple[str, bool, bool], "_Program | str"](4 << 20)
 """By their text, of which each character takes up to 70 bytes in the library."""
-_PROGRAM: Final = 512
+_PROGRAM: Final = 256
 _outcomes: Final = SizedCache[tuple[int, "_Values"], bool | str](16 << 20)
 _CALL: Final = 32
 """Units of CEL that every evaluation costs besides."""
@@ -125,7 +125,7 @@ def _program(
     key = expression, consumable_capacity, list_attributes
     known = _programs.get(key)
     if known is None:
-        spend_on_selector(len(expression))
+        spend_on_selector(4 * len(expression) + 8 * _CALL)
         known = _programs.keep(key, _compiled(*key), len(expression) + _PROGRAM)
     return known
 

@@ -24,6 +24,7 @@ from koordra.api.tables import KeySets, set_or_drop
 from koordra.controller.allocation.label_selectors import ANYWHERE, LabelSelector, Term, terms_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import is_living
+from koordra.effort import spend
 from koordra.placement.holders import NodePods, PlacedPod
 
 MOST_FOREIGN: Final = 256
@@ -70,6 +71,7 @@ class GuestIndex:
         if not terms:
             return
         keys = min((self._candidates(term.selector, term.scope) for term in terms), key=len)
+        spend(len(keys) * len(terms) // 4)
         for placed in self._each(keys):
             pod = placed.pod
             if objects.uid(pod) not in mine and all(term.means(pod, self._namespaces) for term in terms):

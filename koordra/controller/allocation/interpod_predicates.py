@@ -196,7 +196,7 @@ class InterPodPredicates:
     # volumes
 
     def _volumes_unreachable(self, pod: Object, mine: set[str]) -> _Unsuitable:
-        for claim_name in volume_claim_names(pod)[:MOST_TERMS]:
+        for claim_name in volume_claim_names(pod)[: 4 * MOST_TERMS]:
             claim = self._cache.volume_claims.get(f"{objects.namespace(pod)}/{claim_name}", {})
             volume = self._cache.volumes.get(str(objects.spec_of(claim).get("volumeName") or ""))
             if volume is None:

@@ -16,9 +16,9 @@ from koordra.allocator.predicates import REQUIRED, requirement_matches
 from koordra.api import objects
 from koordra.api.objects import Fields
 
-MOST_TERMS: Final = 64
+MOST_TERMS: Final = 16
 """Of one kind in one pod. The pods of common charts have one or two."""
-LONGEST_TERM: Final = 16 << 10
+LONGEST_TERM: Final = 4 << 10
 """Bytes."""
 ANYWHERE: Final = ""
 """In place of a namespace: of all."""

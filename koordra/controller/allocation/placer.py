@@ -64,7 +64,7 @@ from koordra.progress import step
 
 log = get_logger(__name__)
 
-MOST_CLAIMS: Final = 1024
+MOST_CLAIMS: Final = 256
 """Claims that are placed together."""
 _FEW: Final = 64
 """Pods that any node holds: more are counted against the nodes."""
@@ -220,18 +220,17 @@ class Placer:
     def _too_many(self, group: Group) -> str:
         """Why the group is more than any node holds, seen before anything of it is read; empty where it is
         not: pods that share claims in a chain are as many as somebody likes."""
-        if len(group.pending) > MOST_CLAIMS:
-            number = len(group.pending)
+        most = inf
+        if len(group.pods) > _FEW:
+            most = max((_pods_of(info) for info in self.nodes.values()), default=inf)
+        if len(group.pods) > most:
+            return (
+                f"{len(group.pods)} pods share claims in a chain and have to be on one node, which takes {most:.0f} "
+                "at most; give them claims of their own"
+            )
+        if (number := len(group.pending)) > MOST_CLAIMS:
             return f"{number} claims have to be on one node at once, and {MOST_CLAIMS} are placed together at most"
-        if len(group.pods) <= _FEW:
-            return ""
-        most = max((_pods_of(info) for info in self.nodes.values()), default=inf)
-        if len(group.pods) <= most:
-            return ""
-        return (
-            f"{len(group.pods)} pods share claims in a chain and have to be on one node, which takes {most:.0f} "
-            "at most; give them claims of their own"
-        )
+        return ""
 
     def fits_when_empty(self, group: Group, info: NodeInfo) -> bool:
         """Whether the group has a place on the node without the claims that have devices there, and without

@@ -2,13 +2,13 @@
 
     groups are considered by priority, age and name, as long as their namespace has steps left of its SHARE
     those that are left over are considered in the next pass, which follows at once: while some of a namespace
-      are left over, its most urgent groups have half of the share, those that are late the other half,
-      the longest left over first
+      are left over, its most urgent groups have half of the share, those that are late the other half, the
+      longest left over first; one of these at least, whatever the others have cost
 
 So the order among namespaces holds while each asks for less than its share, which is thousands of claims that
 are alike, or hundreds of which no two are. Beyond it a claim of another namespace that comes later may be
 served first; within its own, one that is late is served after as many passes as the work before it takes.
-A decision is never cut off: a namespace may go beyond its share by one, whose cost has a bound of its own.
+A decision is never cut off: a namespace may go beyond its share by two, whose cost has a bound of its own.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ class Turns:
                 yield self._now(group)
             else:
                 left.append(group)
-        never = self._pass
+        never, served = self._pass, set[str]()
         for group in sorted(left, key=lambda one: (self._late.get(one.key, never), one.urgency)):
-            if self._spent[objects.namespace(group.first)] < self._share:
+            place = objects.namespace(group.first)
+            if self._spent[place] < self._share or (group.key in self._late and place not in served):
+                served.add(place)
                 yield self._now(group)
             else:
                 self._late.setdefault(group.key, self._pass)
