@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,16 +13,20 @@ import pytest
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import leadership
+from koordra.controller.allocation import writes
 from koordra.controller.allocation.writes import Writer, WriteResult
+from koordra.controller.cache import assume_cache
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
 from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.errors import NotFound
 from koordra.placement.index import ClusterIndex
+from tests.fakes.mutated import mutated
 from tests.property.test_controller_model import one_schedule
 
 MOST = 6000 if "KOORDRA_EXAMPLES" in os.environ else 300
 """A search takes minutes, so it is for make soak; it prints what to write as `last`."""
+BEYOND = "allocated beyond capacity"
 UNSEEN = "was changed by who had not seen what it was"
 
 
@@ -53,7 +58,7 @@ def _protects(change: Change) -> bool:
     return "finalizers" in (change.get("metadata") or {})
 
 
-@pytest.mark.parametrize(("concerned", "last"), [(_allocates, 288), (_gives_back, 438), (_protects, 90)])
+@pytest.mark.parametrize(("concerned", "last"), [(_allocates, 288), (_gives_back, 637), (_protects, 90)])
 def test_a_write_without_a_version_is_caught(
     monkeypatch: pytest.MonkeyPatch, concerned: Callable[[Change], bool], last: int
 ) -> None:
@@ -116,3 +121,21 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
     monkeypatch.setattr(AssumeCache, "doubt", lambda self, claim, allocation: None)
     monkeypatch.setattr(ClusterIndex, "assume", lambda self, *claim, **where: None)
     caught("allocated beyond capacity", last=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "replaced", "what", "last"),
+    [
+        # A leader that ends gives the Lease away although a write may still land.
+        (leadership, "self.clock() < self._settled:", "False:", "had listed them", 65),
+        # A candidate does not wait; a write asks nobody.
+        (leadership, "if self.clock() >= self._seen[1]:", "if True:", "had listed them", 11),
+        (writes, "if fenced and not self.may_write():", "if False:", "its lease may be over", 12),
+        # What was written is forgotten, or an older state of it believed.
+        (assume_cache, "if before is None or not is_older(claim, before):", "if False:", BEYOND, 0),
+        (assume_cache, "        if not is_older(cached, newest):", "        if True:", BEYOND, 0),
+    ],
+)
+def test_an_error_is_caught(module: ModuleType, text: str, replaced: str, what: str, last: int) -> None:
+    with mutated(module, text, replaced):
+        caught(what, last=last)

@@ -14,8 +14,7 @@ import pytest
 from koordra import kube, logs, watch, wire
 from tests.fakes.mutated import mutated
 from tests.fakes.watch_world import one_schedule
-
-SCHEDULES = 1_500
+from tests.long import mostly_long
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,9 +25,10 @@ def no_logs() -> Iterator[None]:
     logs.configure(level="warning")
 
 
-def test_a_copy_is_what_the_server_had_whatever_the_wire_does() -> None:
+@pytest.mark.parametrize("schedules", mostly_long([range(400), range(400, 10_000)]), ids=str)
+def test_a_copy_is_what_the_server_had_whatever_the_wire_does(schedules: range) -> None:
     drawn: set[str] = set()
-    for seed in range(SCHEDULES):
+    for seed in schedules:
         drawn |= one_schedule(seed).faults.drawn.keys()
     expected = {"list", "page", "watch", "stream", "listener", "meanwhile"}
     assert {each.partition(":")[0] for each in drawn} == expected
@@ -100,7 +100,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
 @pytest.mark.parametrize(("module", "text", "replaced", "budget"), MUTANTS)
 def test_an_error_is_found(module: ModuleType, text: str, replaced: str, budget: int) -> None:
     with mutated(module, text, replaced):
-        for seed in range(budget):
+        for seed in (budget - 1, *range(budget)):
             try:
                 one_schedule(seed)
             except AssertionError as error:

@@ -25,7 +25,7 @@ from typing import Final
 
 from benchmarks import _results
 from koordra import logs
-from tests.fakes import watch_world
+from tests.fakes import prepare_world, watch_world
 from tests.fakes.model_wire import Faults
 from tests.property import test_controller_model
 
@@ -42,7 +42,15 @@ def _controller(seed: int) -> Faults:
     return test_controller_model.one_schedule(seed).faults
 
 
-MODELS: Final[dict[str, Callable[[int], Faults]]] = {"watches": _watches, "controller": _controller}
+def _prepare(seed: int) -> Faults:
+    return prepare_world.one_schedule(seed).faults
+
+
+MODELS: Final[dict[str, Callable[[int], Faults]]] = {
+    "watches": _watches,
+    "controller": _controller,
+    "prepare": _prepare,
+}
 
 
 @dataclass

@@ -1,0 +1,131 @@
+"""Prepare and Unprepare interleaved step by step, and the same with one error in the plugin, which a schedule
+has to find. `tests/fakes/prepare_world` has the schedules and what must hold; `make soak` runs many more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from koordra import logs
+from koordra.kubelet_plugin.prepare import calls_in_progress, device_state
+from koordra.node_state import locks
+from tests.fakes.mutated import mutated
+from tests.fakes.prepare_world import one_schedule
+from tests.long import mostly_long
+
+MOST = 2000 if "KOORDRA_EXAMPLES" in os.environ else 100
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_logs() -> Iterator[None]:
+    """What is refused is part of every schedule."""
+    logs.configure(level="critical")
+    yield
+    logs.configure(level="warning")
+
+
+@pytest.mark.parametrize("schedules", mostly_long([range(10), range(10, 1000)]), ids=str)
+def test_no_order_prepares_twice_or_loses_a_file(schedules: range) -> None:
+    drawn: set[str] = set()
+    for seed in schedules:
+        drawn |= one_schedule(seed).faults.drawn.keys()
+    assert {"plugin: killed", "plugin: beside another", "answer: refused"} < drawn
+
+
+MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
+    # One of two calls, or of two plugins, does not wait for the other.
+    (
+        device_state,
+        "            with self._lock.held():\n                require_wanted()\n",
+        "            if True:\n                require_wanted()\n",
+        2,
+    ),
+    (
+        device_state,
+        "        with self._lock.held():\n            self._release_network(ref)\n",
+        "        if True:\n            self._release_network(ref)\n",
+        0,
+    ),
+    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 2),
+    (
+        device_state,
+        '        with self._lock.held():\n            try:\n                checkpoint = self._load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
+        '        if True:\n            try:\n                checkpoint = self._load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
+        3,
+    ),
+    (
+        locks,
+        "        return False\n    return True\n\n\ndef wait",
+        "        return True\n    return True\n\n\ndef wait",
+        2,
+    ),
+    (locks, "if not self._threads.acquire(timeout=self._timeout):", "if False:", 0),
+    # A call that nobody waits for takes effect.
+    (
+        device_state,
+        "                require_wanted()\n                return self._prepare",
+        "                return self._prepare",
+        60,
+    ),
+    (device_state, "        self._calls.overtake(ref.uid)\n", "", 23),
+    (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 23),
+    # A kill leaves what nobody undoes, or a claim that nobody knows of.
+    (device_state, "            self._checkpoint.save(checkpoint.with_claim(started))\n", "", 6),
+    (
+        device_state,
+        "            self._write_files(started)\n            self._checkpoint.save(checkpoint.with_claim(started.completed()))\n",
+        "            self._checkpoint.save(checkpoint.with_claim(started.completed()))\n            self._write_files(started)\n",
+        0,
+    ),
+    (
+        device_state,
+        "                    if record.state is State.STARTED:\n                        checkpoint = self",
+        "                    if False:\n                        checkpoint = self",
+        4,
+    ),
+    (
+        device_state,
+        "            self._files.remove(ref.uid)\n            if record is not None:\n                self._checkpoint.save(checkpoint.without(ref.uid))\n",
+        "            if record is not None:\n                self._checkpoint.save(checkpoint.without(ref.uid))\n            self._files.remove(ref.uid)\n",
+        0,
+    ),
+    (
+        device_state,
+        "        self._stop_isolation(record)\n        self._release_network(record.ref)\n",
+        "        self._release_network(record.ref)\n",
+        4,
+    ),
+    (
+        device_state,
+        "            if record is not None:\n                self._stop_isolation(record)\n",
+        "",
+        0,
+    ),
+    # Who holds what is not looked at, or not told apart.
+    (device_state, "holders=checkpoint.of_boot(inventory.boot_id)", "holders=()", 5),
+    (device_state, "nonce=held.nonce if held else self._new_nonce()", "nonce=self._new_nonce()", 1),
+    (
+        device_state,
+        "            keep = {record.ref.uid for record in checkpoint.of_boot(boot_id)}\n",
+        "            keep = set()\n",
+        1,
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", mostly_long(MUTANTS, fast=6), ids=lambda mutant: mutant[1].strip()[:40])
+def test_an_error_is_found(mutant: tuple[ModuleType, str, str, int]) -> None:
+    """By the schedule that found it last, or else the first from the beginning on."""
+    module, text, replaced, last = mutant
+    with mutated(module, text, replaced):
+        for seed in (last, *range(MOST)):
+            try:
+                one_schedule(seed)
+            except AssertionError as error:
+                print(f"found by schedule {seed}: {error}")
+                return
+    raise AssertionError(f"{MOST} schedules have not found it; KOORDRA_EXAMPLES=1 tries more of them")
