@@ -123,7 +123,13 @@ def test_a_worker_that_ends_ends_the_process_and_gives_the_lease_away(
         raise SystemExit("a defect that no pass takes")
 
     monkeypatch.setattr(Term, "reconcile", fails)
-    run(api, Settings("one", times=TIMES), stop=stop)  # type: ignore[arg-type]
+    settings = Settings("one", times=TIMES)
+    main = threading.Thread(target=lambda: run(api, settings, stop=stop), daemon=True)  # type: ignore[arg-type]
+    main.start()
+    main.join(PATIENCE)
+    ended = not main.is_alive()
+    stop.set()
+    assert ended
     assert len(terms) == 1, "the term is not begun again in silence"
     lease = api.get(LEASES, "koordra-controller", namespace="koordra-system")
     assert lease["spec"]["holderIdentity"] == ""
