@@ -92,7 +92,7 @@ def judge(
             granted.add(key)
             left -= number
         else:
-            refused[key] = _beyond(number, allowed, max(0, left), whose)
+            refused[key] = _beyond(number, allowed, whose)
     return Grants(frozenset(granted | keeping), frozenset(keeping), refused)
 
 
@@ -132,9 +132,10 @@ _UNGUARDED: Final = (
 )
 
 
-def _beyond(number: int, allowed: int, left: int, whose: str) -> str:
+def _beyond(number: int, allowed: int, whose: str) -> str:
+    """What is left is not in it: one claim that comes or goes would have it told of all others anew."""
     return (
         f"it asks for {number} devices without a pod, and {whose} lets the Immediate claims of a namespace have "
-        f"{allowed}, of which {left} are left: it waits for a pod. Delete claims that hold devices, or have more "
-        "allowed"
+        f"{allowed}, of which those that come first leave less: it waits for a pod. Delete claims that hold devices, "
+        "or have more allowed"
     )

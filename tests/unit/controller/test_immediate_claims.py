@@ -113,7 +113,10 @@ def test_a_namespace_has_so_many_devices_and_the_others_wait_for_a_pod() -> None
     assert given(cluster, "a", "b", "c") == ["a", "b"]
     (told,) = [one for one in cluster.told if one.reason == REFUSED]
     assert "asks for 1 devices" in told.message
-    assert "3, of which 0 are left" in told.message
+    assert "have 3, of which those that come first leave less" in told.message
+    cluster.claim("d", annotations=NOW, created="2026-11-21T00:00:04Z")
+    cluster.settle()
+    assert cluster.reasons().count(REFUSED) == 2, "of the new one alone"
     cluster.pod("p", "c")
     cluster.settle()
     assert given(cluster, "c") == ["c"]
