@@ -58,8 +58,8 @@ def stop_on_signals() -> threading.Event:
     """
     stop = threading.Event()
     _running.append(stop)
-    if sys.stderr is not None:
-        faulthandler.enable()
+    if sys.__stderr__ is not None:
+        faulthandler.enable(file=sys.__stderr__)
     _end_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 

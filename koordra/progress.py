@@ -28,16 +28,16 @@ threads: Final[dict[int, WatchedThread]] = {}
 @contextmanager
 def watched(name: str = "") -> Iterator[None]:
     """`name`: where the thread's own does not say what it does. Within another `watched` it is one step."""
-    ident = threading.get_ident()
-    if ident in threads:
+    ident, here = threading.get_ident(), threads
+    if ident in here:
         step()
         yield
         return
-    threads[ident] = WatchedThread(name or threading.current_thread().name)
+    here[ident] = WatchedThread(name or threading.current_thread().name)
     try:
         yield
     finally:
-        del threads[ident]
+        del here[ident]
 
 
 def step() -> None:

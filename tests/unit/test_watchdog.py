@@ -21,6 +21,12 @@ from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
 
 
+@pytest.fixture(autouse=True)
+def nobody_else_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that other tests have left behind, a watch that still listens, are none of these tests'."""
+    monkeypatch.setattr(progress, "threads", {})
+
+
 class Looked:
     """A watchdog, and what it did."""
 

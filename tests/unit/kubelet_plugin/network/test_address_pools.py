@@ -229,7 +229,7 @@ def test_a_lost_checkpoint_forgets_no_address(node: PluginNode) -> None:
         (("rail: 1", "exclude: [10.12.0.0/28]"), "10.12.0.0/28 is not in 10.11.0.0/24"),
         (("name: wide", "name: rails"), "two pools have one name"),
         (("rail: 1", "rial: 1"), "rial: there is no such field"),
-        (("schema", "{"), "no YAML"),
+        (("schema", "{"), "is not YAML"),
     ],
 )
 def test_misspelt_pools_are_refused_by_name(change: tuple[str, str], complaint: str) -> None:
