@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack, answer, event
+from tests.attacks.row import Attack, answer, event, log
 
 NODE: Final = (
     Attack(
@@ -67,6 +67,35 @@ NODE: Final = (
             answer("cannot delete resource"),
             answer('cannot create resource "pods/eviction"'),
             answer("cannot list resource"),
+        ),
+    ),
+    Attack(
+        "evictions-of-others",
+        "a node that may ask for evictions (`kubelet-plugin-evict`, `nri/evict`) asks for pods of other nodes, or in another's name",
+        "refused",
+        "the controller evicts pods that are on the asking node only, five in ten minutes; which node asks, the policies beside the "
+        "ConfigMaps see to",
+        seen=(log("eviction_refused"), answer("under its own name only")),
+        tests=(
+            "tests/unit/controller/test_node_evictions.py::test_a_node_is_believed_only_about_its_own_pods",
+            "tests/unit/deploy/test_plugin_eviction.py::test_a_node_asks_under_its_own_name_only",
+        ),
+    ),
+    Attack(
+        "controllers-token",
+        "a stolen token of the controller changes images, tolerations and labels of pods, taints nodes, allocates devices of other drivers",
+        "refused",
+        "the policies koordra-controller-pods, -nodes, -claims, -classes and -templates leave it what the controller writes. What is left "
+        "is the controller's own power: devices of koordra's, and evictions",
+        seen=(
+            answer("what a pod runs"),
+            answer("a node's spec"),
+            answer("devices of koordra.io only"),
+        ),
+        tests=(
+            "tests/unit/deploy/test_write_policies.py::test_nothing_else_of_a_pod",
+            "tests/unit/deploy/test_write_policies.py::test_nothing_else_of_a_node",
+            "tests/unit/deploy/test_write_policies.py::test_nothing_else_of_a_claim",
         ),
     ),
     Attack(
