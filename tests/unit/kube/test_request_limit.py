@@ -193,9 +193,13 @@ class Pool:
         self.answers = list(answers)
         self.asked: list[tuple[str, str]] = []
         self.timeouts: list[urllib3.Timeout] = []
+        self.headers: list[Mapping[str, str]] = []
 
-    def request(self, method: str, url: str, *, timeout: urllib3.Timeout, **_: Any) -> urllib3.HTTPResponse:
+    def request(
+        self, method: str, url: str, *, timeout: urllib3.Timeout, headers: Mapping[str, str], **_: Any
+    ) -> urllib3.HTTPResponse:
         self.asked.append((method, url))
+        self.headers.append(headers)
         self.timeouts.append(timeout)
         status, headers = self.answers.pop(0) if self.answers else (200, {})
         return urllib3.HTTPResponse(io.BytesIO(b"{}"), headers, status=status, preload_content=False)
@@ -275,3 +279,13 @@ def test_a_spare_look_up_gives_way_and_is_given_up_early(time: Time) -> None:
     assert pool.timeouts[-1].total == pytest.approx(0.5)
     api.get(kinds.NODES, "n")
     assert len(time.pauses) == 1
+
+
+def test_a_body_says_what_it_is_and_every_request_whose_it_is(time: Time) -> None:
+    """The component's name is what audit logs and metrics of the API server count by."""
+    pool = Pool()
+    api = client(pool, limit(time))
+    api.get(kinds.NODES, "n")
+    api.patch(kinds.NODES, "n", {})
+    assert [one.get("Content-Type") for one in pool.headers] == [None, "application/merge-patch+json"]
+    assert {one["User-Agent"] for one in pool.headers} == {"u"}
