@@ -140,9 +140,13 @@ def test_the_next_pass_follows_at_once_while_some_are_left_over() -> None:
     assert cluster.settle() != 0.0
 
 
-def test_who_is_left_over_is_served_although_everything_is_judged_anew_in_every_pass() -> None:
+@pytest.mark.parametrize(("share", "most"), [(20, 41), (400, 12)])
+def test_who_is_left_over_is_served_although_everything_is_judged_anew_in_every_pass(
+    share: int, most: int
+) -> None:
+    """One in every pass, where each takes more than the share; more than one of them else."""
     cluster = with_others(nodes=2, gpus=2)
-    cluster.reconciler.allocation._turns = Turns(60)
+    cluster.reconciler.allocation._turns = Turns(share)
     for each in range(40):
         cluster.ask(f"c{each:02}", count=9, age=each)
     cluster.ask("small", age=59)
@@ -151,7 +155,7 @@ def test_who_is_left_over_is_served_although_everything_is_judged_anew_in_every_
         cluster.make_room()
         cluster.one_pass()
         passes += 1
-        assert passes <= 41
+        assert passes <= most
     assert passes > 3
 
 
@@ -164,6 +168,18 @@ def test_within_its_share_a_namespace_changes_nothing_about_the_order() -> None:
     cluster.ask("oldest", age=0)
     cluster.settle()
     assert cluster.has("oldest")
+
+
+def test_a_pod_waits_no_longer_once_another_has_other_labels() -> None:
+    cluster = with_others(nodes=1)
+    cluster.api.edit(PODS, "other", lambda found: found["metadata"].update(labels={"app": "x"}))
+    cluster.claim("c")
+    cluster.pod("p", "c", affinity=apart({"app": "x"}))
+    cluster.settle()
+    assert cluster.allocation("c") is None
+    cluster.api.edit(PODS, "other", lambda found: found["metadata"].update(labels={"app": "y"}))
+    cluster.settle()
+    assert cluster.allocation("c") is not None
 
 
 # chains
