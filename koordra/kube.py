@@ -105,10 +105,11 @@ class KubeClient:
         """`spare_within`: it gives way to other requests, and is given up after so many seconds."""
         return self._send("GET", kind, name, namespace=namespace, spare_within=spare_within)
 
-    def probe(self, kind: Kind) -> bool:
-        """True; raises what a list of the kind would raise (NotFound, Forbidden, ...), at the cost of one
-        object."""
-        return bool(self._answer("GET", self._as_served(kind).path(), {"limit": "1"}))
+    def newest(self, kind: Kind, *, field_selector: str = "", label_selector: str = "") -> str:
+        """The server's resourceVersion now; raises what a list of the kind would raise (NotFound, Forbidden,
+        ...), at the cost of one object."""
+        query = {"limit": "1", "fieldSelector": field_selector, "labelSelector": label_selector}
+        return objects.resource_version(self._answer("GET", self._as_served(kind).path(), query))
 
     def list(
         self,

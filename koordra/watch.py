@@ -33,7 +33,7 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object, is_newer, key, name, resource_version
 from koordra.api.tables import set_or_drop
 from koordra.backoff import LONGEST_PAUSE, Backoff
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable, Gone
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import count_failure, spawn
@@ -45,6 +45,7 @@ OLDER_LISTS: Final = 8
 """So many lists in a row that are older than what was seen, over half a minute, are the truth: the server's
 data was restored from a backup."""
 _GONE: Final = 410
+_TIMED_OUT: Final = 504
 
 LASTED: Final = 30.0
 """Seconds after which a stream without a word was no empty answer: of objects that do not change, some
@@ -152,26 +153,33 @@ class WatchCache:
     def steps(self) -> Iterator[float]:
         """For ever: a list, an event of the watch or the end of it, and after each the seconds to wait before
         the next. A stream that tells of nothing new is a success only if it LASTED."""
-        backoff = Backoff()
+        backoff, timed_out = Backoff(), False
         while True:
             try:
+                if timed_out and self._is_listed:  # "Too large resource version" is told so
+                    self._require_history()
+                timed_out = False
                 if not self._is_listed:
                     self._relist()
                     yield 0.0
-                opened = time.monotonic()
+                opened, told = time.monotonic(), False
                 try:
                     for event, obj in self._client.watch(
                         self.kind, resource_version=self._version, **self._selectors
                     ):
                         if self._follow(event, obj):
                             backoff.reset()
+                        told = told or resource_version(obj) == self._version
                         yield 0.0
                 finally:
                     if time.monotonic() - opened >= LASTED:
                         backoff.reset()
                 self._tell_again()
+                if not told:
+                    self._require_history()
             except ApiUnreachable as error:
                 count_failure(error)
+                timed_out = error.code == _TIMED_OUT
                 log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
             except ApiError as error:
                 if error.code != _GONE:
@@ -215,6 +223,16 @@ class WatchCache:
         if self._older_lists < OLDER_LISTS:
             raise ApiUnreachable(f"the list is of resourceVersion {version}, older than {self._version}")
         log.error("history_went_back", kind=str(self.kind), listed=version, seen=self._version)
+
+    def _require_history(self) -> None:
+        """Raises Gone where the server is older than what was seen: an etcd that was restored from a backup.
+        Asked to watch from a version that it does not have yet, it says nothing at all, or 504; never 410."""
+        try:
+            newest = self._client.newest(self.kind, **self._selectors)
+        except ApiError:
+            return  # asked again at the next such end
+        if is_newer(self._version, newest):
+            raise Gone(f"the server is at resourceVersion {newest}, before {self._version}", code=_GONE)
 
     def _follow(self, event: str, obj: Object) -> bool:
         """Whether the event is news."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +32,7 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.metrics import Metrics
 from koordra.topology import presets
+from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.control_plane import ControlPlane
 from tests.cluster.installation import Installation, account_kubeconfig
 from tests.fakes.joint_cluster import node
@@ -50,22 +53,20 @@ MAY: Final = {
 """API group -> what a tenant may do everything with, in its own namespace. `edit` gives events for reading
 only; many clusters give more."""
 
+COMPILE: Final = partial(admission_error, list_attributes=False)
+
 T = TypeVar("T")
 
 
 class InstalledCluster:
     """Everything that runs; `close` ends it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, elects: bool = False) -> None:
+        """`elects`: with a Lease, which nobody takes in a new cluster before some 25 seconds are over."""
+        self.folder, self.elects = folder, elects
         self.metrics = Metrics()
         self.stop, self.end = threading.Event(), threading.Event()
-        self.plane = ControlPlane(
-            folder,
-            first_backoff=0.1,
-            audit=folder / "audit",
-            compile_cel=partial(admission_error, list_attributes=False),
-        )
+        self.plane = ControlPlane(folder, first_backoff=0.1, audit=folder / "audit", compile_cel=COMPILE)
         self.plane.start(self.stop)
         self.admin = new_client(str(self.plane.kubeconfig))
         self.installation = Installation(self.admin, 0)
@@ -105,6 +106,27 @@ class InstalledCluster:
         user = f"system:serviceaccount:koordra-system:{account}"
         return sum(line["user"] == user and line["resource"] == resource for line in lines)
 
+    def back_up(self, to: Path) -> None:
+        """What the API server has now."""
+        store = self.plane.server.store
+        with store._lock, contextlib.closing(sqlite3.connect(to)) as copy:
+            store._database.backup(copy)
+
+    def restart_api_server(self, *, restored: Path | None = None) -> None:
+        """At the same address, with the same tokens, as a real one would take them; `restored`: from a
+        backup."""
+        old = self.plane.server
+        issued, port = old._http._server.api.tokens._issued, old._http.port
+        old.close()
+        if restored is not None:
+            for file in self.folder.glob("apiserver.db*"):
+                file.unlink()
+            shutil.copy(restored, self.folder / "apiserver.db")
+        new = ApiServer(self.folder, port=port, compile_cel=COMPILE, audit=self.folder / "audit")
+        new._http._server.api.tokens._issued = issued
+        self.plane.server = new
+        new.start()
+
     def close(self) -> None:
         self.end.set()
         self._leader.join(PATIENCE)
@@ -127,7 +149,7 @@ class InstalledCluster:
 
     def _lead(self) -> None:
         client = self.account("koordra-controller")
-        settings = Settings(identity="one")
+        settings = Settings(identity="one", leader_elect=self.elects)
         self._leader = threading.Thread(
             target=run, args=(client, settings), kwargs={"stop": self.end, "metrics": self.metrics}
         )

@@ -4,6 +4,191 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack
+from tests.attacks.row import Attack, answer, event, log, metric
 
-MURPHY: Final[tuple[Attack, ...]] = ()
+_PREPARE: Final = "tests/unit/kubelet_plugin/prepare/"
+_CONTROLLER: Final = "tests/unit/controller/"
+
+MURPHY: Final = (
+    Attack(
+        "api-server-restarts",
+        "the API server goes away for a while and comes back",
+        "repaired",
+        "watches go on where they ended, writes without an answer are read again",
+        seen=(log("watch_interrupted"),),
+    ),
+    Attack(
+        "etcd-restored",
+        "etcd is restored from a backup: resourceVersions go back, and what was made since is gone",
+        "repaired",
+        "a watch that tells nothing is followed by a question for the server's version; a server that is older for eight "
+        "lists is believed, and all is listed anew. Nodes keep what they have prepared and refuse what would be given twice",
+        seen=(log("history_went_back"),),
+    ),
+    Attack(
+        "class-deleted",
+        "somebody deletes the DeviceClass of a claim that waits",
+        "repaired",
+        "claims that name it wait and are told; they are placed once it is there again",
+        seen=(event("SelectorMismatch"),),
+    ),
+    Attack(
+        "webhooks-deleted",
+        "somebody deletes the webhook configurations; claims come in unchecked, pods without their gate",
+        "detected",
+        "the controller reads with the same strictness: a claim with a misspelt field is told so and waits, others are placed",
+        seen=(event("ConstraintViolated"),),
+    ),
+    Attack(
+        "webhook-away",
+        "no replica of the webhook answers",
+        "bounded",
+        "claims with parameters of koordra's are refused until one does; all others, and all pods, are admitted",
+        seen=(answer("failed calling webhook"),),
+    ),
+    Attack(
+        "rights-taken-away",
+        "somebody deletes the controller's ClusterRoleBinding, and puts it back",
+        "detected",
+        "what is refused is tried again each minute; nothing is half done",
+        seen=(metric('koordra_controller_write_errors_total{code="403",resource="resourceclaims"}'),),
+    ),
+    Attack(
+        "lease-deleted",
+        "somebody deletes the Lease, or empties it",
+        "repaired",
+        "its holder makes it again; nobody else takes it before the holder must have stopped",
+        tests=(
+            f"{_CONTROLLER}test_leadership.py::test_a_lease_deleted_by_hand_is_made_again_by_its_holder",
+            f"{_CONTROLLER}test_leadership.py::test_a_lease_that_is_gone_is_taken_once_its_holder_must_have_stopped",
+        ),
+    ),
+    Attack(
+        "controller-killed",
+        "kill -9 of the leader at any write, or a write whose answer is lost",
+        "repaired",
+        "all state that matters is in the API; a successor waits until the writes of the one before must have ended",
+        tests=(
+            f"{_CONTROLLER}test_disturbed_writes.py::test_killed_at_any_write_the_next_controller_ends_in_the_same_state",
+            f"{_CONTROLLER}test_disturbed_writes.py::test_a_lost_request_or_answer_is_made_good",
+        ),
+    ),
+    Attack(
+        "leader-stands-still",
+        "the leader is stopped for longer than its Lease, and goes on",
+        "denied",
+        "by its own clock it stops to write one timeout before the Lease ends",
+        tests=(
+            f"{_CONTROLLER}test_leadership.py::test_a_writer_stops_one_timeout_before_its_lease_ends_and_a_successor_starts_one_after",
+            f"{_CONTROLLER}test_leadership.py::test_who_stood_still_for_longer_than_the_lease_repairs_nothing",
+        ),
+    ),
+    Attack(
+        "two-controllers",
+        "two controllers write at once",
+        "denied",
+        "each write names the version that it was decided on; what both give from one card, the node's plugin refuses",
+        tests=(
+            f"{_CONTROLLER}test_disturbed_writes.py::test_two_leaders_on_one_claim_end_with_one_allocation",
+            f"{_PREPARE}test_prepare.py::test_overcommit_is_refused_with_both_figures",
+        ),
+    ),
+    Attack(
+        "certificate-ends",
+        "the webhook's certificate, or its authority, comes to its end; its Secret is damaged",
+        "repaired",
+        "renewed after two thirds of its time; a Secret that cannot be read is made anew",
+        tests=(
+            "tests/unit/webhook/test_keys.py::test_a_serving_certificate_is_renewed_after_two_thirds",
+            "tests/unit/webhook/test_keys.py::test_a_new_authority_signs_only_when_it_is_trusted",
+            "tests/unit/webhook/test_keys.py::test_a_damaged_secret_is_made_anew",
+        ),
+    ),
+    Attack(
+        "plugin-killed",
+        "kill -9 of the plugin between any two steps of Prepare or Unprepare",
+        "repaired",
+        "the checkpoint says how far it was; the next start completes or undoes it",
+        tests=(
+            f"{_PREPARE}test_crashes.py::test_killed_between_any_two_steps",
+            f"{_PREPARE}test_crashes.py::test_a_process_that_is_really_killed",
+        ),
+    ),
+    Attack(
+        "disk-full",
+        "the node's disk is full, or the CDI directory read-only",
+        "refused",
+        "Prepare fails, nothing is left half done, and it works again when there is room",
+        tests=(
+            f"{_PREPARE}test_crashes.py::test_full_disk",
+            f"{_PREPARE}test_crashes.py::test_read_only_cdi_directory",
+        ),
+    ),
+    Attack(
+        "checkpoint-damaged",
+        "the plugin's checkpoint is cut, changed or lost; its state directory is wiped",
+        "repaired",
+        "a checksum tells; it is put together from the records for the hook, and what cannot be accounted for is given to nobody",
+        tests=(
+            "tests/unit/kubelet_plugin/claims/test_checkpoint.py::test_a_lost_checkpoint_is_put_together_from_the_records_for_the_hook",
+            "tests/unit/kubelet_plugin/claims/test_checkpoint.py::test_what_cannot_be_accounted_for_fails_closed_until_it_is_gone",
+            "tests/unit/kubelet_plugin/claims/test_checkpoint.py::test_a_wiped_state_directory_does_not_pass_for_a_clean_start",
+        ),
+    ),
+    Attack(
+        "two-plugins",
+        "two plugins of one node, after an update that went wrong",
+        "denied",
+        "one of them holds the lock on the state; the other waits",
+        tests=(
+            f"{_PREPARE}test_crashes.py::test_nothing_happens_while_another_instance_holds_the_state",
+            "tests/unit/kubelet_plugin/dra/test_instances.py::test_two_instances_overlap_one_ends_one_is_killed_and_a_third_takes_over",
+        ),
+    ),
+    Attack(
+        "node-cut-off",
+        "a node does not reach the API server",
+        "bounded",
+        "what runs goes on; what is to start waits",
+        tests=(f"{_PREPARE}test_node_life.py::test_an_api_server_that_is_away_stops_nothing_that_runs",),
+    ),
+    Attack(
+        "clock-jumps",
+        "the node's clock jumps by years, both ways",
+        "bounded",
+        "what is timed is timed by the monotonic clock",
+        tests=(f"{_PREPARE}test_node_life.py::test_a_clock_that_jumps_changes_nothing",),
+    ),
+    Attack(
+        "gpu-falls-off",
+        "a card that a claim holds vanishes, moves, or is another one after a repair",
+        "detected",
+        "the claim has a condition and its pod an Event; the card is given to nobody, and another one under its name is refused",
+        seen=(event("OtherDevice"),),
+        tests=(
+            "tests/unit/kubelet_plugin/test_machine_changes.py::test_the_claim_of_a_lost_card_has_a_condition_and_its_pod_an_event",
+            "tests/unit/kubelet_plugin/test_machine_changes.py::test_another_card_under_the_old_name_is_refused",
+        ),
+    ),
+    Attack(
+        "node-re-imaged",
+        "a node is made anew under its old name, or its disk comes to another machine",
+        "repaired",
+        "slices belong to the new Node; a boot id tells what was prepared before, and a claim whose card is not there is told",
+        tests=(
+            "tests/unit/kubelet_plugin/publish/test_publisher.py::test_a_new_node_object_becomes_the_owner",
+            "tests/unit/kubelet_plugin/test_machine_changes.py::test_a_disk_that_comes_to_another_machine_loses_no_claim_in_silence",
+            "tests/unit/kubelet_plugin/test_machine_changes.py::test_after_a_reboot_nothing_is_prepared_and_everything_can_be",
+        ),
+    ),
+    Attack(
+        "runtime-restarts",
+        "the container runtime restarts, or asks the hook later than it waits for it",
+        "repaired",
+        "the hook registers again and looks at all that runs; what it missed is found",
+        tests=(
+            "tests/e2e/test_nri_runtimes.py::test_the_runtime_restarts_with_running_containers",
+            "tests/e2e/test_nri_runtimes.py::test_what_was_created_while_the_hook_was_dead_is_found_and_told",
+        ),
+    ),
+)

@@ -38,13 +38,14 @@ class Scene:
         self._counted = cluster.samples()
         self._events = self._event_keys()
 
-    def attempt(self, act: Callable[[], object]) -> Outcome:
-        """`refused` when the API server says no, whose words are kept; `open` when it does not."""
+    def attempt(self, act: Callable[[], object], *, unanswered: bool = False) -> Outcome:
+        """`refused` when the API server says no, whose words are kept; `open` when it does not. With
+        `unanswered` a 500 is a no, too: a webhook that does not answer."""
         try:
             act()
-        except ApiUnreachable:
-            raise
         except ApiError as error:
+            if isinstance(error, ApiUnreachable) and not unanswered:
+                raise
             self.told.append(str(error))
             return "refused"
         return "open"

@@ -79,8 +79,8 @@ class FakeKubeApi:
         found = [copy.deepcopy(obj) for key, obj in sorted(self.objects.items()) if key[0] == kind.plural]
         return found, str(self._version)
 
-    def probe(self, kind: Kind) -> bool:
-        return bool(self.list(kind))
+    def newest(self, kind: Kind, **_selectors: str) -> str:
+        return self.list(kind)[1]
 
     def all(self, kind: Kind) -> list[Object]:
         return self.list(kind)[0]

@@ -30,7 +30,7 @@ def test_a_copy_is_what_the_server_had_whatever_the_wire_does(schedules: range) 
     drawn: set[str] = set()
     for seed in schedules:
         drawn |= one_schedule(seed).faults.drawn.keys()
-    expected = {"list", "page", "watch", "stream", "listener", "meanwhile"}
+    expected = {"list", "page", "watch", "newest", "stream", "listener", "meanwhile"}
     assert {each.partition(":")[0] for each in drawn} == expected
 
 
@@ -78,7 +78,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # A bookmark is an object.
     (watch, 'if event != "BOOKMARK":', "if True:", 36),
     # The second page is the first one again, is left out, or belongs to a later moment.
-    (kube, "items, query = [], {**query,", "query = {**query,", 710),
+    (kube, "items, query = [], {**query,", "query = {**query,", 1095),
     (kube, 'if not query["continue"]:', "if True:", 5),
     # An ERROR event is an interruption, or the end.
     (kube, "raise Gone(", "raise ApiUnreachable(", 38),

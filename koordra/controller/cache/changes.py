@@ -186,7 +186,7 @@ class Informers:
         """False when the server says it is not; asked again while nobody answers."""
         try:
             served = retried(
-                partial(self.client.probe, kind),
+                partial(self.client.newest, kind),
                 stop=self.stop,
                 report=lambda error: log.warning("kind_not_reached", kind=str(kind), error=str(error)),
             )

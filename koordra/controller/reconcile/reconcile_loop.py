@@ -56,7 +56,7 @@ class ReconcileLoop:
     def run(self) -> None:
         for kind in self.crds:
             served = retried(
-                partial(self.client.probe, kind),
+                partial(self.client.newest, kind),
                 stop=self.stop,
                 errors=ApiError,
                 longest=PERIOD,

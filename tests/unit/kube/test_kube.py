@@ -325,6 +325,37 @@ def test_a_watch_goes_on_after_the_last_event_and_after_410_the_next_request_is_
     assert seen == ["ADDED kept", "ADDED new", "DELETED new", "DELETED kept", "ADDED other"]
 
 
+@pytest.mark.usefixtures("fixed")
+@pytest.mark.parametrize(
+    "told", [None, [], [b"{half"], [line("MODIFIED", pod("kept", 2))], [line("BOOKMARK", pod("", 2))]]
+)
+@pytest.mark.parametrize(("newest", "then"), [("3", "3"), ("7", "3"), ("2", "list")])
+def test_a_watch_that_is_told_nothing_new_asks_whether_the_server_is_of_its_time(
+    server: ScriptedServer, client: KubeClient, told: list[Any] | None, newest: str, then: str
+) -> None:
+    """An etcd that was restored from a backup is at an earlier version: a watch from a later one is silent,
+    or tells what is older."""
+    at = {"metadata": {"resourceVersion": newest}, "items": []}
+    late = {"message": "Too large resource version: 3, current: 2", "reason": "Timeout"}
+    server.script = [
+        EMPTY,
+        (504, late) if told is None else (200, told),
+        (200, at),
+        (200, [line("ADDED", pod("p", 9))]),
+    ]
+    WatchCache(client, kinds.PODS).run(Waits())
+    asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked]
+    found = [
+        one.get("resourceVersion", [""])[0]
+        if "watch" in one
+        else "newest"
+        if one["limit"] == ["1"]
+        else "list"
+        for one in asked
+    ]
+    assert found[:4] == ["list", "3", "newest", then]
+
+
 def test_a_cache_that_was_never_listed_is_empty(client: KubeClient) -> None:
     cache = WatchCache(client, kinds.PODS)
     assert cache.objects() == []
@@ -382,12 +413,13 @@ def test_a_server_whose_history_is_always_gone_is_not_listed_over_and_over(
 
 
 @pytest.mark.usefixtures("fixed")
-@pytest.mark.parametrize("end", [(200, []), (503, {"message": "starting"}), (200, [b"{half"])])
+@pytest.mark.parametrize("end", [None, (503, {"message": "starting"})], ids=["bookmark", "away"])
 def test_a_watch_that_tells_nothing_is_taken_up_again_later_and_later_without_a_list(
-    server: ScriptedServer, client: KubeClient, end: tuple[int, Any]
+    server: ScriptedServer, client: KubeClient, end: tuple[int, Any] | None
 ) -> None:
-    """An empty stream, a server that is away, a stream that is cut."""
-    server.script = [EMPTY, *[end] * 4, (200, [line("ADDED", pod("p", 7)), b"{half"]), *[end] * 5]
+    """A stream of a bookmark that is not new, a server that is away."""
+    first, then = (end or (200, [line("BOOKMARK", pod("", version))]) for version in (3, 7))
+    server.script = [EMPTY, *[first] * 4, (200, [line("ADDED", pod("p", 7)), b"{half"]), *[then] * 5]
     stop = Waits()
     WatchCache(client, kinds.PODS).run(stop)
     assert stop.seconds == [*PAUSES[:4], *PAUSES[:6]]
@@ -484,12 +516,12 @@ def test_what_is_kept_of_a_page_is_taken_before_the_next_one_is_asked_for(
     assert all(item.keys() == {"metadata"} for item in items)
 
 
-def test_whether_a_kind_is_served_costs_one_object(server: ScriptedServer, client: KubeClient) -> None:
+def test_the_newest_version_costs_one_object(server: ScriptedServer, client: KubeClient) -> None:
     server.script = [page(0, following="more"), (404, {"message": "no such kind"}), (403, {"message": "no"})]
-    assert client.probe(kinds.PERSISTENT_VOLUMES)
+    assert client.newest(kinds.PERSISTENT_VOLUMES)
     for error in (errors.NotFound, errors.Forbidden):
         with pytest.raises(error):
-            client.probe(kinds.PERSISTENT_VOLUMES)
+            client.newest(kinds.PERSISTENT_VOLUMES)
     assert [path for _, path, _ in server.asked] == ["/api/v1/persistentvolumes?limit=1"] * 3
 
 
