@@ -43,7 +43,7 @@ def api_limit(qps: float, burst: int) -> Callable[[Command], Command]:
         help="Requests a second to the API server in the long run; 0: no limit.",
     )
     most = click.option(
-        "--kube-api-burst", type=click.IntRange(min=1), default=burst, help="Requests at once."
+        "--kube-api-burst", type=click.IntRange(1, 1_000_000), default=burst, help="Requests at once."
     )
     return lambda command: least(most(command))
 
