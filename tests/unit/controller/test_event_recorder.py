@@ -302,6 +302,23 @@ def test_what_is_refused_for_good_is_dropped_after_a_minute() -> None:
     assert not records.kept
 
 
+def test_a_namespace_that_took_an_event_has_all_its_tries_again() -> None:
+    clock, api = Clock(), Refuses(a=STARTING)
+    records = recorder(api, clock=clock)
+    for outage in range(2):
+        api.no["a"] = STARTING
+        for event in told_in("a", number=outage):
+            records(event)
+        for _ in range(MOST_REFUSALS - 1):
+            clock.now += 60
+            records.flush()
+        assert records.kept == 1
+        del api.no["a"]
+        clock.now += 60
+        records.flush()
+    assert len(api.all(EVENTS)) == 2
+
+
 def test_an_event_of_a_namespace_that_is_gone_is_not_tried_again() -> None:
     clock, api = Clock(), Refuses(a=NotFound("namespace a is being terminated", code=403))
     records = recorder(api, clock=clock)
