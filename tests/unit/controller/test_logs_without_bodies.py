@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordra import kube, logs
+from koordra import logs, wire
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.errors import Invalid
@@ -49,7 +49,7 @@ def test_tracebacks_hold_no_local_values(capsys: pytest.CaptureFixture[str], jso
 def test_what_the_server_refuses_is_not_repeated() -> None:
     value = json.dumps(with_secret("a")["spec"])
     told = f'ResourceClaim "a" is invalid: status.allocation: Invalid value: {value}: field is immutable'
-    error = kube._status_error(422, {"message": told, "reason": "Invalid"})
+    error = wire.status_error(422, {"message": told, "reason": "Invalid"})
     assert isinstance(error, Invalid)
     assert str(error).startswith(
         'ResourceClaim "a" is invalid: status.allocation: Invalid value: {...}: field is immutable'
