@@ -51,6 +51,22 @@ TENANT: Final = (
         ),
     ),
     Attack(
+        "largest-objects",
+        "the largest claim, pod and namespace that the API server accepts: requests, alternatives, thousands of affinity terms, chains of "
+        "shared claims, thousands of claims that wait",
+        "bounded",
+        "a pass costs at most a constant times the median, counted in steps, and a namespace has its share of a pass",
+        tests=(
+            "tests/property/test_largest_objects.py::test_the_largest_costs_a_constant_times_the_median",
+            "tests/property/test_pass_cost.py::test_who_waits_costs_nothing_while_nothing_changes_for_him",
+            "tests/property/test_pass_cost.py::test_a_namespace_has_its_share_of_a_pass_and_the_others_are_served",
+            "tests/property/test_pass_cost.py::test_the_next_pass_follows_at_once_while_some_are_left_over",
+            "tests/property/test_pass_cost.py::test_who_is_left_over_is_served_although_everything_is_judged_anew_in_every_pass",
+            "tests/property/test_pass_cost.py::test_within_its_share_a_namespace_changes_nothing_about_the_order",
+            "tests/property/test_pass_cost.py::test_a_pod_waits_no_longer_once_another_has_other_labels",
+        ),
+    ),
+    Attack(
         "joint-taint",
         "a request tolerates koordra.io/joint, or every taint, so that kube-scheduler gives out cards that koordra's controller gives "
         "out as well",
@@ -85,7 +101,7 @@ TENANT: Final = (
     ),
     Attack(
         "network-of-others",
-        "RdmaConfig.network in a claim: vlan, pkey, guid, attachment",
+        "RdmaConfig.network in a claim: vlan, pkey, guid, addresses, attachment",
         "refused",
         "the webhook: a class's to give",
         seen=(answer("is for the operator to say"),),

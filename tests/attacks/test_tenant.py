@@ -148,6 +148,7 @@ def network_of_others(scene: Scene) -> Outcome:
         {"pkey": "0x8001"},
         {"guid": "00:11:22:33:44:55:66:77"},
         {"attachment": "kube-system/fabric"},
+        {"addresses": ["10.0.0.1/24"]},
     )
     return all_refused(
         scene,
