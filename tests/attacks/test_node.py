@@ -49,10 +49,14 @@ def a_slice(node: str, *, pool: str = "", driver: str = names.DRIVER, devices: i
 
 
 def victims_claim(scene: Scene) -> Object:
-    """A claim with devices of the other node."""
+    """A claim with devices of the other node, which keeps them: its pod is bound."""
     scene.claim("victim")
     scene.pod("victim", "victim", nodeSelector={"kubernetes.io/hostname": OTHER})
-    scene.wait(lambda: scene.allocated("victim"), "the claim placed")
+
+    def bound() -> object:
+        return objects.spec_of(scene.admin.get(kinds.PODS, "victim", namespace="tenant")).get("nodeName")
+
+    scene.wait(bound, "the claim's pod bound")
     return scene.admin.get(kinds.RESOURCE_CLAIMS, "victim", namespace="tenant")
 
 
