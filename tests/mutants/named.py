@@ -308,8 +308,8 @@ TEXTS: Final = (
     (
         "client",
         "a kind is looked for by a list of all of it",
-        '{"limit": "1"}',
-        "{}",
+        '{"limit": "1", ',
+        "{",
     ),
     (
         "client",

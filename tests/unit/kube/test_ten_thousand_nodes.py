@@ -54,7 +54,7 @@ class LargeServer:
             self._watched.add(plural)
             if {kind.plural for kind in NEEDED} <= self._watched:
                 self._stop.set()
-            return _response(200, None)
+            return _response(200, {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}})
         limit, start = int(query["limit"]), int(query.get("continue", 0))
         (self.probes if limit == 1 else self.lists)[plural] += 1
         end = min(start + limit, SIZES.get(plural, 0))
@@ -68,8 +68,8 @@ def _item(number: int) -> Object:
     return {"metadata": {"name": f"o{number}", "namespace": "a", "uid": str(number), "resourceVersion": "5"}}
 
 
-def _response(status: int, body: Object | None) -> urllib3.HTTPResponse:
-    data = b"" if body is None else json.dumps(body).encode()
+def _response(status: int, body: Object) -> urllib3.HTTPResponse:
+    data = json.dumps(body).encode() + b"\n"
     return urllib3.HTTPResponse(io.BytesIO(data), status=status, preload_content=False)
 
 
