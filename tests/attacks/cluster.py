@@ -34,7 +34,7 @@ from koordra.metrics import Metrics
 from koordra.topology import presets
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.control_plane import ControlPlane
-from tests.cluster.installation import Installation, account_kubeconfig
+from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.fakes.joint_cluster import node
 from tests.patience import PATIENCE
 
@@ -66,7 +66,10 @@ class InstalledCluster:
         self.folder, self.elects = folder, elects
         self.metrics = Metrics()
         self.stop, self.end = threading.Event(), threading.Event()
-        self.plane = ControlPlane(folder, first_backoff=0.1, audit=folder / "audit", compile_cel=COMPILE)
+        # A port that no client gets meanwhile, since the server is started anew at the same one.
+        self.plane = ControlPlane(
+            folder, port=free_port(), first_backoff=0.1, audit=folder / "audit", compile_cel=COMPILE
+        )
         self.plane.start(self.stop)
         self.admin = new_client(str(self.plane.kubeconfig))
         self.installation = Installation(self.admin, 0)
