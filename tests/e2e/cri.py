@@ -17,6 +17,11 @@ from grpc_tools import protoc
 from tests.e2e.images import BUSYBOX
 from tests.patience import PATIENCE
 
+_TRIES = 50
+_FOR_NOW = "its network is still being made or taken back; tried again"
+"""What the hook says to a container that came while something else was done with its pod's network. The
+kubelet asks again, and so does `create`."""
+
 HERE = Path(__file__).parent
 FOREVER = ("/bin/sleep", "2147483647")
 
@@ -166,8 +171,16 @@ class Cri:
         request = messages.CreateContainerRequest(
             pod_sandbox_id=pod, config=config, sandbox_config=self._configs[pod]
         )
-        self.made.append(str(self._stub.CreateContainer(request, timeout=PATIENCE).container_id))
-        return self.made[-1]
+        for _ in range(_TRIES):
+            try:
+                self.made.append(str(self._stub.CreateContainer(request, timeout=PATIENCE).container_id))
+                return self.made[-1]
+            except grpc.RpcError as error:
+                if _FOR_NOW not in str(error):
+                    raise
+                refused = error
+            time.sleep(0.2)
+        raise refused
 
     def start(self, container: str) -> None:
         self._stub.StartContainer(
