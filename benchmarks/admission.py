@@ -36,8 +36,8 @@ from typing import Any
 from benchmarks import _results
 from koordra.api import kinds
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from tests.cluster.installation import Installation, free_port
 
 REVIEWS = 1000

@@ -46,7 +46,7 @@ from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.metrics import PARTS, LatencyBreakdown
 from koordra.controller.run import collect_seldom
-from koordra.kube import encoded
+from koordra.kube.client import encoded
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan

@@ -21,7 +21,7 @@ from typing import Final
 
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import ApiError, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)

@@ -20,8 +20,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from koordra import process
 from koordra.errors import InvalidInput
+from koordra.process import lifecycle
 
 __all__ = ["LATENCY_BUCKETS", "Counter", "Gauge", "Histogram", "Metrics", "MetricsServer", "parse_address"]
 
@@ -46,12 +46,12 @@ LATENCY_BUCKETS: Final = (
 
 
 class _LoopFailures(Collector):
-    """What koordra.process counts, which is one for the whole process."""
+    """What koordra.process.lifecycle counts, which is one for the whole process."""
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         meaning = "Errors after which a loop of this process went on, by thread and class of the error"
         family = CounterMetricFamily("koordra_loop_failures", meaning, labels=("thread", "error"))
-        for labels, number in sorted(process.failures.copy().items()):
+        for labels, number in sorted(lifecycle.failures.copy().items()):
             family.add_metric(labels, number)
         return [family]
 
@@ -142,7 +142,7 @@ class MetricsServer:
         self._server = Server(address, Handler)
         self.port: int = self._server.server_address[1]
         self._closed = threading.Event()
-        process.spawn(self._server.serve_forever, name="metrics", until=self._closed)
+        lifecycle.spawn(self._server.serve_forever, name="metrics", until=self._closed)
 
     def close(self) -> None:
         self._closed.set()

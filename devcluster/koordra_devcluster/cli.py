@@ -60,10 +60,10 @@ def control_plane(
     from functools import partial
     from pathlib import Path
 
-    from koordra import process
+    from koordra.process import lifecycle
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
-    stop = process.stop_on_signals()
+    stop = lifecycle.stop_on_signals()
     from koordra import logs
     from koordra.cel.selectors import admission_error
     from koordra_devcluster.control_plane import ControlPlane
@@ -127,12 +127,12 @@ def kubelet(
     nothing is executed."""
     from pathlib import Path
 
-    from koordra import process
+    from koordra.process import lifecycle
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
-    stop = process.stop_on_signals()
+    stop = lifecycle.stop_on_signals()
     from koordra import logs
-    from koordra.kubeconfig import new_client
+    from koordra.kube.kubeconfig import new_client
     from koordra_devcluster.container_runtime.nri_runtime import NriSettings
     from koordra_devcluster.kubelet.kubelet import Kubelet, KubeletSettings
     from koordra_devcluster.kubelet.node import NodeSettings

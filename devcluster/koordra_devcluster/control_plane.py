@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from koordra import process
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra.logs import get_logger
+from koordra.process import lifecycle
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
 from koordra_devcluster.controllers import claims, garbage
@@ -68,7 +68,7 @@ class ControlPlane:
         informers.wait_synced(stop)
         for one in loops:
             one.start(stop)
-        process.spawn(lambda: self.server.expire_events(stop), name="expire-events")
+        lifecycle.spawn(lambda: self.server.expire_events(stop), name="expire-events")
         log.info("control_plane_ready", url=self.server.url, kubeconfig=str(self.kubeconfig))
 
     def close(self) -> None:

@@ -7,8 +7,8 @@ served versions of resource.k8s.io with the way between them and v1.
                                            device's body under `basic` (v1: beside its name)
     v1alpha3    DeviceTaintRule only (1.33 to 1.35)
 
-Objects are converted where they cross the border (koordra.kube); metadata and status have one shape in all of
-them.
+Objects are converted where they cross the border (koordra.kube.client); metadata and status have one shape in
+all of them.
 """
 
 from __future__ import annotations

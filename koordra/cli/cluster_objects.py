@@ -10,7 +10,7 @@ from koordra.api.objects import Object
 from koordra.controller.cache.changes import POD_GROUPS
 from koordra.controller.cache.slice_index import joint_slices
 from koordra.errors import Forbidden, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 
 _NEEDED = (kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.RESOURCE_CLAIMS, kinds.PODS)
 _PREDICATES = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTENT_VOLUMES, *POD_GROUPS)
@@ -18,7 +18,7 @@ _PREDICATES = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTEN
 
 def connect(kubeconfig: str | None) -> KubeClient:
     """A client that speaks the server's version of resource.k8s.io."""
-    from koordra.kubeconfig import new_client
+    from koordra.kube.kubeconfig import new_client
 
     client = new_client(kubeconfig, user_agent="koordra-cli")
     client.negotiate()

@@ -24,7 +24,7 @@ from koordra.cli.cluster_objects import connect, read_devices
 from koordra.cli.options import say
 from koordra.cli.output import Document, show_document, show_table
 from koordra.errors import InvalidInput
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.publish.node_slices import Cordon, cordons_of
 from koordra.quantity import canonical
 

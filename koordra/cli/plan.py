@@ -26,7 +26,7 @@ from koordra.controller.gangs.dry_run import dry_run_gangs
 from koordra.controller.reconcile.dry_run import dry_run_claims, refusals
 from koordra.errors import ApiError, InvalidManifest
 from koordra.inert import inert
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.placement import Plan, plan
 from koordra.placement.defragment.cluster import free, shape_of
 

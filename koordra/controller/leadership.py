@@ -38,7 +38,7 @@ from koordra.api import objects
 from koordra.api.kinds import LEASES
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)

@@ -36,7 +36,7 @@ from koordra.evictions import OF_HOOK, OF_PLUGIN, EvictionRequest, decode
 from koordra.inert import inert
 from koordra.logs import get_logger
 from koordra.placement.request.claim_groups import claim_keys
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 

@@ -9,9 +9,9 @@ process ends, and again.
 A term of leadership shares nothing with the one before: caches, assumptions and exclusions are made anew,
 because only what is read after the lease was taken is known to include the predecessor's last writes.
 
-A process one of whose threads is stuck (koordra/watchdog.py) does not renew the lease. Its worker, should it
-come back, finds the fence down, also in a later term of the same process, which does not begin before the
-worker of the last one has ended.
+A process one of whose threads is stuck (koordra/process/watchdog.py) does not renew the lease. Its worker,
+should it come back, finds the fence down, also in a later term of the same process, which does not begin
+before the worker of the last one has ended.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.leftover_store import LeftoverStore
-from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
-from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
 from koordra.controller.elastic.reconcile import start_elastic
-from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
+from koordra.controller.leadership import LeaderLease, Standing
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
@@ -47,16 +45,17 @@ from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.resource_class.reconcile import start_classes
+from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings, rotate_keys
 from koordra.controller.webhook.handlers import paths
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.server import WebhookServer
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import negotiate
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, parse_address
-from koordra.process import spawn
-from koordra.progress import step, watched
-from koordra.watch import negotiate
+from koordra.process.lifecycle import spawn
+from koordra.process.progress import step, watched
 
 log = get_logger(__name__)
 
@@ -74,31 +73,6 @@ these waits are most of a slow review."""
 _AWAKE_OR_NOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """The lease's clock. Linux stops CLOCK_MONOTONIC while the machine is suspended, and other machines do not
 wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`identity` is unique among living processes. Without `leader_elect` this process must be the only
-    replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
-    rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
-    GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
-    readers look for. `immediate_annotation` and `immediate_devices` as in cache/immediate_claims."""
-
-    identity: str
-    leader_elect: bool = True
-    lease_namespace: str = "koordra-system"
-    times: LeaseTimes = field(default_factory=LeaseTimes)
-    starves_after: float = STARVES_AFTER
-    preemption: bool = False
-    legacy: LegacySettings | None = None
-    elastic_gpu: bool = False
-    peer_annotations: bool = False
-    immediate_annotation: bool = False
-    immediate_devices: int = MOST_DEVICES
-
-    @property
-    def immediate(self) -> ImmediateRules:
-        return ImmediateRules(self.immediate_annotation, self.immediate_devices)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ from typing import Final
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.errors import KoordraError, NodeError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache, negotiate
 from koordra.kubelet_plugin.claims.claim_record import gpu_claims, moved_nics
 from koordra.kubelet_plugin.discovery.reading import with_moved
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
@@ -72,10 +73,9 @@ from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
-from koordra.watch import WatchCache, negotiate
 
 log = get_logger(__name__)
 CHECK_INTERVAL: Final = 2.0

@@ -6,11 +6,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from koordra.backoff import LONGEST_PAUSE, Backoff
 from koordra.errors import KoordraError
 from koordra.logs import get_logger
-from koordra.process import count_failure
-from koordra.progress import resting, watched
+from koordra.process.backoff import LONGEST_PAUSE, Backoff
+from koordra.process.lifecycle import count_failure
+from koordra.process.progress import resting, watched
 
 log = get_logger(__name__)
 

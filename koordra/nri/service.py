@@ -26,7 +26,7 @@ from typing import Final
 
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.evictions import EvictionRequests
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
 from koordra.node_state.locks import HOOK_LOCK, node_lock
@@ -47,8 +47,8 @@ from koordra.nri.transport.instrumentation import MetricsObserver
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Bundles
 from koordra.nri.verify.verification import Enforcing, Verification
-from koordra.process import spawn
-from koordra.watchdog import Watchdog
+from koordra.process.lifecycle import spawn
+from koordra.process.watchdog import Watchdog
 
 SWITCH_S: Final = 0.0005
 """Seconds after which the verification thread yields the interpreter to one that answers; Python's default of

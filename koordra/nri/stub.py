@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
-from koordra.backoff import Backoff
 from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport import mux
@@ -47,7 +46,8 @@ from koordra.nri.transport.events import (
 from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, Observer
 from koordra.nri.transport.ttrpc import Call, Caller, Code, frames
 from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
-from koordra.process import count_failure, spawn
+from koordra.process.backoff import Backoff
+from koordra.process.lifecycle import count_failure, spawn
 
 __all__ = ["DEFAULT_SOCKET", "Plugin", "Session", "Stub"]
 

@@ -22,12 +22,13 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.cel.selectors import admission_error
-from koordra.controller.run import Settings, run, start_webhook
+from koordra.controller.run import run, start_webhook
+from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.metrics import Metrics

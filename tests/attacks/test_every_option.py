@@ -131,7 +131,7 @@ def nothing_goes_on(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         event.set()
         return event
 
-    monkeypatch.setattr("koordra.process.stop_on_signals", stopped)
+    monkeypatch.setattr("koordra.process.lifecycle.stop_on_signals", stopped)
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.chdir(folder)

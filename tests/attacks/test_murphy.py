@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-import koordra.watch
+import koordra.kube.watch
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
@@ -34,7 +34,7 @@ REFUSED_WRITES = 'koordra_controller_write_errors_total{code="403",resource="res
 
 @pytest.mark.parametrize("row", [row for row in MURPHY if row.runs], ids=lambda row: row.name)
 def test_murphy(cluster: InstalledCluster, row: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(koordra.watch, "OLDER_LISTS", 2)  # eight take minutes
+    monkeypatch.setattr(koordra.kube.watch, "OLDER_LISTS", 2)  # eight take minutes
     judge(cluster, row)
 
 

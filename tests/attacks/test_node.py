@@ -9,7 +9,7 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from tests.attacks.cluster import INNOCENT, InstalledCluster
 from tests.attacks.node import NODE
 from tests.attacks.row import Attack, Outcome, event

@@ -22,8 +22,8 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets

@@ -25,7 +25,7 @@ from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.demo import manifests
 
 ROOT: Final = manifests.deploy_folder() / "kustomize"

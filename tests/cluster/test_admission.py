@@ -11,8 +11,8 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
-from koordra.kube import JSON_PATCH, KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import JSON_PATCH, KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets

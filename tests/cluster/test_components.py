@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from tests.cluster.installation import WORKLOADS, dry_run
 from tests.unit.deploy.test_distributions import built
 

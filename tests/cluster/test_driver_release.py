@@ -15,7 +15,7 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Conflict
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import REPLICA_SETS
 from tests.cluster.test_joint_allocation import Workload, request
 from tests.cluster.waiting import NODES, eventually

@@ -14,7 +14,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.objects import Object
 from koordra.errors import ApiError, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from tests.cluster import waiting
 from tests.cluster.installation import ROOT, kind_of
 from tests.cluster.waiting import NODES

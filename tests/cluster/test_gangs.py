@@ -13,7 +13,7 @@ from koordra.api.objects import Object
 from koordra.controller.cache.changes import POD_GROUPS
 from koordra.controller.gangs.annotations import COMMITTED, GANG, GANG_MIN
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from tests.cluster.test_joint_allocation import Workload, request
 from tests.cluster.waiting import NODES, eventually
 

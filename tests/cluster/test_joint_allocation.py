@@ -12,7 +12,7 @@ from koordra import quantity
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Invalid
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.demo.report import worst_level
 from tests.cluster.waiting import NODES, eventually
 

@@ -17,8 +17,8 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.evictions import OF_PLUGIN, EvictionRequests
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL

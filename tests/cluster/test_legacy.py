@@ -19,7 +19,7 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.legacy.templates import MADE_BY
 from koordra.errors import ApiError, Forbidden, Invalid, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from tests.cluster.conftest import NAMESPACE
 from tests.cluster.waiting import NODES, eventually
 

@@ -15,8 +15,8 @@ from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import Forbidden, Invalid
 from koordra.evictions import OF_HOOK, OF_PLUGIN, EvictionRequest, EvictionRequests
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from tests.cluster.installation import account_kubeconfig
 from tests.cluster.test_driver_release import Release
 from tests.cluster.test_joint_allocation import request

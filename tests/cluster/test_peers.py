@@ -16,8 +16,8 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, NotFound
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.node_slices import FOREIGN_TAINT
 from koordra.kubelet_plugin.status.node_labels import OURS
 from koordra.topology import presets

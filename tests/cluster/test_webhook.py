@@ -25,7 +25,7 @@ from koordra.controller.webhook import connections, keys
 from koordra.controller.webhook.cert_rotation import CONFIGURATIONS, SECRET_NAME, SECRETS
 from koordra.controller.webhook.cert_rotation import NAME as CONFIGURATION
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
-from koordra.kube import JSON_PATCH, KubeClient
+from koordra.kube.client import JSON_PATCH, KubeClient
 from tests.cluster.installation import Installation
 from tests.cluster.waiting import eventually
 

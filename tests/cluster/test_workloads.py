@@ -18,7 +18,7 @@ from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import (
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,

@@ -13,8 +13,8 @@ import pytest
 from koordra.api import kinds, names
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, Invalid, NotFound
-from koordra.kube import JSON_PATCH, KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import JSON_PATCH, KubeClient
+from koordra.kube.kubeconfig import new_client
 from tests.cluster.installation import account_kubeconfig
 from tests.cluster.waiting import NODES
 

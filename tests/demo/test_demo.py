@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from koordra.errors import ApiError
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.demo import report
 from tests.patience import PATIENCE
 

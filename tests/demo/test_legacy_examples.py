@@ -23,7 +23,7 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS
 from koordra_devcluster.demo import manifests
 from koordra_devcluster.demo.processes import Program

@@ -30,8 +30,8 @@ from koordra._proto.dra import (
 )
 from koordra.api import kinds, names
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 from tests.e2e.containerd import tail, wait_until

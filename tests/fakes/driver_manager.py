@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds, objects
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import POLICY_ANNOTATION
 from tests.patience import PATIENCE
 

@@ -52,7 +52,7 @@ def _nothing(_write: Write) -> None:
 
 
 class FakeKubeApi:
-    """The subset of koordra.kube.KubeClient that the controller uses."""
+    """The subset of koordra.kube.client.KubeClient that the controller uses."""
 
     timeout = 5.0
     server = "memory"

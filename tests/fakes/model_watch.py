@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, name, resource_version
-from koordra.kube import KubeClient
-from koordra.process import failures
-from koordra.request_limit import RequestLimit
-from koordra.watch import WatchCache
+from koordra.kube.client import KubeClient
+from koordra.kube.request_limit import RequestLimit
+from koordra.kube.watch import WatchCache
+from koordra.process.lifecycle import failures
 from tests.fakes.model_api import ModelApi
 from tests.fakes.model_wire import Wire
 

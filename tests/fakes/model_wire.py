@@ -1,5 +1,5 @@
-"""The wire between one process and the model's API server: what `koordra.kube.KubeClient` takes for its
-connection pool.
+"""The wire between one process and the model's API server: what `koordra.kube.client.KubeClient` takes for
+its connection pool.
 
 Requests are answered as an API server answers: JSON, pages of a list, and watches as streams of bytes whose
 chunks end anywhere. What the server guarantees always holds: the events of one kind come in order, each from

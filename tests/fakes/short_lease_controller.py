@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from koordra import process
+from koordra.process import lifecycle
 
 TIMES = {"lease": 6.0, "retry": 0.5, "timeout": 3.0}
 
@@ -15,12 +15,13 @@ def main() -> None:
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--identity", required=True)
     given = parser.parse_args()
-    stop = process.stop_on_signals()
+    stop = lifecycle.stop_on_signals()
 
     from koordra import logs
     from koordra.controller.leadership import LeaseTimes
-    from koordra.controller.run import Settings, run
-    from koordra.kubeconfig import new_client
+    from koordra.controller.run import run
+    from koordra.controller.settings import Settings
+    from koordra.kube.kubeconfig import new_client
 
     logs.configure(level="info", json=False, process="controller")
     client = new_client(given.kubeconfig, timeout=TIMES["timeout"], user_agent="koordra-controller")

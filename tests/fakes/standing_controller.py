@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-from koordra import progress, watchdog
 from koordra.controller.leadership import LeaseTimes
+from koordra.process import progress, watchdog
 
 
 def main() -> None:

@@ -18,11 +18,11 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "search": ("koordra.allocator.search", "koordra.allocator.group_search"),
     "lease": ("koordra.controller.leadership",),
     "evictions": ("koordra.controller.node_evictions", "koordra.evictions"),
-    "health": ("koordra.watchdog", "koordra.progress", "koordra.nesting"),
+    "health": ("koordra.process.watchdog", "koordra.process.progress", "koordra.nesting"),
     "writer": (
         "koordra.controller.allocation.writes",
         "koordra.controller.cache.assume_cache",
-        "koordra.watch",
+        "koordra.kube.watch",
     ),
     "publisher": ("koordra.kubelet_plugin.publish.publisher", "koordra.kubelet_plugin.wakeable"),
     "lookups": ("koordra.controller.webhook.lookups",),
@@ -32,7 +32,12 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.controller.allocation.displacement",
     ),
     "events": ("koordra.controller.reporting.event_recorder",),
-    "client": ("koordra.kube", "koordra.wire", "koordra.backoff", "koordra.request_limit"),
+    "client": (
+        "koordra.kube.client",
+        "koordra.kube.wire",
+        "koordra.process.backoff",
+        "koordra.kube.request_limit",
+    ),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),
     "policy": (
         "koordra.api.opaque.authority",

@@ -35,7 +35,7 @@ from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.resource_class.reconcile import ready
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse, encode
 from koordra.inert import inert, inert_lines
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.status.pod_events import warn_pods
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod

@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from koordra import kube, logs, watch, wire
+from koordra import logs
+from koordra.kube import client, watch, wire
 from tests.fakes.mutated import mutated
 from tests.fakes.watch_world import one_schedule
 from tests.long import mostly_long
@@ -78,15 +79,15 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # A bookmark is an object.
     (watch, 'if event != "BOOKMARK":', "if True:", 36),
     # The second page is the first one again, is left out, or belongs to a later moment.
-    (kube, "items, query = [], {**query,", "query = {**query,", 1095),
-    (kube, 'if not query["continue"]:', "if True:", 5),
+    (client, "items, query = [], {**query,", "query = {**query,", 1095),
+    (client, 'if not query["continue"]:', "if True:", 5),
     # An ERROR event is an interruption, or the end.
-    (kube, "raise Gone(", "raise ApiUnreachable(", 38),
+    (client, "raise Gone(", "raise ApiUnreachable(", 38),
     # The version to watch from is not said.
-    (kube, 'query |= {"resourceVersion": resource_version, ', 'query |= {"resourceVersion": "1", ', 6),
+    (client, 'query |= {"resourceVersion": resource_version, ', 'query |= {"resourceVersion": "1", ', 6),
     # A connection that breaks off ends the watch like any defect.
     (
-        kube,
+        client,
         "                yield kind_of_event, kinds.to_v1(obj)\n        except (HTTPError, OSError) as error:",
         "                yield kind_of_event, kinds.to_v1(obj)\n        except OSError as error:",
         6,

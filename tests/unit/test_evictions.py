@@ -20,7 +20,7 @@ from koordra.evictions import (
     decode,
     encode,
 )
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 
 ROOT = Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 

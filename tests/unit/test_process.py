@@ -12,14 +12,14 @@ import time
 
 import pytest
 
-from koordra import process
 from koordra.metrics import Metrics
+from koordra.process import lifecycle
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
 
 WAITS = """
 import sys, threading
-from koordra.process import stop_on_signals
+from koordra.process.lifecycle import stop_on_signals
 stop = stop_on_signals()
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 print("ready", flush=True)
@@ -84,14 +84,14 @@ def test_a_process_ends_with_its_parent() -> None:
 
 FAILS = """
 import sys, threading
-from koordra import process
-stop = process.stop_on_signals()
-process.GRACE = 0.1 if "deaf" in sys.argv else 60.0
+from koordra.process import lifecycle
+stop = lifecycle.stop_on_signals()
+lifecycle.GRACE = 0.1 if "deaf" in sys.argv else 60.0
 until = None if "task" in sys.argv else threading.Event() if "loop" in sys.argv else stop
 def target():
     if "raise" in sys.argv: raise ValueError("a defect")
     if "exit" in sys.argv: sys.exit(0)
-thread = process.spawn(target, name="worker-7", until=until)
+thread = lifecycle.spawn(target, name="worker-7", until=until)
 if "task" in sys.argv:
     thread.join()
     print("goes on", flush=True)
@@ -122,14 +122,16 @@ def ended(*arguments: str) -> tuple[int, str, str]:
 )
 def test_a_process_ends_with_a_thread_that_it_relies_on(loop: str, how: str, word: str) -> None:
     code, out, told = ended(loop, how)
-    assert (code, out) == (process.FAILED, "ended\n"), "in good order: what was to be done at the end is done"
+    assert (code, out) == (lifecycle.FAILED, "ended\n"), (
+        "in good order: what was to be done at the end is done"
+    )
     for part in ("thread_failed", "worker-7", word):
         assert part in told
 
 
 def test_a_process_that_does_not_end_in_good_order_is_ended() -> None:
     code, out, told = ended("loop", "raise", "deaf")
-    assert (code, out) == (process.FAILED, "")
+    assert (code, out) == (lifecycle.FAILED, "")
     assert "a defect" in told
 
 
@@ -145,9 +147,9 @@ def test_errors_after_which_a_loop_went_on_are_a_metric() -> None:
 
     def loop() -> None:
         for _ in range(3):
-            process.count_failure(ValueError("?"))
+            lifecycle.count_failure(ValueError("?"))
 
-    process.spawn(loop, name=name).join(PATIENCE)
+    lifecycle.spawn(loop, name=name).join(PATIENCE)
     labels = {"thread": name, "error": "ValueError"}
     assert sample(metrics, "koordra_loop_failures_total", labels) == 3
     assert (
@@ -157,12 +159,12 @@ def test_errors_after_which_a_loop_went_on_are_a_metric() -> None:
 
 def test_a_loop_that_was_stopped_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[None] = []
-    monkeypatch.setattr(process, "_running", [threading.Event()])
-    monkeypatch.setattr(process, "end_failed", lambda: failed.append(None))
+    monkeypatch.setattr(lifecycle, "_running", [threading.Event()])
+    monkeypatch.setattr(lifecycle, "end_failed", lambda: failed.append(None))
     stopped = threading.Event()
     stopped.set()
     for target in (lambda: None, lambda: sys.exit(1)):
-        process.spawn(target, name="stopped", until=stopped).join(PATIENCE)
+        lifecycle.spawn(target, name="stopped", until=stopped).join(PATIENCE)
     assert not failed
-    process.spawn(lambda: None, name="not stopped", until=threading.Event()).join(PATIENCE)
+    lifecycle.spawn(lambda: None, name="not stopped", until=threading.Event()).join(PATIENCE)
     assert failed

@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 import koordra
-from koordra import kubeconfig, logs, process
+from koordra import logs
 from koordra.cli.processes import controller, nri
 from koordra.controller import run as controller_run
 from koordra.controller.webhook.cert_rotation import WebhookSettings
+from koordra.kube import kubeconfig
 from koordra.nri import service
+from koordra.process import lifecycle
 from tests.conftest import ROOT
 
 
@@ -26,7 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Settings of the processes that commands would have run; neither signals, logs nor a cluster are
     touched."""
     found: list[Any] = []
-    monkeypatch.setattr(process, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(lifecycle, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)
     monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
     monkeypatch.setattr(service, "run", lambda options, _stop: found.append(options))

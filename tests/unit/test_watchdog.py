@@ -10,13 +10,14 @@ from collections.abc import Callable, Generator
 import pytest
 import urllib3
 
-from koordra import progress, wire
 from koordra.api.kinds import PODS
 from koordra.errors import ApiUnreachable
-from koordra.kube import KubeClient
+from koordra.kube import wire
+from koordra.kube.client import KubeClient
 from koordra.metrics import Metrics
-from koordra.progress import resting, step, watched
-from koordra.watchdog import LOOKS, MOST_LOOKS, Watchdog, write_stacks
+from koordra.process import progress
+from koordra.process.progress import resting, step, watched
+from koordra.process.watchdog import LOOKS, MOST_LOOKS, Watchdog, write_stacks
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
 
@@ -203,7 +204,7 @@ class StopAfter(threading.Event):
 def test_it_looks_every_five_seconds_and_a_timer_in_c_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two minutes without a step are stuck, five are the end."""
     told: list[object] = []
-    later = "koordra.watchdog.faulthandler.{}dump_traceback_later".format
+    later = "koordra.process.watchdog.faulthandler.{}dump_traceback_later".format
     monkeypatch.setattr(later(""), lambda seconds, file: told.append((seconds, file is sys.__stderr__)))
     monkeypatch.setattr(later("cancel_"), lambda: told.append("cancelled"))
     looked, stop = Looked(), StopAfter(61)
@@ -222,17 +223,17 @@ def test_the_stacks_of_all_threads_go_to_the_real_stderr(capfd: pytest.CaptureFi
 
 STUCK = """
 import sys, threading, time
-from koordra import process, progress, watchdog
+from koordra.process import lifecycle, progress, watchdog
 from koordra.metrics import Metrics
-stop = process.stop_on_signals()
+stop = lifecycle.stop_on_signals()
 watchdog.PERIOD = 0.01
 def loop():
     with progress.watched():
         an_endless_loop()
 def an_endless_loop():
     while True: time.sleep(0.001)
-process.spawn(loop, name="worker", until=stop)
-dog = watchdog.Watchdog(Metrics(), end=process.end_failed)
+lifecycle.spawn(loop, name="worker", until=stop)
+dog = watchdog.Watchdog(Metrics(), end=lifecycle.end_failed)
 dog.start(stop)
 stop.wait()
 print("well" if dog.is_well() else "not well")
@@ -250,7 +251,7 @@ def test_a_stuck_process_leaves_its_stacks_and_ends() -> None:
 
 KEEPS_THE_INTERPRETER = """
 import ctypes, threading
-from koordra import process, watchdog
+from koordra.process import lifecycle, watchdog
 from koordra.metrics import Metrics
 watchdog.PERIOD = 0.01
 stop = threading.Event()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from koordra import process
 from koordra.api import kinds
 from koordra.api.names import DELETE_PROTECTION, POD_CLAIM_NAME
 from koordra.api.objects import (
@@ -31,8 +30,9 @@ from koordra.api.objects import (
     uid,
 )
 from koordra.errors import Invalid, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
+from koordra.process import lifecycle
 from koordra_devcluster.controllers.informers import Informers
 from koordra_devcluster.controllers.recorder import Recorder
 from koordra_devcluster.controllers.workqueue import WorkQueue
@@ -99,8 +99,8 @@ class ClaimLoops:
 
     def start(self, stop: threading.Event) -> None:
         """Call once the informers are synced."""
-        process.spawn(lambda: self._pods.run(stop), name="claims-of-pods")
-        process.spawn(lambda: self._claims.run(stop), name="claims")
+        lifecycle.spawn(lambda: self._pods.run(stop), name="claims-of-pods")
+        lifecycle.spawn(lambda: self._claims.run(stop), name="claims")
 
     # --- what wakes the loops ---
 

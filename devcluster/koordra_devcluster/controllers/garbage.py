@@ -12,12 +12,12 @@ import threading
 from functools import partial
 from typing import Final
 
-from koordra import process
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, is_deleting, metadata, name, uid
 from koordra.errors import Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.process import lifecycle
 from koordra_devcluster.apiserver.resources import (
     CASCADING,
     CONTROLLER_REVISIONS,
@@ -68,9 +68,9 @@ class GarbageLoops:
         informers.listen(kinds.NAMESPACES, lambda _event, obj, /: self._namespaces.add(name(obj)))
 
     def start(self, stop: threading.Event) -> None:
-        process.spawn(lambda: self._orphans.run(stop), name="garbage")
-        process.spawn(lambda: self._leaving.run(stop), name="leaving-owners")
-        process.spawn(lambda: self._namespaces.run(stop), name="namespaces")
+        lifecycle.spawn(lambda: self._orphans.run(stop), name="garbage")
+        lifecycle.spawn(lambda: self._leaving.run(stop), name="leaving-owners")
+        lifecycle.spawn(lambda: self._namespaces.run(stop), name="namespaces")
 
     def _dependent_changed(self, kind: Kind, event: str, obj: Object, /) -> None:
         if event == "ADDED" and metadata(obj).get("ownerReferences"):

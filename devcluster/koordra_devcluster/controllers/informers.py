@@ -6,11 +6,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from koordra import process
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.kube import KubeClient
-from koordra.watch import Listener, WatchCache
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import Listener, WatchCache
+from koordra.process import lifecycle
 
 
 class Informers:
@@ -40,7 +40,7 @@ class Informers:
 
     def start(self, stop: threading.Event) -> None:
         for kind, cache in self._caches.items():
-            process.spawn(partial(cache.run, stop), name=f"watch-{kind.plural}")
+            lifecycle.spawn(partial(cache.run, stop), name=f"watch-{kind.plural}")
 
     def wait_synced(self, stop: threading.Event) -> None:
         """Until every kind has been listed once, or `stop`."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from koordra.api import kinds
 from koordra.api.objects import Object, metadata, name, uid
 from koordra.errors import ApiError, Conflict
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra_devcluster.apiserver.fields.schema import format_time
 

@@ -61,7 +61,7 @@ def command(
     Ends with exit code 0 only if everything that is not annotated koordra.io/demo-expect=Pending was placed
     and prepared.
     """
-    from koordra.process import stop_on_signals
+    from koordra.process.lifecycle import stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()

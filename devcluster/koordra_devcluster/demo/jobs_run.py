@@ -7,7 +7,7 @@ from typing import Any
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.demo import jobs, manifests
 from koordra_devcluster.demo.run import Demo, Outcome
 

@@ -11,7 +11,7 @@ import koordra
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, InvalidManifest
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.yaml_text import read_yaml
 from koordra_devcluster.apiserver.resources import JOBS
 

@@ -2,7 +2,8 @@
 
 A process that dies is started again with the same arguments, as systemd or the kubelet would do it: at once
 the first time, after a growing pause when it keeps dying. Children get a process group of their own, so that
-Ctrl-C reaches the demo alone, and they end by themselves when the demo is killed (process.py).
+Ctrl-C reaches the demo alone, and they end by themselves when the demo is killed
+(koordra/process/lifecycle.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koordra.errors import ClusterError
-from koordra.process import PARENT_VARIABLE
+from koordra.process.lifecycle import PARENT_VARIABLE
 
 GRACE = 8.0
 """Seconds a process has to end after SIGTERM before it is killed."""

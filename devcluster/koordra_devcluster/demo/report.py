@@ -18,7 +18,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
 from koordra.errors import PlanError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.placement import plan, read_inventory
 from koordra_devcluster.demo.manifests import Refused
 

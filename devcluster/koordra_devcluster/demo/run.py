@@ -23,8 +23,8 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import ApiError, ClusterError, KoordraError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.topology import presets
 from koordra_devcluster.demo import manifests, report

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from koordra import process
 from koordra.api import kinds
 from koordra.api.objects import (
     Object,
@@ -29,8 +28,9 @@ from koordra.api.objects import (
     uid,
 )
 from koordra.errors import ApiError, ApiUnreachable, CDIError, Conflict, NotFound, NRIError, PrepareError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
+from koordra.process import lifecycle
 from koordra_devcluster.container_runtime.nri_runtime import NriSettings
 from koordra_devcluster.container_runtime.runtime import CREATED, EXITED, ContainerRuntime, Record
 from koordra_devcluster.controllers.informers import Informers
@@ -107,16 +107,16 @@ class Kubelet:
         if self._heartbeat.register(stop) is None:
             return
         self.runtime.start()
-        process.spawn(lambda: self._wipe_all(stop), name="wipe-slices")
-        process.spawn(lambda: self._heartbeat.run(stop), name="heartbeat")
+        lifecycle.spawn(lambda: self._wipe_all(stop), name="wipe-slices")
+        lifecycle.spawn(lambda: self._heartbeat.run(stop), name="heartbeat")
         registry = PluginRegistry(self._settings.kubelet_root / "plugins_registry", self.drivers)
-        process.spawn(lambda: registry.run(stop), name="plugin-registry")
+        lifecycle.spawn(lambda: registry.run(stop), name="plugin-registry")
         self._informers.start(stop)
         self._informers.wait_synced(stop)
         for pod_uid in {*self.runtime.pods(), *self.resources.pods()}:
             self._queue.add(pod_uid)
         for number in range(WORKERS):
-            process.spawn(lambda: self._queue.run(stop), name=f"pods-{number}")
+            lifecycle.spawn(lambda: self._queue.run(stop), name=f"pods-{number}")
         log.info("kubelet_ready", node=self._node)
 
     def close(self) -> None:

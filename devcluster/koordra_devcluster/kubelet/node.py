@@ -12,7 +12,7 @@ from typing import Final
 from koordra.api import kinds
 from koordra.api.objects import Object, uid
 from koordra.errors import ApiError, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra_devcluster.apiserver.fields.schema import format_microtime, format_time
 from koordra_devcluster.controllers.claims import STRATEGIC_MERGE_PATCH

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from koordra import process
 from koordra.api import kinds
 from koordra.api.objects import (
     Object,
@@ -37,8 +36,9 @@ from koordra.api.objects import (
     uid,
 )
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
+from koordra.process import lifecycle
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.controllers.claims import STRATEGIC_MERGE_PATCH
 from koordra_devcluster.controllers.informers import Informers
@@ -97,8 +97,8 @@ class Scheduler:
         informers.listen(kinds.DEVICE_CLASSES, self._class_changed)
 
     def start(self, stop: threading.Event) -> None:
-        process.spawn(lambda: self._queue.run(stop), name="scheduler")
-        process.spawn(lambda: self._flush(stop), name="scheduler-flush")
+        lifecycle.spawn(lambda: self._queue.run(stop), name="scheduler")
+        lifecycle.spawn(lambda: self._flush(stop), name="scheduler-flush")
 
     # --- what wakes the loop ---
 

@@ -90,7 +90,7 @@ def await_release(state_dir: Path) -> None:
     NVIDIA's driver-manager waits for pods like this one (deploy/kustomize/gpu-operator) before it unloads the
     driver. Without an upgrade it ends at once.
     """
-    from koordra.process import stop_on_signals
+    from koordra.process.lifecycle import stop_on_signals
 
     stop = stop_on_signals()
     from koordra.kubelet_plugin.nvidia_driver.release_request import ReleaseFolder

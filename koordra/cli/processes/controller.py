@@ -108,18 +108,19 @@ def command(
     import secrets
     import socket
 
-    from koordra import process
+    from koordra.process import lifecycle
 
     # Before everything else is imported: libraries start threads of their own, and signals have to be blocked
     # in those too.
-    stop = process.stop_on_signals()
+    stop = lifecycle.stop_on_signals()
 
     from koordra import logs, metrics
-    from koordra.controller.run import Readiness, Settings, run, start_webhook
+    from koordra.controller.run import Readiness, run, start_webhook
+    from koordra.controller.settings import Settings
     from koordra.controller.webhook.cert_rotation import WebhookSettings
-    from koordra.kubeconfig import new_client
-    from koordra.request_limit import RequestLimit
-    from koordra.watchdog import Watchdog
+    from koordra.kube.kubeconfig import new_client
+    from koordra.kube.request_limit import RequestLimit
+    from koordra.process.watchdog import Watchdog
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
     logs.configure(level=log_level, json=log_json, process="controller")
@@ -131,7 +132,7 @@ def command(
         **settings,
     )
     counted, readiness = metrics.Metrics(), Readiness()
-    watchdog = Watchdog(counted, end=process.end_failed)
+    watchdog = Watchdog(counted, end=lifecycle.end_failed)
     watchdog.start(stop)
     server = metrics.serve(counted, metrics_address, ready=readiness, well=watchdog.is_well)
     client = new_client(

@@ -193,14 +193,15 @@ def command(
 ) -> None:
     """Publish the node's GPUs and NICs, and prepare claims for the kubelet."""
     # `settings`: the options that koordra.kubelet_plugin.settings.Settings has as they are.
-    from koordra.process import spawn, stop_on_signals
+    from koordra.process.lifecycle import spawn, stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
     from koordra import logs
     from koordra.api import names
     from koordra.api.opaque.isolation import node_policy
-    from koordra.kubeconfig import new_client
+    from koordra.kube.kubeconfig import new_client
+    from koordra.kube.request_limit import RequestLimit
     from koordra.kubelet_plugin.dra.health import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
     from koordra.kubelet_plugin.node_check.at_start import NodeCheckAtStart
@@ -210,8 +211,7 @@ def command(
     from koordra.kubelet_plugin.publish.resource_slices import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics, serve
-    from koordra.request_limit import RequestLimit
-    from koordra.watchdog import Watchdog
+    from koordra.process.watchdog import Watchdog
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
     if driver_root is None and (driver_root_on_host or dev_root):

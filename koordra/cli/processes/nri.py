@@ -153,7 +153,7 @@ def command(
     differences reported.
     """
     # `settings`: the options that koordra.nri.service.Options has as they are.
-    from koordra.process import stop_on_signals
+    from koordra.process.lifecycle import stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
@@ -173,8 +173,8 @@ def command(
         raise click.UsageError("--koordinator and --on-drift evict need --api")
     client = quick_client = None
     if talks:
-        from koordra.kubeconfig import new_client
-        from koordra.request_limit import RequestLimit
+        from koordra.kube.kubeconfig import new_client
+        from koordra.kube.request_limit import RequestLimit
 
         limit = RequestLimit(kube_api_qps, kube_api_burst)
         client = new_client(kubeconfig, user_agent="koordra-nri", limit=limit)

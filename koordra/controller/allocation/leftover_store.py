@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import ApiError, InvalidManifest, KoordraError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload import Workload

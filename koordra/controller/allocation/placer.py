@@ -60,7 +60,7 @@ from koordra.placement.index import ClusterChange, NodeInfo
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
-from koordra.progress import step
+from koordra.process.progress import step
 
 log = get_logger(__name__)
 

@@ -35,7 +35,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from koordra.kube import JSON_PATCH, MERGE_PATCH
+from koordra.kube.client import JSON_PATCH, MERGE_PATCH
 
 
 class WriteOutcome(StrEnum):

@@ -26,9 +26,9 @@ from koordra.api.kinds import (
 from koordra.api.objects import Object
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import Listener, WatchCache, retried, start_watches
 from koordra.logs import get_logger
-from koordra.watch import Listener, WatchCache, retried, start_watches
 
 log = get_logger(__name__)
 

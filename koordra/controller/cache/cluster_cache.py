@@ -51,8 +51,8 @@ from koordra.controller.claims import ClaimEntry
 from koordra.errors import KoordraError
 from koordra.logs import get_logger
 from koordra.placement.node_class import node_predicate_inputs
-from koordra.process import count_failure
-from koordra.progress import step
+from koordra.process.lifecycle import count_failure
+from koordra.process.progress import step
 
 log = get_logger(__name__)
 

@@ -64,7 +64,7 @@ from koordra.controller.resource_class.reconcile import (
     write_status,
 )
 from koordra.errors import ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)

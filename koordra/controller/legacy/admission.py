@@ -44,9 +44,9 @@ from koordra.controller.webhook.handlers import admitted
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput, InvalidManifest
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache
 from koordra.metrics import Metrics
-from koordra.watch import WatchCache
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to

@@ -48,9 +48,9 @@ from koordra.controller.elastic.cards import (
 from koordra.controller.elastic.claims import place_of
 from koordra.controller.reconcile.reconcile_loop import PERIOD, run_passes
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 

@@ -25,10 +25,10 @@ from koordra.controller.legacy.usage import QuotaUsage, QuotaWatch, legacy_entri
 from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.errors import Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache, start_watches
 from koordra.logs import get_logger
-from koordra.process import spawn
-from koordra.watch import WatchCache, start_watches
+from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 

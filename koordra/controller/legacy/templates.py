@@ -36,7 +36,7 @@ from koordra.compat.settings import Settings
 from koordra.controller.legacy.translation import native_form
 from koordra.controller.legacy.usage import MALFORMED, legacy_entries
 from koordra.errors import ApiError, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 
 MADE_BY: Final = names.DOMAIN + "made-by"
 """Label on templates that the webhook or the controller made; only those are ever deleted."""

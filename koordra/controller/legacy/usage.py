@@ -33,9 +33,9 @@ from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, in_scope, is_scoped
 from koordra.errors import InvalidInput
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache
 from koordra.logs import get_logger
-from koordra.watch import WatchCache
 
 log = get_logger(__name__)
 

@@ -42,7 +42,7 @@ from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
 from koordra.placement.policy.learned_order import Learned
-from koordra.process import count_failure
+from koordra.process.lifecycle import count_failure
 
 log = get_logger(__name__)
 

@@ -31,10 +31,10 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.pod_index import is_bound, is_living
 from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.errors import ApiError, ApiUnreachable
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.placement.request.claim_groups import claim_keys
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 

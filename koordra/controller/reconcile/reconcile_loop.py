@@ -17,13 +17,13 @@ from typing import Final
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.backoff import Backoff
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache, retried, start_watches
 from koordra.logs import get_logger
-from koordra.process import count_failure, spawn
-from koordra.progress import step, watched
-from koordra.watch import WatchCache, retried, start_watches
+from koordra.process.backoff import Backoff
+from koordra.process.lifecycle import count_failure, spawn
+from koordra.process.progress import step, watched
 
 log = get_logger(__name__)
 

@@ -46,7 +46,7 @@ from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreak
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned
-from koordra.process import count_failure
+from koordra.process.lifecycle import count_failure
 
 log = get_logger(__name__)
 

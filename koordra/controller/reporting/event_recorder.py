@@ -34,14 +34,14 @@ from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.kinds import EVENTS
 from koordra.api.objects import Object
-from koordra.backoff import Backoff
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink, cut
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
-from koordra.process import count_failure
-from koordra.progress import resting, step, watched
+from koordra.process.backoff import Backoff
+from koordra.process.lifecycle import count_failure
+from koordra.process.progress import resting, step, watched
 
 log = get_logger(__name__)
 

@@ -47,9 +47,9 @@ from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.reporting.claim_events import ALLOCATED, CONFLICTS, ClaimEvent
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.wire import encoded
 from koordra.metrics import Metrics
-from koordra.wire import encoded
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 

@@ -54,7 +54,7 @@ from koordra.errors import (
     NotFound,
 )
 from koordra.inert import inert
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)

@@ -30,14 +30,14 @@ from typing import Final
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, resource_version
-from koordra.backoff import Backoff
 from koordra.controller.webhook import keys as keys_of
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError, Conflict, Invalid, InvalidInput, NodeError, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
-from koordra.process import count_failure
-from koordra.progress import resting, watched
+from koordra.process.backoff import Backoff
+from koordra.process.lifecycle import count_failure
+from koordra.process.progress import resting, watched
 
 log = get_logger(__name__)
 

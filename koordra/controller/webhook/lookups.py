@@ -3,7 +3,7 @@
 A pod often comes milliseconds after its template, and a job's pods together. What the watch does not show
 yet is asked for, by one request for all reviews that want it at that moment, and MOST_ASKED times in a
 review: a pod may name thousands of claims that do not exist. What is not answered in time is "not known",
-since a pod that is left ungated works too; allocations come first (koordra.request_limit).
+since a pod that is left ungated works too; allocations come first (koordra.kube.request_limit).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE
 from koordra.api.objects import Object
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import Listener, WatchCache
 from koordra.logs import get_logger
-from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
 

@@ -27,8 +27,8 @@ from koordra.controller.webhook.review import AdmissionRequest, AdmissionRespons
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
-from koordra.process import spawn
-from koordra.progress import step, watched
+from koordra.process.lifecycle import spawn
+from koordra.process.progress import step, watched
 
 log = get_logger(__name__)
 

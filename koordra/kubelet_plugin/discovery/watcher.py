@@ -59,7 +59,7 @@ from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
-from koordra.progress import step, watched
+from koordra.process.progress import step, watched
 from koordra.topology.problems import Discovery
 
 log = get_logger(__name__)

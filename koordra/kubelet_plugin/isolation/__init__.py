@@ -33,7 +33,7 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import CONTAINER_EDITS, ContainerEdits
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import environment_name
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 T = TypeVar("T")
 log = get_logger(__name__)

@@ -18,7 +18,7 @@ from koordra.api.opaque.configuration import configuration
 from koordra.api.opaque.parameters import RdmaConfig
 from koordra.api.opaque.rdma_network import Attachment, RdmaNetwork
 from koordra.errors import InvalidInput, NotFound, PrepareError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.network.address_pools import NodePool, Pool
 from koordra.kubelet_plugin.network.node_parts import NetworkPools
 

@@ -30,7 +30,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.host_network import OWN_PORT, UPPER
 from koordra.node_state.claim_network import NetworkPlan
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 _CLONE_NEWNET: Final = 0x40000000
 _UP: Final = 1

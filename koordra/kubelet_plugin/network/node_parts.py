@@ -25,7 +25,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import Conflict, InvalidInput, NotFound, PrepareError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.network.address_pools import (
     Network,
     NodePool,

@@ -16,7 +16,7 @@ from typing import Final
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.node_state.claim_network import Sandbox
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 PATIENCE: Final = 1.0
 """Seconds; with what else a hook does below ANSWER_BY of the runtime's 2 (nri/transport/ttrpc_server.py)."""

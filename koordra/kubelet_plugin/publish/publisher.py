@@ -30,12 +30,12 @@ from typing import Any, Final
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import generation_of, same_content
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
-from koordra.watch import WatchCache
 
 log = get_logger(__name__)
 

@@ -36,7 +36,7 @@ from koordra.api.device_status import device_key, merged_entry
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
 from koordra.inert import inert
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterVerdict

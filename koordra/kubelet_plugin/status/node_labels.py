@@ -24,7 +24,7 @@ from koordra.api.objects import Object
 from koordra.compat.dialect.allocation import NodeCards
 from koordra.compat.dialects import DIALECTS
 from koordra.errors import Conflict
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.publish.node_slices import label_value
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger

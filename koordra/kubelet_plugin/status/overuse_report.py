@@ -10,7 +10,7 @@ from typing import Final
 from koordra.api import kinds, objects
 from koordra.errors import NotFound, one_by_one
 from koordra.evictions import OF_PLUGIN, EvictionRequest, EvictionRequests
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.settings import Settings

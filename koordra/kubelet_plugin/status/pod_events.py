@@ -14,7 +14,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Conflict, NotFound
 from koordra.inert import inert
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 
 COMPONENT: Final = f"{names.FIELD_COMPONENT}-kubelet-plugin"
 

@@ -36,12 +36,12 @@ from typing import Final
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Fields, Object
 from koordra.errors import ApiError, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 from koordra.nri.hook.oci import Container
 from koordra.nri.hook.ungranted_access import host_path, is_privileged
-from koordra.watch import WatchCache
 
 EXEMPT_LABEL: Final = names.DOMAIN + "exempt"
 REMEMBERED: Final = "exempt-namespaces.json"

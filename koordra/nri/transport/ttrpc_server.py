@@ -29,7 +29,7 @@ from koordra.errors import KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer
 from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame, status_frame
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 ANSWER_BY: Final = 0.75
 """Fraction of a request's time after which it is answered with an error in the handler's place."""

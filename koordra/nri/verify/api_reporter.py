@@ -32,7 +32,7 @@ from koordra.api.objects import Object
 from koordra.errors import Conflict, Invalid, NotFound
 from koordra.evictions import EvictionRequest, EvictionRequests
 from koordra.inert import inert
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.nri.hook.ledger import GrantedDevice
 from koordra.nri.verify.drift import Finding

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
-from koordra.backoff import Backoff
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -49,8 +48,9 @@ from koordra.nri.verify.drift import (
     drift_of,
     unconfined,
 )
-from koordra.process import count_failure
-from koordra.progress import step, watched
+from koordra.process.backoff import Backoff
+from koordra.process.lifecycle import count_failure
+from koordra.process.progress import step, watched
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0

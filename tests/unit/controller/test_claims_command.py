@@ -14,7 +14,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.claims import claim_rows
 from koordra.cli.main import cli
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 

@@ -16,7 +16,7 @@ import pytest
 from koordra.api.kinds import LEASES
 from koordra.api.objects import spec_of
 from koordra.errors import NotFound
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.cluster.installation import free_port
 from tests.patience import PATIENCE

@@ -16,7 +16,7 @@ from koordra.api import names
 from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.devices import device_rows
 from koordra.cli.main import cli
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node

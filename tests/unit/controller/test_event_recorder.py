@@ -363,7 +363,7 @@ def test_an_answer_that_was_lost_is_no_second_event() -> None:
 
 
 def test_a_server_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koordra.backoff.random.random", lambda: 0.5)
+    monkeypatch.setattr("koordra.process.backoff.random.random", lambda: 0.5)
     api, waited = FakeKubeApi(), list[float]()
     records = recorder(api)
 

@@ -15,14 +15,15 @@ from typing import Final
 
 import pytest
 
-from koordra import process
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.run import Settings, run, start_webhook
+from koordra.controller.run import run, start_webhook
+from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings
 from koordra.metrics import Metrics, serve
-from koordra.watchdog import Watchdog
+from koordra.process import lifecycle
+from koordra.process.watchdog import Watchdog
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.fakes.streaming_api import StreamingApi
 from tests.patience import PATIENCE
@@ -69,8 +70,8 @@ class InjectedExit(SystemExit):
 def failed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads for which the process would have ended."""
     found: list[str] = []
-    monkeypatch.setattr(process, "_running", [threading.Event()])
-    monkeypatch.setattr(process, "end_failed", lambda: found.append(threading.current_thread().name))
+    monkeypatch.setattr(lifecycle, "_running", [threading.Event()])
+    monkeypatch.setattr(lifecycle, "end_failed", lambda: found.append(threading.current_thread().name))
     return found
 
 

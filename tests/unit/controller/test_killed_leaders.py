@@ -40,9 +40,9 @@ from koordra.api.kinds import DEVICE_CLASSES, LEASES, NODES, PODS, RESOURCE_CLAI
 from koordra.api.objects import Object
 from koordra.controller.run import LEASE_NAME
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
-from koordra.watch import WatchCache
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
+from koordra.kube.watch import WatchCache
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.fakes.model_planner import results_of
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordra import logs, wire
+from koordra import logs
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.errors import Invalid
+from koordra.kube import wire
 from tests.fakes.joint_cluster import JointCluster, claim
 
 SECRET = "do-not-print-this-token"

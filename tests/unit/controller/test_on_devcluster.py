@@ -23,10 +23,11 @@ from koordra.api.kinds import (
 from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.leadership import LeaseTimes
-from koordra.controller.run import LEASE_NAME, Settings, run
+from koordra.controller.run import LEASE_NAME, run
+from koordra.controller.settings import Settings
 from koordra.errors import NotFound
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.patience import PATIENCE

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from koordra import backoff
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.controller.reconcile import reconcile_loop
 from koordra.errors import ApiError, NotFound
+from koordra.process import backoff
 
 
 class Client:

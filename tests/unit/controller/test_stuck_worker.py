@@ -26,8 +26,8 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, LEASES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.controller.run import LEASE_NAME
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.patience import PATIENCE

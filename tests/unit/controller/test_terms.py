@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from koordra import process, progress
 from koordra.api.kinds import LEASES
 from koordra.controller import run as run_module
 from koordra.controller.leadership import LeaseTimes
-from koordra.controller.run import Settings, run
+from koordra.controller.run import run
+from koordra.controller.settings import Settings
 from koordra.metrics import Metrics
+from koordra.process import lifecycle, progress
 from tests.fakes.metric_samples import sample
 from tests.fakes.streaming_api import StreamingApi
 from tests.patience import PATIENCE
@@ -116,8 +117,8 @@ def test_a_worker_that_ends_ends_the_process_and_gives_the_lease_away(
     terms: list[Term], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, stop = StreamingApi(), threading.Event()
-    monkeypatch.setattr(process, "_running", [stop])
-    monkeypatch.setattr(process, "end_failed", stop.set)
+    monkeypatch.setattr(lifecycle, "_running", [stop])
+    monkeypatch.setattr(lifecycle, "end_failed", stop.set)
 
     def fails(self: Term) -> None:
         raise SystemExit("a defect that no pass takes")

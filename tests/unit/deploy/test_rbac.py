@@ -23,8 +23,8 @@ from koordra.api import kinds, names
 from koordra.api.resource_class import CONFIG_MAPS, RESOURCE_CLASSES
 from koordra.controller.webhook.cert_rotation import SECRETS
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.cluster.waiting import eventually
 from tests.patience import PATIENCE

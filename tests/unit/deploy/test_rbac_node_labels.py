@@ -16,8 +16,8 @@ import yaml
 
 from koordra.api import kinds
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from tests.cluster.installation import ROOT, Installation, free_port
 from tests.cluster.test_peers import OWN_NODE, Plugin
 from tests.cluster.waiting import eventually

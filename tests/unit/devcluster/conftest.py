@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.storage.store import Store
 from tests.unit.devcluster.calling import Caller

@@ -12,8 +12,8 @@ import pytest
 from koordra.api import kinds
 from koordra.api.names import DELETE_PROTECTION, POD_CLAIM_NAME
 from koordra.errors import Forbidden, Invalid, NotFound
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.controllers import claims, garbage
 from koordra_devcluster.controllers.informers import Informers

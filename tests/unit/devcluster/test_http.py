@@ -15,9 +15,9 @@ import pytest
 
 from koordra.api import kinds
 from koordra.errors import Forbidden, Gone, Invalid, NotFound
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
-from koordra.watch import WatchCache
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
+from koordra.kube.watch import WatchCache
 from koordra_devcluster.apiserver.server import ApiServer
 from tests.patience import PATIENCE
 from tests.unit.devcluster.calling import eventually

@@ -14,7 +14,7 @@ import pytest
 
 from koordra.api import kinds
 from koordra.errors import NotFound
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.container_runtime.nri_runtime import NriSettings
 from koordra_devcluster.control_plane import ControlPlane
 from koordra_devcluster.kubelet.kubelet import Kubelet, KubeletSettings

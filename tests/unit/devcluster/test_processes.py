@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from koordra.api import kinds
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.cli import command
 from tests.patience import PATIENCE
 from tests.unit.devcluster.calling import eventually

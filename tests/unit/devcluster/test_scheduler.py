@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from koordra_devcluster.scheduler import loop
 from tests.patience import PATIENCE

@@ -12,8 +12,8 @@ import pytest
 
 from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.controllers import garbage

@@ -15,7 +15,7 @@ import yaml
 from koordra.api import kinds, names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.errors import NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from tests.cluster.installation import ROOT, account_kubeconfig
 from tests.cluster.waiting import eventually
 from tests.patience import PATIENCE

@@ -23,16 +23,17 @@ from koordra.controller.reconcile.pod_requeue import PodRequeue
 from koordra.controller.reconcile.reconcile_loop import ReconcileLoop, run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.controller.reporting.event_recorder import EventRecorder
-from koordra.controller.run import Readiness, Settings, _Process, _stand_by_and_lead
+from koordra.controller.run import Readiness, _Process, _stand_by_and_lead
+from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings, rotate_keys
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.kube.request_limit import RequestLimit
+from koordra.kube.watch import WatchCache, negotiate
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
-from koordra.request_limit import RequestLimit
 from koordra.topology.machine import Machine
-from koordra.watch import WatchCache, negotiate
 from tests.fakes.joint_cluster import claim
 
 HOUR: Final = 3600.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.backoff import Backoff
+from koordra.process.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_bound_and_begin_anew_after_a_success() -> None:

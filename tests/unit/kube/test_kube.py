@@ -20,9 +20,9 @@ from urllib3 import PoolManager
 from koordra import errors
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.kube import WATCH_SECONDS, KubeClient
-from koordra.kubeconfig import new_client
-from koordra.watch import LASTED, OLDER_LISTS, WatchCache, retried
+from koordra.kube.client import WATCH_SECONDS, KubeClient
+from koordra.kube.kubeconfig import new_client
+from koordra.kube.watch import LASTED, OLDER_LISTS, WatchCache, retried
 from tests.fakes.clock import Clock
 from tests.patience import PATIENCE
 
@@ -383,7 +383,7 @@ PAUSES = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
 @pytest.fixture
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are drawn in the middle, each as long as it is written down."""
-    monkeypatch.setattr("koordra.backoff.random.random", lambda: 0.5)
+    monkeypatch.setattr("koordra.process.backoff.random.random", lambda: 0.5)
 
 
 @pytest.mark.usefixtures("fixed")
@@ -451,7 +451,7 @@ def test_a_stream_that_was_silent_for_long_is_taken_up_again_at_once(
                 raise errors.ApiUnreachable("cut off by a load balancer")
             return iter(())
 
-    monkeypatch.setattr("koordra.watch.time", clock)
+    monkeypatch.setattr("koordra.kube.watch.time", clock)
     stop = Waits()
     WatchCache(Silent(), kinds.PODS).run(stop)  # type: ignore[arg-type]
     assert stop.seconds == [*[0.2] * 4, 0.4, *[0.2] * 5]

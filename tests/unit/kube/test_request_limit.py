@@ -14,8 +14,8 @@ import urllib3
 from koordra import errors
 from koordra.api import kinds
 from koordra.errors import ApiUnreachable
-from koordra.kube import KubeClient
-from koordra.request_limit import LONGEST_REST, Lane, RequestLimit
+from koordra.kube.client import KubeClient
+from koordra.kube.request_limit import LONGEST_REST, Lane, RequestLimit
 
 
 class Time:

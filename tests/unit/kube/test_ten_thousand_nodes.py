@@ -16,7 +16,7 @@ import urllib3
 
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import NEEDED, Informers
-from koordra.kube import PAGE, KubeClient
+from koordra.kube.client import PAGE, KubeClient
 
 NODES: Final = 10_000
 SIZES: Final[Mapping[str, int]] = {

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import urllib3
 
-from koordra import process
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden
-from koordra.kube import KubeClient
-from koordra.watch import WatchCache
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache
+from koordra.process import lifecycle
 
 
 def pod(name: str, version: int) -> Object:
@@ -83,11 +83,11 @@ def test_any_error_lists_again_and_is_counted(error: Exception, where: str) -> N
     }
     failing = ways[where]
     server, seen = Server(*failing, [pod("first", 1), pod("third", 12)], []), list[str]()
-    counted = process.failures["MainThread", type(error).__name__]
+    counted = lifecycle.failures["MainThread", type(error).__name__]
     follow(server, lambda event, obj: seen.append(f"{event} {objects.name(obj)}"))
     assert server.lists == 2
     assert "ADDED third" in seen
-    assert process.failures["MainThread", type(error).__name__] == counted + 1
+    assert lifecycle.failures["MainThread", type(error).__name__] == counted + 1
     assert len(server.stop.waits) == 2, "not at once"
 
 
@@ -143,9 +143,9 @@ def test_what_was_not_taken_is_told_again_when_the_stream_ends() -> None:
 
 
 def test_a_server_that_is_away_is_counted() -> None:
-    counted = process.failures["MainThread", "ApiUnreachable"]
+    counted = lifecycle.failures["MainThread", "ApiUnreachable"]
     follow(Server([pod("a", 1)], ApiUnreachable("away"), []), lambda event, obj: None)
-    assert process.failures["MainThread", "ApiUnreachable"] == counted + 1
+    assert lifecycle.failures["MainThread", "ApiUnreachable"] == counted + 1
 
 
 def test_a_page_with_an_object_that_is_nested_too_deeply_is_read(

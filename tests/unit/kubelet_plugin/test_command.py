@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordra import kubeconfig, logs, process
+from koordra import logs
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
+from koordra.kube import kubeconfig
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot
 from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
+from koordra.process import lifecycle
 
 
 class RecordedDriver:
@@ -44,7 +46,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     RecordedDriver.ran = []
     monkeypatch.setattr(driver, "Driver", RecordedDriver)
     monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
-    monkeypatch.setattr(process, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(lifecycle, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)
     return RecordedDriver.ran
 

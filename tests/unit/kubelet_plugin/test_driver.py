@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from koordra import process
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.names import UNHEALTHY_TAINT
@@ -23,6 +22,7 @@ from koordra.kubelet_plugin.publish.drain_policy import drain_policy
 from koordra.kubelet_plugin.publish.node_slices import mode_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
+from koordra.process import lifecycle
 from koordra.topology.presets.tree import MachineWriter
 from koordra.topology.problems import Discovery
 from tests.fakes.disks import FailingDisk
@@ -223,8 +223,8 @@ def test_a_plugin_that_no_longer_sees_its_machine_ends(
     end = threading.Event()
     made = WatcherThatEnds(machine_root, end)
     plugin = RunningPlugin(folder, machine_root, watcher=lambda *_: made)  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(process, "_running", [plugin.stop])
-    monkeypatch.setattr(process, "end_failed", plugin.stop.set)
+    monkeypatch.setattr(lifecycle, "_running", [plugin.stop])
+    monkeypatch.setattr(lifecycle, "end_failed", plugin.stop.set)
     with plugin.serving():
         end.set()
         plugin.thread.join(PATIENCE)
@@ -241,12 +241,12 @@ def test_a_part_that_meets_a_defect_is_tried_again_later_and_later_and_told_once
         def step(self) -> Pause:
             raise ValueError("a defect")
 
-    monkeypatch.setattr("koordra.backoff.random.random", lambda: 0.5)
-    part, before = Part(), process.failures.total()
+    monkeypatch.setattr("koordra.process.backoff.random.random", lambda: 0.5)
+    part, before = Part(), lifecycle.failures.total()
     assert [part.attempt(), part.attempt()] == [Pause(0.2, 0.2), Pause(0.4, 0.4)]
     told = capsys.readouterr().err
     assert (told.count("part_failed"), told.count("Traceback")) == (1, 1)
-    assert process.failures.total() == before + 2
+    assert lifecycle.failures.total() == before + 2
 
 
 def test_a_stop_before_the_first_reading_is_an_end_without_error(folder: Path, machine_root: Path) -> None:

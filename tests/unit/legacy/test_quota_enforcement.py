@@ -19,7 +19,7 @@ from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.quota import Charge
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconcile.reconciler import Reconciler
-from koordra.watch import WatchCache
+from koordra.kube.watch import WatchCache
 from tests.fakes.joint_cluster import JointCluster
 from tests.patience import PATIENCE
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod

@@ -16,10 +16,11 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.run import Readiness, Settings, run, start_webhook
+from koordra.controller.run import Readiness, run, start_webhook
+from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.metrics import Metrics
 from koordra_devcluster.control_plane import ControlPlane
 from tests.patience import PATIENCE

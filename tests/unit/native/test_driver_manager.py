@@ -19,7 +19,7 @@ import yaml
 
 from koordra.api import kinds, objects
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import POLICY_ANNOTATION
-from koordra.process import PARENT_VARIABLE
+from koordra.process.lifecycle import PARENT_VARIABLE
 from tests.fakes.driver_manager import CLIENT, PROGRAM, ModelDriverManager, RealDriverManager
 from tests.fakes.node_claims import NODE
 from tests.patience import PATIENCE

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds
-from koordra.kube import KubeClient
-from koordra.kubeconfig import new_client
+from koordra.kube.client import KubeClient
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
-from koordra.process import PARENT_VARIABLE
+from koordra.process.lifecycle import PARENT_VARIABLE
 from koordra_devcluster.apiserver.server import ApiServer
 from tests.fakes.node_claims import NODE
 from tests.fakes.nvml_library import FakeNvml, build

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from koordra import progress
 from koordra.api import names
 from koordra.controller.webhook import handlers, keys, review
 from koordra.controller.webhook.connections import ConnectionPhase, Connections
@@ -25,7 +24,8 @@ from koordra.controller.webhook.review import AdmissionResponse
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
-from koordra.watchdog import Watchdog
+from koordra.process import progress
+from koordra.process.watchdog import Watchdog
 from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from koordra.api import kinds
 from koordra.api.objects import Fields, is_deleting, metadata, namespace, pod_is_finished, spec_of
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.storage.eviction import covers
 from koordra_devcluster.controllers.workloads.owning import Ownership
 from koordra_devcluster.controllers.workloads.pods import is_ready

@@ -32,7 +32,7 @@ from koordra.api.objects import (
     uid,
 )
 from koordra.errors import Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
 from koordra_devcluster.controllers.workloads import conditions, rollout
 from koordra_devcluster.controllers.workloads import pods as pod_rules

@@ -34,7 +34,7 @@ from koordra.api.objects import (
     uid,
 )
 from koordra.errors import NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import JOBS
 from koordra_devcluster.controllers.workloads import conditions, indexes
 from koordra_devcluster.controllers.workloads import pods as pod_rules

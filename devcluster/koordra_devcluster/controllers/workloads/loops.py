@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from koordra import process
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, labels_of, metadata, namespace, spec_of
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
+from koordra.process import lifecycle
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
 from koordra_devcluster.apiserver.storage.eviction import covers
 from koordra_devcluster.apiserver.storage.selectors import label_selector_matches
@@ -62,7 +62,7 @@ class WorkloadLoops:
     def start(self, stop: threading.Event) -> None:
         """Call once the informers are synced."""
         for kind, queue in self._queues.items():
-            process.spawn(partial(queue.run, stop), name=f"loop-{kind.plural}")
+            lifecycle.spawn(partial(queue.run, stop), name=f"loop-{kind.plural}")
 
     def _changed(self, kind: Kind, _event: str, obj: Object, /) -> None:
         self._queues[kind].add(key(obj))

@@ -14,7 +14,7 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, is_deleting, labels_of, metadata, name, namespace, spec_of, uid
 from koordra.errors import ApiError, Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.apiserver.storage.selectors import label_selector_matches
 from koordra_devcluster.controllers.recorder import Recorder

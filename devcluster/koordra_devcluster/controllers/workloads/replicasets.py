@@ -9,7 +9,7 @@ from __future__ import annotations
 from koordra.api import kinds
 from koordra.api.objects import Object, is_deleting, metadata, pod_is_finished, spec_of, status_of
 from koordra.errors import ApiError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import REPLICA_SETS
 from koordra_devcluster.controllers.workloads import pods as pod_rules
 from koordra_devcluster.controllers.workloads.conditions import replaced

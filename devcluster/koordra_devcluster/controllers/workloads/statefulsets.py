@@ -33,7 +33,7 @@ from koordra.api.objects import (
     uid,
 )
 from koordra.errors import Conflict, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra_devcluster.apiserver.resources import CONTROLLER_REVISIONS, STATEFUL_SETS
 from koordra_devcluster.controllers.workloads import pods as pod_rules
 from koordra_devcluster.controllers.workloads.owning import Ownership

@@ -20,7 +20,7 @@ from koordra.kubelet_plugin.discovery.events import Event, HardwareChanged, XidR
 from koordra.kubelet_plugin.discovery.nvml_query import bus_id_of
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLetGo, NvmlLibrary, NvmlUnavailable
 from koordra.logs import get_logger
-from koordra.process import spawn
+from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 

@@ -30,7 +30,7 @@ from typing import Final
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.processes import start_time
 from koordra.logs import get_logger
-from koordra.process import count_failure, spawn
+from koordra.process.lifecycle import count_failure, spawn
 
 log = get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, KoordraError, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.nri.hook.koordinator.annotation import ANNOTATION
 
 POLICIES: Final = Kind(

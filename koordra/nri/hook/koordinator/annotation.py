@@ -41,7 +41,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.isolation import AskedIsolation, IsolationPolicy
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidQuantity, KoordraError, NotFound
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim, PreparedDevice
 from koordra.nri.hook.adjust import Annotated

@@ -20,9 +20,9 @@ import pytest
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.kubeconfig import new_client
+from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.publisher import own_slices_selector
-from koordra.process import PARENT_VARIABLE
+from koordra.process.lifecycle import PARENT_VARIABLE
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.kubelet.drivers import Drivers
 from koordra_devcluster.kubelet.registry import PluginRegistry

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordra import kubeconfig, logs, process
+from koordra import logs
 from koordra.cli.processes.kubelet_plugin import command
+from koordra.kube import kubeconfig
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.node_check import at_start
 from koordra.kubelet_plugin.node_check.at_start import NodeCheckAtStart
 from koordra.metrics import Metrics
+from koordra.process import lifecycle
 from tests.fakes import node_files
 
 
@@ -57,7 +59,7 @@ def test_only_where_the_node_s_files_are_known(
     monkeypatch.setattr(at_start, "NodeCheckAtStart", Recorded)
     monkeypatch.setattr(driver, "Driver", IdleDriver)
     monkeypatch.setattr(kubeconfig, "new_client", lambda *_, **__: None)
-    monkeypatch.setattr(process, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(lifecycle, "stop_on_signals", threading.Event)
     monkeypatch.setattr(logs, "configure", lambda **_: None)
     environment = {"KOORDRA_HOST_ROOT": str(tmp_path)} if given else {}
     ran = CliRunner().invoke(command, ["--node-name", "n", "--cdi-dir", "/cdi"], env=environment)

@@ -255,7 +255,7 @@ class FakeNodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     made = FakeNodes()
-    monkeypatch.setattr("koordra.kubeconfig.new_client", lambda *_, **__: made)
+    monkeypatch.setattr("koordra.kube.kubeconfig.new_client", lambda *_, **__: made)
     return made
 
 

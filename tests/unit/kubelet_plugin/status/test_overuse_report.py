@@ -10,7 +10,7 @@ from koordra.api import kinds
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import ApiError, ApiUnreachable, CheckpointError, NotFound
 from koordra.evictions import OF_PLUGIN, EvictionRequests, decode
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.isolation.limiter.overuse import Overuse
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter

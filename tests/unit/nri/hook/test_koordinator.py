@@ -15,7 +15,7 @@ import yaml
 from koordra._proto.nri import nri_pb2
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import ApiUnreachable, Forbidden, KoordraError, NotFound, RemoteError
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.koordinator import admission_policy

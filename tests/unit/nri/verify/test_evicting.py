@@ -8,7 +8,7 @@ import pytest
 
 from koordra.errors import ApiUnreachable
 from koordra.evictions import OF_HOOK, EvictionRequests, decode
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.drift import Drift, Finding
 from tests.unit.nri.node_state import NODE, container

@@ -1,6 +1,6 @@
 """The Kubernetes API over plain dicts.
 
-`koordra.kubeconfig` finds the server and its credentials; requests and answers are JSON that this module
+`koordra.kube.kubeconfig` finds the server and its credentials; requests and answers are JSON that this module
 encodes and decodes itself, because the models of the `kubernetes` library refuse fields they do not know and
 cost more than the request.
 
@@ -32,9 +32,9 @@ from koordra.api import kinds, objects
 from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
-from koordra.progress import resting, step
-from koordra.request_limit import Lane, RequestLimit
-from koordra.wire import decode, decode_status, encoded, lines, message_of, status_error
+from koordra.kube.request_limit import Lane, RequestLimit
+from koordra.kube.wire import decode, decode_status, encoded, lines, message_of, status_error
+from koordra.process.progress import resting, step
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"

@@ -16,8 +16,8 @@ from urllib3 import PoolManager
 from urllib3.connection import HTTPConnection
 
 from koordra.errors import ApiUnreachable, InvalidManifest
-from koordra.kube import KubeClient
-from koordra.request_limit import RequestLimit
+from koordra.kube.client import KubeClient
+from koordra.kube.request_limit import RequestLimit
 
 _KEEP_ALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -14,7 +14,7 @@ from koordra import nesting
 from koordra.api.objects import Fields, Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Gone, Invalid, NotFound
 from koordra.logs import get_logger
-from koordra.progress import resting
+from koordra.process.progress import resting
 
 log = get_logger(__name__)
 

@@ -1,10 +1,10 @@
 """Whether the threads of a process get on.
 
-A watchdog looks every PERIOD seconds whether the threads that are watched (koordra.progress) have made a step
-since, and counts its looks, not time: a process that was stopped, or a machine that was suspended, has not
-been looked at. After LOOKS looks without a step a thread is stuck. Then the stacks of all threads go to
-stderr, the process is not well (`/healthz`, and a leader no longer renews its Lease) until the thread makes a
-step, and after MOST_LOOKS it ends, where it may.
+A watchdog looks every PERIOD seconds whether the threads that are watched (koordra.process.progress) have
+made a step since, and counts its looks, not time: a process that was stopped, or a machine that was
+suspended, has not been looked at. After LOOKS looks without a step a thread is stuck. Then the stacks of all
+threads go to stderr, the process is not well (`/healthz`, and a leader no longer renews its Lease) until the
+thread makes a step, and after MOST_LOOKS it ends, where it may.
 
 How long a pass takes says nothing: a first pass at 10,000 nodes makes thousands of steps, and a worker that
 waits for a slow API server makes one with each request, since requests have a time limit. What makes no step
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from koordra import progress
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
-from koordra.process import spawn
-from koordra.progress import WatchedThread
+from koordra.process import progress
+from koordra.process.lifecycle import spawn
+from koordra.process.progress import WatchedThread
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Steps of threads, by which a watchdog (koordra.watchdog) tells work from standing still.
+"""Steps of threads, by which a watchdog (koordra.process.watchdog) tells work from standing still.
 
 watched()   this thread has to make steps while it is in here
 step()      it made one: an object, a request, a claim decided; called wherever work may take long

@@ -32,12 +32,12 @@ from typing import Any, Final, TypeVar
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, is_newer, key, name, resource_version
 from koordra.api.tables import set_or_drop
-from koordra.backoff import LONGEST_PAUSE, Backoff
 from koordra.errors import ApiError, ApiUnreachable, Gone
-from koordra.kube import KubeClient
+from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
-from koordra.process import count_failure, spawn
-from koordra.progress import resting, step, watched
+from koordra.process.backoff import LONGEST_PAUSE, Backoff
+from koordra.process.lifecycle import count_failure, spawn
+from koordra.process.progress import resting, step, watched
 
 log = get_logger(__name__)
 

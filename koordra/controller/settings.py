@@ -1,0 +1,35 @@
+"""What an operator decides about the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
+from koordra.controller.leadership import LeaseTimes
+from koordra.controller.legacy.settings import LegacySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`identity` is unique among living processes. Without `leader_elect` this process must be the only
+    replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
+    rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
+    GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
+    readers look for. `immediate_annotation` and `immediate_devices` as in cache/immediate_claims."""
+
+    identity: str
+    leader_elect: bool = True
+    lease_namespace: str = "koordra-system"
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+    starves_after: float = STARVES_AFTER
+    preemption: bool = False
+    legacy: LegacySettings | None = None
+    elastic_gpu: bool = False
+    peer_annotations: bool = False
+    immediate_annotation: bool = False
+    immediate_devices: int = MOST_DEVICES
+
+    @property
+    def immediate(self) -> ImmediateRules:
+        return ImmediateRules(self.immediate_annotation, self.immediate_devices)

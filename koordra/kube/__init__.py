@@ -1,0 +1,8 @@
+"""The Kubernetes API, as every process asks it.
+
+kubeconfig       where the server is and how to be let in
+client           requests and answers over plain dicts
+wire             what is sent: documents, watches, and the Status that says no
+watch            a live copy of one kind of object
+request_limit    how much this process may ask
+"""

@@ -1,0 +1,7 @@
+"""A long-running process and its threads.
+
+lifecycle    how it starts and ends; no thread ends unseen
+progress     the steps that a thread makes
+watchdog     whether threads make them
+backoff      how long a loop waits after a failure
+"""
