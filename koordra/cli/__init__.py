@@ -7,9 +7,8 @@ options, output  what several commands have in common: options, and how results 
 processes/       controller, kubelet-plugin, nri: what runs in a cluster
 machine/         topology, top: commands about one machine
 node/            commands about the node they run on
-claims, devices  commands that ask the API server (cordon-device among them); cluster_objects is how they read
-                 the cluster
-plan, convert    plan, explain and convert: commands that read manifest files (manifest_files)
+cluster/         claims, devices, explain, cordon-device: commands that ask the API server
+plan, convert    commands that read manifest files (manifest_files)
 debug            debug dump, debug leftover-table
 replay           replay, of OpenB lists and of the DLRM trace
 """

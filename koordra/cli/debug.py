@@ -11,7 +11,7 @@ import click
 from koordra import __version__
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli import options
-from koordra.cli.cluster_objects import connect
+from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.manifest_files import read_text
 from koordra.cli.options import say
 from koordra.cli.output import render_table
@@ -49,10 +49,10 @@ def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
 
 @command.command("leftover-table")
 @click.argument("file", required=False, type=options.FILE)
-@options.kubeconfig
+@options.access
 @click.option("-n", "--namespace", default="koordra-system", help="Where the controller runs.")
 @options.output("table", "json")
-def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, output: str) -> None:
+def leftover_table(file: Path | None, access: options.Access, namespace: str, output: str) -> None:
     """Show a learned table: FILE (koordra replay --save-table), or without one what the cluster's controller
     has learned.
 
@@ -62,7 +62,7 @@ def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, ou
     if file is not None:
         table = _of_file(file)
     else:
-        data = connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data")
+        data = connect(access).get(CONFIG_MAPS, NAME, namespace=namespace).get("data")
         learned = learned_of(data or {})
         table = LearnedTable() if learned is None else learned.table
     say(json.dumps(table.to_document(), indent=1) if output == "json" else _table_text(table))

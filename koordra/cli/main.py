@@ -22,7 +22,10 @@ DEMO_DISTRIBUTION = "koordra_devcluster"
 production has none of it."""
 
 COMMANDS = {
-    "claims": ("koordra.cli.claims:claims", "Which claims have which devices, and why the others wait."),
+    "claims": (
+        "koordra.cli.cluster.claims:claims",
+        "Which claims have which devices, and why the others wait.",
+    ),
     "controller": (
         "koordra.cli.processes.controller:command",
         "Allocate claims ahead of the scheduler (one replica is active).",
@@ -31,7 +34,10 @@ COMMANDS = {
         "koordra.cli.convert:convert_command",
         "Older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1.",
     ),
-    "cordon-device": ("koordra.cli.devices:cordon_device", "Keep new claims off devices of a node."),
+    "cordon-device": (
+        "koordra.cli.cluster.cordon_device:cordon_device",
+        "Keep new claims off devices of a node.",
+    ),
     "debug": ("koordra.cli.debug:command", "What a node's driver knows, what the controller has learned."),
     "demo": (
         f"{DEMO_DISTRIBUTION}.demo:command",
@@ -39,11 +45,11 @@ COMMANDS = {
     ),
     "devcluster": (f"{DEMO_DISTRIBUTION}.cli:command", "The development double of a Kubernetes cluster."),
     "devices": (
-        "koordra.cli.devices:devices",
+        "koordra.cli.cluster.devices:devices",
         "The devices of a cluster, what is free of them, and who has the rest.",
     ),
     "explain": (
-        "koordra.cli.plan:explain",
+        "koordra.cli.cluster.explain:explain",
         "Why a claim waits: per node and device, the clause that failed.",
     ),
     "kubelet-plugin": (

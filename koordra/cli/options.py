@@ -6,6 +6,8 @@ says a line. What differs between commands, in default or in words, stays with t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,6 +31,61 @@ kubeconfig = click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False),
     help="Kubeconfig file.  [default: in-cluster, else KUBECONFIG]",
+)
+
+_context = click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a command reaches the API server: --kubeconfig and --context."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which objects a command is about: -n, -A and -l, with kubectl's meanings."""
+
+    namespace: str | None = None
+    everywhere: bool = False
+    selector: str = ""
+
+
+def access(command: Command) -> Command:
+    """--kubeconfig and --context, which the command gets as one `access`."""
+
+    @wraps(command)
+    def with_access(*given: Any, kubeconfig: str | None, context: str | None, **more: Any) -> Any:
+        return command(*given, access=Access(kubeconfig, context), **more)
+
+    return kubeconfig(_context(with_access))  # type: ignore[return-value]
+
+
+def scope(command: Command) -> Command:
+    """-n, -A and -l, which the command gets as one `scope`."""
+
+    @wraps(command)
+    def with_scope(*given: Any, namespace: str | None, everywhere: bool, selector: str, **more: Any) -> Any:
+        return command(*given, scope=Scope(namespace, everywhere, selector), **more)
+
+    return _namespace(_everywhere(selector(with_scope)))  # type: ignore[return-value]
+
+
+_namespace = click.option("-n", "--namespace", help="Namespace.  [default: the context's]")
+_everywhere = click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, default=False, help="In all namespaces."
+)
+selector = click.option(
+    "-l",
+    "--selector",
+    default="",
+    show_default=False,
+    help="Only with these labels: key=value,key2!=value2 ...",
+)
+watch = click.option(
+    "-w", "--watch", is_flag=True, default=False, help="Go on, and show what changes; Ctrl-C ends it."
 )
 
 log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info")

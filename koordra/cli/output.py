@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -41,11 +41,11 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "") -> None:
-    """`empty` stands in place of a table without rows."""
+    """`empty` stands in place of a table without rows. No header: the rows alone, below those of before."""
     if empty and not rows:
         say(empty)
         return
-    if sys.stdout.isatty():
+    if header and sys.stdout.isatty():
         try:
             from rich.console import Console
             from rich.table import Table
@@ -61,6 +61,34 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: 
             Console().print(table)
             return
     say(render_table(header, rows))
+
+
+def show_rows(
+    moments: Iterable[Sequence[Document]],
+    *,
+    name: str,
+    output: str,
+    header: Sequence[str],
+    cells: Callable[[Document], Sequence[Cell]],
+    empty: str,
+) -> None:
+    """What there is at the first moment, and of each later one (`--watch`) the rows that are new or have
+    changed, as kubectl shows them: a table grows, documents follow one another. `name`: of the rows in a
+    document."""
+    before: Sequence[Document] | None = None
+    for rows in moments:
+        changed = rows if before is None else [row for row in rows if row not in before]
+        if before is not None and not changed:
+            continue
+        if output in ("json", "yaml"):
+            if before is not None and output == "yaml":
+                say("---")
+            show_document({name: changed}, output)
+        elif before is None:
+            show_table(header, [*map(cells, changed)], empty=empty)
+        else:
+            show_table((), [*map(cells, changed)])
+        before = rows
 
 
 _LOOKS_ELSE: Final = re.compile(

@@ -105,11 +105,14 @@ class KubeClient:
         """`spare_within`: it gives way to other requests, and is given up after so many seconds."""
         return self._send("GET", kind, name, namespace=namespace, spare_within=spare_within)
 
-    def newest(self, kind: Kind, *, field_selector: str = "", label_selector: str = "") -> str:
+    def newest(
+        self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
+    ) -> str:
         """The server's resourceVersion now; raises what a list of the kind would raise (NotFound, Forbidden,
         ...), at the cost of one object."""
         query = {"limit": "1", "fieldSelector": field_selector, "labelSelector": label_selector}
-        return objects.resource_version(self._answer("GET", self._as_served(kind).path(), query))
+        path = self._as_served(kind).path(namespace=namespace)
+        return objects.resource_version(self._answer("GET", path, query))
 
     def list(
         self,
@@ -224,7 +227,13 @@ class KubeClient:
         self._send("DELETE", kind, name, namespace=namespace, body=objects.without_none(options))
 
     def watch(
-        self, kind: Kind, *, resource_version: str, field_selector: str = "", label_selector: str = ""
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
     ) -> Iterator[tuple[str, Object]]:
         """(event type, object) from `resource_version` on, until the server ends the stream after one to two
         WATCH_SECONDS.
@@ -239,7 +248,8 @@ class KubeClient:
         query["labelSelector"] = label_selector
         served = self._as_served(kind)
         with resting():
-            response = self._open("GET", served.path(), query, read_timeout=seconds + 15.0)
+            path = served.path(namespace=namespace)
+            response = self._open("GET", path, query, read_timeout=seconds + 15.0)
         try:
             for line in lines(response):
                 event = decode(line)

@@ -7,6 +7,7 @@ slow to import, so that commands import this module only when they ask a cluster
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Final
 
 from kubernetes import config
@@ -29,18 +30,22 @@ _KEEP_ALIVE: Final = (
 says nothing: a watch of objects that do not change is silent for as long as it lasts, without bookmarks too
 where etcd reports no progress."""
 
+DEFAULT_NAMESPACE: Final = "default"
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
 
 def new_client(
     kubeconfig: str | None = None,
     *,
+    context: str | None = None,
     timeout: float = 15.0,
     user_agent: str = "koordra",
     limit: RequestLimit | None = None,
 ) -> KubeClient:
     """A client of the API server that a kubeconfig file names; None takes the pod's service account, or
-    KUBECONFIG or ~/.kube/config outside a cluster. No `limit`: a person waits for each answer, and that is
-    limit enough. Raises InvalidManifest."""
-    configuration, pool = _configuration(kubeconfig)
+    KUBECONFIG or ~/.kube/config outside a cluster. `context`: another than the file's current one. No
+    `limit`: a person waits for each answer, and that is limit enough. Raises InvalidManifest."""
+    configuration, pool = _configuration(kubeconfig, context)
 
     def credentials() -> dict[str, str]:
         try:
@@ -53,23 +58,42 @@ def new_client(
     )
 
 
-def _configuration(kubeconfig: str | None) -> tuple[Configuration, PoolManager]:
+def namespace_of(kubeconfig: str | None = None, *, context: str | None = None) -> str:
+    """The namespace that is meant where nobody names one: the pod's own, or the context's. Raises
+    InvalidManifest."""
+    try:
+        if kubeconfig is None and context is None and _OWN_NAMESPACE.exists():
+            return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or DEFAULT_NAMESPACE
+        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
+        chosen = next((one for one in contexts if one["name"] == context), current)
+        return str((chosen.get("context") or {}).get("namespace") or DEFAULT_NAMESPACE)
+    except Exception as error:
+        raise _unusable(kubeconfig, error) from error
+
+
+def _configuration(kubeconfig: str | None, context: str | None) -> tuple[Configuration, PoolManager]:
     configuration = Configuration()
     configuration.retries = False
     try:
-        if kubeconfig is None:
+        if kubeconfig is None and context is None:
             try:
                 config.load_incluster_config(client_configuration=configuration)
             except config.ConfigException:
                 config.load_kube_config(client_configuration=configuration)
         else:
-            config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+            config.load_kube_config(
+                config_file=kubeconfig, context=context, client_configuration=configuration
+            )
         pool = RESTClientObject(configuration).pool_manager
         pool.connection_pool_kw["socket_options"] = [*HTTPConnection.default_socket_options, *_KEEP_ALIVE]
         return configuration, pool
     except Exception as error:  # the library checks little: a file that is none ends in any type of error
-        raise InvalidManifest(
-            f"no usable Kubernetes configuration: {error}",
-            object=kubeconfig or "kubeconfig",
-            remedy="name a kubeconfig with --kubeconfig or KUBECONFIG",
-        ) from error
+        raise _unusable(kubeconfig, error) from error
+
+
+def _unusable(kubeconfig: str | None, error: Exception) -> InvalidManifest:
+    return InvalidManifest(
+        f"no usable Kubernetes configuration: {error}",
+        object=kubeconfig or "kubeconfig",
+        remedy="name a kubeconfig with --kubeconfig or KUBECONFIG",
+    )

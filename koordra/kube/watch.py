@@ -104,6 +104,7 @@ class WatchCache:
         client: KubeClient,
         kind: Kind,
         *,
+        namespace: str | None = None,
         field_selector: str = "",
         label_selector: str = "",
         on_change: Listener = lambda event, obj: None,
@@ -114,6 +115,8 @@ class WatchCache:
         self._selectors: dict[str, Any] = {"field_selector": field_selector}
         if label_selector:
             self._selectors["label_selector"] = label_selector
+        if namespace is not None:
+            self._selectors["namespace"] = namespace
         self._on_change = on_change
         self._trim = trim
         self._lock = threading.Lock()

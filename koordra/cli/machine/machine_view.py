@@ -12,8 +12,9 @@ from typing import Final
 import koordra
 from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster_objects import connect
+from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.manifest_files import read_objects
+from koordra.cli.options import Access
 from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kubelet_plugin.discovery.reading import discover, discover_with_driver
@@ -71,9 +72,9 @@ def of_kind(name: str) -> MachineView:
     return with_overlay(view, kind.overlay) if kind.overlay else view
 
 
-def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
+def of_node(name: str, *, access: Access) -> MachineView:
     """A node as its ResourceSlices and the cluster's claims show it."""
-    client = connect(kubeconfig)
+    client = connect(access)
     slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
     own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
     machine, offered = machine_of_slices(own)
@@ -126,9 +127,9 @@ def render(view: MachineView, output: str) -> str:
             return matrix(view.machine, view.usage)
 
 
-def placed_jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> list[Job]:
+def placed_jobs(wanted: str, files: tuple[str, ...], *, access: Access) -> list[Job]:
     """The jobs of that name, of the files or of the cluster. Raises InvalidInput where there is none."""
-    listed = read_objects(files) if files else connect(kubeconfig).list(RESOURCE_CLAIMS)[0]
+    listed = read_objects(files) if files else connect(access).list(RESOURCE_CLAIMS)[0]
     found = jobs_of(entry for entry in listed if entry.get("kind") == RESOURCE_CLAIMS.kind)
     meant = [one for one in found if wanted in ("all", one.name, f"{one.namespace}/{one.name}")]
     if not meant and wanted != "all":

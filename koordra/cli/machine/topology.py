@@ -43,7 +43,7 @@ from koordra.cli.options import say
     help="State directory of the node's kubelet-plugin, for who holds what.  "
     "[default on this machine: /var/lib/kubelet/plugins/koordra.io]",
 )
-@options.kubeconfig
+@options.access
 @options.output(
     "table",
     "tree",
@@ -62,7 +62,7 @@ def topology(
     files: tuple[str, ...],
     overlay: Path | None,
     state_dir: Path | None,
-    kubeconfig: str | None,
+    access: options.Access,
     output: str,
 ) -> None:
     """A machine's GPUs and RDMA NICs, the level between each pair, and who holds what; with --job, where a
@@ -80,12 +80,12 @@ def topology(
             f"{' and '.join(given)} exclude each other", object="topology", remedy="give one of them"
         )
     if job is not None:
-        say(view.render_jobs(view.placed_jobs(job, files, kubeconfig=kubeconfig), output), nl=False)
+        say(view.render_jobs(view.placed_jobs(job, files, access=access), output), nl=False)
         return
     if machine is not None:
         shown = view.of_kind(machine)
     elif node is not None:
-        shown = view.of_node(node, kubeconfig=kubeconfig)
+        shown = view.of_node(node, access=access)
     else:
         shown = view.of_root(root or Path("/"), state_dir=state_dir)
     if overlay is not None:

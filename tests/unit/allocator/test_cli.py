@@ -12,7 +12,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koordra.allocator.request.classes import shipped_classes
-from koordra.cli.plan import explain, plan_command
+from koordra.cli.cluster.explain import explain
+from koordra.cli.plan import plan_command
 from koordra.errors import InvalidManifest, PlanError
 from tests.unit.allocator.machines import claim, joint, machine, pod, request
 

@@ -11,9 +11,19 @@ import pytest
 from click.testing import CliRunner
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.claims import claim_rows
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from koordra.cli.cluster.claims import claim_rows
+from koordra.cli.cluster.cluster_objects import Source, followed
 from koordra.cli.main import cli
+from koordra.cli.output import show_rows
 from koordra.kube.kubeconfig import new_client
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
@@ -90,3 +100,66 @@ def test_explain_adds_what_the_controller_said_last(kubeconfig: str) -> None:
     client.create(EVENTS, event)
     text = CliRunner().invoke(cli, ["explain", "large", "--kubeconfig", kubeconfig]).output
     assert text.splitlines()[-1] == "  the controller said last: NodeUnsuitable: the node is kept free"
+
+
+def names_of(*words: str) -> list[str]:
+    shown = CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False)
+    return [f"{entry['namespace']}/{entry['name']}" for entry in json.loads(shown.output)["claims"]]
+
+
+def test_namespaces_labels_and_contexts_are_kubectls(kubeconfig: str, tmp_path: Path) -> None:
+    client = new_client(kubeconfig)
+    client.create(NAMESPACES, {"metadata": {"name": "team"}})
+    theirs = claim("theirs")
+    theirs["metadata"] |= {"namespace": "team", "labels": {"tier": "batch"}}
+    client.create(RESOURCE_CLAIMS, theirs, namespace="team")
+    where = ["claims", "--kubeconfig", kubeconfig]
+    assert names_of(*where) == ["default/large"]
+    assert names_of(*where, "-n", "team") == ["team/theirs"]
+    assert names_of(*where, "-A") == ["default/large", "team/theirs"]
+    assert names_of(*where, "-A", "-l", "tier=batch") == ["team/theirs"]
+    assert names_of(*where, "-A", "-l", "tier!=batch") == ["default/large"]
+
+    config = json.loads(Path(kubeconfig).read_text())
+    (current,) = config["contexts"]
+    config["contexts"].append({"name": "team", "context": {**current["context"], "namespace": "team"}})
+    path = tmp_path / "contexts"
+    path.write_text(json.dumps(config))
+    assert names_of("claims", "--kubeconfig", str(path), "--context", "team") == ["team/theirs"]
+    assert names_of("claims", "--kubeconfig", str(path)) == ["default/large"]
+    nobody = CliRunner().invoke(cli, ["claims", "--kubeconfig", str(path), "--context", "nobody"])
+    assert "nobody" in str(nobody.exception)
+    both = CliRunner().invoke(cli, [*where, "-A", "-n", "team"])
+    assert "exclude each other" in str(both.exception)
+    empty = CliRunner().invoke(cli, [*where, "-n", "kube-system"])
+    assert empty.output == "no claim concerns koordra in namespace kube-system; -A shows those of all\n"
+
+
+def test_watched_rows_follow_those_that_were_shown(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each moment's rows that are new or other than before."""
+    client = new_client(kubeconfig)
+    client.negotiate()
+    sources = (Source(RESOURCE_CLAIMS, "default"), Source(EVENTS, "default", optional=True))
+    moments = followed(client, sources)
+    assert [objects.name(one) for one in next(moments)[RESOURCE_CLAIMS]] == ["large"]
+    assert len(next(moments)[RESOURCE_CLAIMS]) == 1
+    client.create(RESOURCE_CLAIMS, claim("new"))
+    seen = next(found for found in moments if len(found[RESOURCE_CLAIMS]) == 2)
+    moments.close()
+    assert [objects.name(one) for one in seen[RESOURCE_CLAIMS]] == ["large", "new"]
+    for output, expected in (
+        ("table", "NAME  STATE\na     1\nb     1\nb  2\n"),
+        ("yaml", "rows:\n- name: a\n  s: 1\n- name: b\n  s: 1\n---\nrows:\n- name: b\n  s: 2\n"),
+    ):
+        one, two, three = ({"name": "a", "s": 1}, {"name": "b", "s": 1}, {"name": "b", "s": 2})
+        show_rows(
+            [[one, two], [one, two], [one, three]],
+            name="rows",
+            output=output,
+            header=("NAME", "STATE"),
+            cells=lambda row: (row["name"], str(row["s"])),
+            empty="",
+        )
+        assert capsys.readouterr().out == expected

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koordra.api import names
 from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.devices import device_rows
+from koordra.cli.cluster.devices import device_rows
 from koordra.cli.main import cli
 from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from koordra.api import names
 from koordra.api.objects import Object
-from koordra.cli.plan import explain as command
+from koordra.cli.cluster.explain import explain as command
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 

@@ -127,8 +127,8 @@ def test_libraries_that_are_slow_to_import_are_imported_by_those_who_need_them()
         "koordra.kubelet_plugin.driver",
         "koordra.nri.service",
         "koordra.cli.plan",
-        "koordra.cli.devices",
-        "koordra.cli.claims",
+        "koordra.cli.cluster.devices",
+        "koordra.cli.cluster.claims",
     )
     probe = (
         f"import sys, {', '.join(modules)}; print(sorted({{'kubernetes', 'networkx'}} & {{*sys.modules}}))"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
-from koordra.cli.devices import cordon_device as command
+from koordra.cli.cluster.cordon_device import cordon_device as command
 from koordra.errors import ApiUnreachable, InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, known_to_kubelet

@@ -1,15 +1,10 @@
-"""`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it.
-`koordra cordon-device`: nothing new on some of them, until they are uncordoned.
-
-The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/node_slices.py says why), which the
-node's plugin turns into a device taint within seconds. One merge patch sets or removes all devices of the
-call, and nobody else's.
-"""
+"""`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -20,12 +15,9 @@ from koordra.api import kinds, names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Fields, Object
 from koordra.cli import options
-from koordra.cli.cluster_objects import connect, read_devices
-from koordra.cli.options import say
-from koordra.cli.output import Document, show_document, show_table
-from koordra.errors import InvalidInput
-from koordra.kube.client import KubeClient
-from koordra.kubelet_plugin.publish.node_slices import Cordon, cordons_of
+from koordra.cli.cluster.cluster_objects import DEVICES, Listed, Source, connect, followed, listed_once
+from koordra.cli.options import Access
+from koordra.cli.output import Cell, Document, show_rows
 from koordra.quantity import canonical
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
@@ -44,28 +36,41 @@ _ZERO: Final = Decimal(0)
 
 
 @click.command("devices")
-@options.kubeconfig
+@options.access
 @click.option("--node", help="Only devices of this node.  [default: all]")
+@options.selector
 @click.option("--type", "type_", type=click.Choice(["gpu", "mig", "nic", "vf"]), help="Only this type.")
 @options.flag("--free", "Only devices of which something can still be had.")
+@options.watch
 @options.output("table", "wide", "json", "yaml")
-def devices(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
+def devices(
+    access: Access, node: str | None, selector: str, type_: str | None, free: bool, watch: bool, output: str
+) -> None:
     """koordra's devices on every node: what is free of them, and which claims hold the rest.
 
     Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are
-    in use leave no room. Tainted: kept from new claims.
+    in use leave no room. Tainted: kept from new claims. -l goes by the labels of the nodes.
     """
-    rows = [
-        row
-        for row in device_rows(read_devices(connect(kubeconfig)))
-        if node in (None, row.get("node"))
-        and type_ in (None, row.get("type"))
-        and not (free and row["state"] not in ("Free", "Shared"))
-    ]
-    if output in ("json", "yaml"):
-        show_document({"devices": rows}, output)
-    else:
-        _show(rows, wide=output == "wide")
+
+    def rows(found: Listed) -> list[Document]:
+        return [
+            row
+            for row in device_rows(one for objects in found.values() for one in objects)
+            if node in (None, row.get("node"))
+            and type_ in (None, row.get("type"))
+            and not (free and row["state"] not in ("Free", "Shared"))
+        ]
+
+    sources = (Source(kinds.NODES, selector=selector), *DEVICES)
+    wide = output == "wide"
+    show_rows(
+        (rows(found) for found in (followed if watch else listed_once)(connect(access), sources)),
+        name="devices",
+        output=output,
+        header=(*HEADER, *(WIDE if wide else ())),
+        cells=partial(_cells, wide=wide),
+        empty="no device of koordra's",
+    )
 
 
 def device_rows(cluster: Iterable[Object]) -> list[Document]:
@@ -165,31 +170,16 @@ def _capacity(one: PublishedDevice, taken: Usage) -> dict[str, dict[str, str]]:
     }
 
 
-def _show(rows: Sequence[Fields], *, wide: bool) -> None:
-    show_table(
-        (*HEADER, *(WIDE if wide else ())),
-        [
-            (
-                row["node"],
-                row["name"] or f"pool {row['pool']}",
-                row["type"] or "-",
-                row["model"] or "-",
-                row["state"],
-                row["reason"] or _free(row["capacity"]),
-                "-" if row["numaNode"] is None else str(row["numaNode"]),
-                *(
-                    (
-                        row["pcieSwitch"] or "-",
-                        row["holders"] or "-",
-                        row["taints"] or "-",
-                    )
-                    if wide
-                    else ()
-                ),
-            )
-            for row in rows
-        ],
-        empty="no device of koordra's",
+def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
+    return (
+        row["node"],
+        row["name"] or f"pool {row['pool']}",
+        row["type"] or "-",
+        row["model"] or "-",
+        row["state"],
+        row["reason"] or _free(row["capacity"]),
+        "-" if row["numaNode"] is None else str(row["numaNode"]),
+        *((row["pcieSwitch"] or "-", row["holders"] or "-", row["taints"] or "-") if wide else ()),
     )
 
 
@@ -205,64 +195,3 @@ def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
         )
         or "-"
     )
-
-
-@click.command("cordon-device")
-@click.argument("node")
-@click.argument("devices", nargs=-1)
-@click.option("--reason", default="", show_default=False, help="For people; shown in the taint's value.")
-@options.flag("--evict", "Also evict the pods that use the devices (taint NoExecute); by default they go on.")
-@options.flag("--uncordon", "Take the cordon away again.")
-@click.option("--all", "every", is_flag=True, help="With --uncordon: every cordoned device of the node.")
-@options.kubeconfig
-def cordon_device(
-    node: str,
-    devices: tuple[str, ...],
-    reason: str,
-    evict: bool,
-    uncordon: bool,
-    every: bool,
-    kubeconfig: str | None,
-) -> None:
-    """Keep new claims off DEVICES of NODE; without DEVICES, list what is cordoned.
-
-    Needs the right to patch Nodes. Device names are those of `koordra topology --node NODE`.
-    """
-    client = connect(kubeconfig)
-    cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}
-    if uncordon and every:
-        devices = tuple(cordons)
-    if not devices:
-        if every and not uncordon:
-            raise InvalidInput("goes with --uncordon only", object="cordon-device", field="--all")
-        for cordon in cordons.values():
-            say(f"{cordon.device}  {cordon.effect}  {cordon.reason}".rstrip())
-        if not cordons:
-            say(f"no device of {node} is cordoned")
-        return
-    changes: dict[str, str | None] = {}
-    for device in devices:
-        cordon = Cordon(device, "NoExecute" if evict else "NoSchedule", reason)
-        key, value = cordon.annotation
-        changes[key] = None if uncordon else value
-    if not uncordon:
-        _require_published(client, node, devices)
-    client.patch(kinds.NODES, node, {"metadata": {"annotations": changes}})
-    for device in devices:
-        say(f"{device} of {node} {'uncordoned' if uncordon else 'cordoned'}")
-
-
-def _require_published(client: KubeClient, node: str, devices: tuple[str, ...]) -> None:
-    """A misspelt name would cordon nothing, and look as if it did."""
-    slices, _ = client.list(
-        kinds.RESOURCE_SLICES, field_selector=f"spec.driver={names.DRIVER},spec.nodeName={node}"
-    )
-    known = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
-    for device in devices:
-        if device not in known:
-            raise InvalidInput(
-                f"node {node} publishes no such device",
-                object="cordon-device",
-                field=device,
-                remedy=f"it has {', '.join(sorted(known)) or 'none'}",
-            )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields, Object
 from koordra.cli import options
-from koordra.cli.cluster_objects import connect
-from koordra.cli.output import Document, show_document, show_table
+from koordra.cli.cluster.cluster_objects import Listed, Source, connect, followed, listed_once, namespace_of
+from koordra.cli.options import Access, Scope
+from koordra.cli.output import Cell, Document, show_rows
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.inert import inert
@@ -20,29 +22,38 @@ HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
 
 @click.command("claims")
-@options.kubeconfig
-@click.option("-n", "--namespace", help="Only claims of this namespace.  [default: all]")
+@options.access
+@options.scope
 @options.flag("--waiting", "Only claims that have no devices.")
+@options.watch
 @options.output("table", "wide", "json", "yaml")
-def claims(kubeconfig: str | None, namespace: str | None, waiting: bool, output: str) -> None:
+def claims(access: Access, scope: Scope, waiting: bool, watch: bool, output: str) -> None:
     """The claims that concern koordra: their devices, pods and, where they wait, the last word on why.
 
     `wide` adds the reason; `koordra explain` gives it per node and device.
     """
-    client = connect(kubeconfig)
-    claims, pods, classes, events = (
-        client.list(kind)[0]
-        for kind in (kinds.RESOURCE_CLAIMS, kinds.PODS, kinds.DEVICE_CLASSES, kinds.EVENTS)
+    client, namespace = connect(access), namespace_of(access, scope)
+    sources = (
+        Source(kinds.RESOURCE_CLAIMS, namespace, scope.selector),
+        Source(kinds.PODS, namespace),
+        Source(kinds.DEVICE_CLASSES, optional=True),
+        Source(kinds.EVENTS, namespace, optional=True),
     )
-    shown = [
-        row
-        for row in claim_rows(claims, pods, classes, events)
-        if namespace in (None, row["namespace"]) and not (waiting and row["state"] != "Waiting")
-    ]
-    if output in ("json", "yaml"):
-        show_document({"claims": shown}, output)
-    else:
-        _show(shown, wide=output == "wide")
+
+    def rows(found: Listed) -> list[Document]:
+        shown = claim_rows(*(found[one.kind] for one in sources))
+        return [row for row in shown if not waiting or row["state"] == "Waiting"]
+
+    where = "" if namespace is None else f" in namespace {namespace}; -A shows those of all"
+    wide = output == "wide"
+    show_rows(
+        (rows(found) for found in (followed if watch else listed_once)(client, sources)),
+        name="claims",
+        output=output,
+        header=(*HEADER, *(("REASON",) if wide else ())),
+        cells=partial(_cells, wide=wide),
+        empty=f"no claim concerns koordra{where}",
+    )
 
 
 def claim_rows(
@@ -99,24 +110,16 @@ def _state(claim: Fields) -> str:
     return "InUse" if claims_of.reserved_for(claim) else "Allocated"
 
 
-def _show(rows: Sequence[Fields], *, wide: bool) -> None:
-    now = datetime.now(UTC)
-    show_table(
-        (*HEADER, *(("REASON",) if wide else ())),
-        [
-            (
-                row["namespace"],
-                row["name"],
-                row["state"],
-                row["node"] or "-",
-                [device_text(result) for result in row["devices"]] or "-",
-                _shortened(row["pods"]),
-                _age(row["created"], now),
-                *((row["reason"] or "",) if wide else ()),
-            )
-            for row in rows
-        ],
-        empty="no claim concerns koordra",
+def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
+    return (
+        row["namespace"],
+        row["name"],
+        row["state"],
+        row["node"] or "-",
+        [device_text(result) for result in row["devices"]] or "-",
+        _shortened(row["pods"]),
+        age(row["created"], datetime.now(UTC)),
+        *((row["reason"] or "",) if wide else ()),
     )
 
 
@@ -131,7 +134,7 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "-"
 
 
-def _age(created: str | None, now: datetime) -> str:
+def age(created: str | None, now: datetime) -> str:
     if not created:
         return "-"
     seconds = int((now - datetime.fromisoformat(created)).total_seconds())

@@ -1,0 +1,7 @@
+"""Commands that ask the API server of a cluster.
+
+claims           which claims have which devices
+devices          which devices there are, and who has them; cordon_device: nothing new on some of them
+explain          why something waits, or why it is where it is
+cluster_objects  how they reach the server, what they read of it, and how they follow it (--watch)
+"""

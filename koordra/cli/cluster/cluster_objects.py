@@ -1,0 +1,140 @@
+"""How commands reach a cluster's API server, what they read of it, and how they follow it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from koordra import logs
+from koordra.api import kinds
+from koordra.api.objects import Object
+from koordra.cli.options import Access, Scope
+from koordra.controller.cache.changes import POD_GROUPS
+from koordra.controller.cache.slice_index import joint_slices
+from koordra.errors import Forbidden, InvalidInput, NotFound
+from koordra.kube.client import KubeClient
+from koordra.kube.watch import WatchCache, start_watches
+
+_NEEDED = (kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.RESOURCE_CLAIMS, kinds.PODS)
+_PREDICATES = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTENT_VOLUMES, *POD_GROUPS)
+
+
+def connect(access: Access) -> KubeClient:
+    """A client that speaks the server's version of resource.k8s.io."""
+    from koordra.kube.kubeconfig import new_client
+
+    client = new_client(access.kubeconfig, context=access.context, user_agent="koordra-cli")
+    client.negotiate()
+    return client
+
+
+def namespace_of(access: Access, scope: Scope) -> str | None:
+    """The one namespace that is meant; None for all. Raises InvalidInput, and InvalidManifest."""
+    from koordra.kube import kubeconfig
+
+    if scope.everywhere:
+        if scope.namespace is not None:
+            raise InvalidInput("exclude each other", object="-n and -A", remedy="give one of them")
+        return None
+    if scope.namespace is not None:
+        return scope.namespace
+    return kubeconfig.namespace_of(access.kubeconfig, context=access.context)
+
+
+def read_cluster(client: KubeClient) -> list[Object]:
+    """Everything that a plan is made from, as the controller would show it to the allocator."""
+    found = _listed(client, _NEEDED) + _readable(client, (kinds.DEVICE_TAINT_RULES,))
+    slices = joint_slices([obj for obj in found if obj["kind"] == kinds.RESOURCE_SLICES.kind])
+    return [obj for obj in found if obj["kind"] != kinds.RESOURCE_SLICES.kind] + slices
+
+
+def read_predicates(client: KubeClient) -> list[Object]:
+    """The objects that predicates between pods, volumes and gangs are made of, as far as the caller may read
+    them."""
+    return _readable(client, _PREDICATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Objects of one kind that a command shows. `optional`: it does without them where they may not be
+    read."""
+
+    kind: kinds.Kind
+    namespace: str | None = None
+    selector: str = ""
+    optional: bool = False
+
+
+DEVICES: Final = (
+    Source(kinds.RESOURCE_SLICES),
+    Source(kinds.RESOURCE_CLAIMS),
+    Source(kinds.DEVICE_TAINT_RULES, optional=True),
+)
+"""With the Nodes: which devices there are and who has them, of joint and native nodes alike."""
+
+Listed = Mapping[kinds.Kind, list[Object]]
+
+GATHER: Final = 0.2
+"""Seconds in which changes that come together are shown as one."""
+
+
+def listed(client: KubeClient, sources: Sequence[Source]) -> Listed:
+    """Everything that the sources have now."""
+    found: dict[kinds.Kind, list[Object]] = {}
+    for one in sources:
+        try:
+            items, _ = client.list(one.kind, namespace=one.namespace, label_selector=one.selector)
+        except (NotFound, Forbidden):
+            if not one.optional:
+                raise
+            items = []
+        found[one.kind] = items
+    return found
+
+
+def listed_once(client: KubeClient, sources: Sequence[Source]) -> Iterator[Listed]:
+    yield listed(client, sources)
+
+
+def followed(client: KubeClient, sources: Sequence[Source]) -> Iterator[Listed]:
+    """Everything that the sources have, and again after every change, until Ctrl-C."""
+    first = listed(client, sources)
+    yield first
+    logs.configure(level="warning")
+    stop, changed = threading.Event(), threading.Event()
+    caches = {
+        one.kind: WatchCache(
+            client,
+            one.kind,
+            namespace=one.namespace,
+            label_selector=one.selector,
+            on_change=lambda _event, _obj: changed.set(),
+        )
+        for one in sources
+        if first[one.kind] or not one.optional
+    }
+    try:
+        start_watches(caches.values(), stop)
+        while True:
+            changed.wait()
+            stop.wait(GATHER)
+            changed.clear()
+            yield {one.kind: caches[one.kind].objects() if one.kind in caches else [] for one in sources}
+    finally:
+        stop.set()
+
+
+def _listed(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
+    return [obj for kind in wanted for obj in client.list(kind)[0]]
+
+
+def _readable(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
+    """Without the kinds that the server does not have or the caller may not read."""
+    found: list[Object] = []
+    for kind in wanted:
+        with suppress(NotFound, Forbidden):
+            found += client.list(kind)[0]
+    return found
