@@ -1,4 +1,4 @@
-"""One installed cluster for the rows of a file."""
+"""One development cluster for the rows of a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.attacks.cluster import InstalledCluster
+from tests.attacks.development import DevelopmentCluster
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledCluster]:
-    found = InstalledCluster(tmp_path_factory.mktemp("cluster"))
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevelopmentCluster]:
+    found = DevelopmentCluster(tmp_path_factory.mktemp("cluster"))
     yield found
     found.close()

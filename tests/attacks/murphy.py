@@ -16,6 +16,7 @@ MURPHY: Final = (
         "repaired",
         "watches go on where they ended, writes without an answer are read again",
         seen=(log("watch_interrupted"),),
+        stops_server=True,
     ),
     Attack(
         "etcd-restored",
@@ -24,6 +25,7 @@ MURPHY: Final = (
         "a watch that tells nothing is followed by a question for the server's version; a server that is older for eight "
         "lists is believed, and all is listed anew. Nodes keep what they have prepared and refuse what would be given twice",
         seen=(log("history_went_back"),),
+        stops_server=True,
     ),
     Attack(
         "class-deleted",

@@ -16,14 +16,20 @@ from tests.attacks.tenant import TENANT
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`runner`: the file whose functions try the rows that name no tests of their own."""
+    """`runner`: the file whose functions try the rows that name no tests of their own; `on_cluster`: the file
+    that tries them on a lent cluster, too."""
 
     title: str
     rows: tuple[Attack, ...]
     runner: str
     said: str
+    on_cluster: str = ""
+
+    def on_any_cluster(self) -> list[Attack]:
+        return [row for row in self.rows if self.on_cluster and row.runs and not row.stops_server]
 
 
+ON_CLUSTER: Final = "tests/cluster/test_attacks.py"
 TABLES: Final = (
     Table(
         "A tenant's containers",
@@ -43,6 +49,7 @@ TABLES: Final = (
         "tests/attacks/test_tenant.py",
         "By somebody who may write pods, claims, templates, ConfigMaps, Secrets and Events of one namespace, on the development "
         "cluster with koordra installed as it ships. After each row the claim of another namespace gets its devices.",
+        on_cluster=ON_CLUSTER,
     ),
     Table(
         "A tenant's word on isolation and network",
@@ -50,6 +57,7 @@ TABLES: Final = (
         "tests/attacks/test_policy.py",
         "By the same somebody, to choose what keeps its share of a card, or whom its pods reach. What a claim may say is listed in "
         "[isolation.md](isolation.md#what-a-claim-may-say). The nodes allow `limiter` alone.",
+        on_cluster=ON_CLUSTER,
     ),
     Table(
         "A node",
@@ -57,12 +65,14 @@ TABLES: Final = (
         "tests/attacks/test_node.py",
         "By somebody who has the credentials of koordra's programs on one node, or is root there, against the cluster and its "
         "other nodes.",
+        on_cluster=ON_CLUSTER,
     ),
     Table(
         "Murphy",
         MURPHY,
         "tests/attacks/test_murphy.py",
         "Nobody means it, and it happens.",
+        on_cluster=ON_CLUSTER,
     ),
 )
 
@@ -91,10 +101,18 @@ def _head() -> Iterable[str]:
 
 def _table(table: Table) -> Iterator[str]:
     yield from ("", f"## {table.title}", "", table.said)
-    yield f"Rows marked *yes* are run by `{table.runner}`."
+    yield f"Rows marked *yes* are run by `{table.runner}`{_on_cluster(table)}."
     yield from ("", "| Attack | Outcome | How it is seen | Run |", "|---|---|---|---|")
     for row in table.rows:
         yield f"| **{row.name}**: {row.how} | {_outcome(row)} | {_seen(row)} | {_run(row)} |"
+
+
+def _on_cluster(table: Table) -> str:
+    if not table.on_cluster:
+        return ""
+    left_out = [f"`{row.name}`" for row in table.rows if row.runs and row not in table.on_any_cluster()]
+    but = f", but for {' and '.join(left_out)}, which stop the API server" if left_out else ""
+    return f" and, on Kubernetes 1.36 or whatever KUBECONFIG leads to, by `{table.on_cluster}`{but}"
 
 
 def _outcome(row: Attack) -> str:

@@ -57,6 +57,7 @@ def log(name: str) -> Seen:
 @dataclass(frozen=True, slots=True)
 class Attack:
     """One row. `newer`: the outcome where containerd 2.2 and later differ; `seen` is of the others.
+    `stops_server`: it takes an API server that it may stop.
 
     Who runs a row compares its outcome and looks for all of `seen`. `tests`: where else it is tried, each of
     which then names every word of `seen`; `not_run`: why nowhere.
@@ -68,6 +69,7 @@ class Attack:
     by: str
     seen: tuple[Seen, ...] = ()
     newer: Outcome | None = None
+    stops_server: bool = False
     tests: tuple[str, ...] = ()
     not_run: str = ""
 

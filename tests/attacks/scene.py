@@ -1,4 +1,4 @@
-"""A row as it is run on the development cluster: the attacker acts, the runner compares the outcome, looks
+"""A row as it is run on a cluster: the attacker acts, the runner compares the outcome, looks
 for all that the row says is seen, and has an innocent claim placed afterwards."""
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.errors import ApiError, ApiUnreachable, NotFound
-from tests.attacks.cluster import INNOCENT, TENANT, InstalledCluster, eventually
+from tests.attacks.cluster import INNOCENT, TENANT, InstalledCluster
 from tests.attacks.row import Attack, Outcome, Seen
+from tests.cluster.waiting import eventually
 from tests.fakes.joint_cluster import claim, pod
 
 LEFT_BEHIND: Final = (

@@ -11,6 +11,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from tests.attacks.cluster import InstalledCluster
+from tests.attacks.development import DevelopmentCluster
 from tests.attacks.murphy import MURPHY
 from tests.attacks.row import Attack, Outcome, event, log, metric
 from tests.attacks.scene import Scene, attack, judge
@@ -38,6 +39,11 @@ def test_murphy(cluster: InstalledCluster, row: Attack, monkeypatch: pytest.Monk
     judge(cluster, row)
 
 
+def development(scene: Scene) -> DevelopmentCluster:
+    assert isinstance(scene.cluster, DevelopmentCluster), f"{scene.cluster.kubeconfig} is another's"
+    return scene.cluster
+
+
 def put_back(scene: Scene, kind: Kind, found: Object) -> None:
     metadata = {
         key: value
@@ -54,7 +60,7 @@ def misspelt() -> Object:
 @attack("api-server-restarts")
 def api_server_restarts(scene: Scene) -> Outcome:
     scene.claim("before")
-    scene.cluster.restart_api_server()
+    development(scene).restart_api_server()
     scene.wait_for(log("watch_interrupted"))
     scene.pod("before", "before")
     scene.wait(lambda: scene.allocated("before"), "the claim placed")
@@ -66,12 +72,12 @@ def etcd_restored(scene: Scene) -> Outcome:
     """What was made since the backup held all cards but four; for koordra they must be free again."""
     backup = scene.cluster.folder / "backup.db"
     backup.unlink(missing_ok=True)
-    scene.cluster.back_up(backup)
+    development(scene).back_up(backup)
     for number in range(12):
         scene.claim(f"lost-{number}")
         scene.pod(f"lost-{number}", f"lost-{number}")
     scene.wait(lambda: all(scene.allocated(f"lost-{number}") for number in range(12)), "the claims placed")
-    scene.cluster.restart_api_server(restored=backup)
+    development(scene).restart_api_server(restored=backup)
     scene.wait_for(log("history_went_back"))
     for number in range(6):
         scene.claim(f"new-{number}")

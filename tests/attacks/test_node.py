@@ -1,4 +1,4 @@
-"""The rows of node.py: the credentials of the programs on node n0 are stolen."""
+"""The rows of node.py: the credentials of the programs on a node are stolen."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tests.attacks.cluster import INNOCENT, InstalledCluster
 from tests.attacks.node import NODE
 from tests.attacks.row import Attack, Outcome, event
 from tests.attacks.scene import Scene, all_refused, attack, judge
+from tests.cluster.waiting import NODES
 
-OWN, OTHER = "n0", "n1"
+OWN, OTHER = NODES
 
 
 @pytest.mark.parametrize("row", [row for row in NODE if row.runs], ids=lambda row: row.name)
@@ -24,7 +25,7 @@ def test_node(cluster: InstalledCluster, row: Attack) -> None:
 
 
 def stolen(scene: Scene, program: str = "koordra-kubelet-plugin") -> KubeClient:
-    """The token of the program on n0, bound to its pod."""
+    """The token of the program on that node, bound to its pod."""
     name = f"{program}-{OWN}"
     spec = {"nodeName": OWN, "serviceAccountName": program, "containers": [{"name": "main", "image": "x"}]}
     found = [

@@ -16,6 +16,7 @@ from tests.attacks.cluster import INNOCENT, InstalledCluster
 from tests.attacks.row import Attack, Outcome, event
 from tests.attacks.scene import Scene, all_refused, asking, attack, judge
 from tests.attacks.tenant import TENANT
+from tests.cluster.waiting import NODES
 from tests.fakes.joint_cluster import pod
 
 VERSION = "koordra.io/v1alpha1"
@@ -185,7 +186,7 @@ def classes_of_its_own(scene: Scene) -> Outcome:
 @attack("controllers-tables")
 def controllers_tables(scene: Scene) -> Outcome:
     for name in ("koordra-leftover-table", "koordra-node-parts", "koordra-legacy"):
-        scene.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"table": "]", "n0": "]"}})
+        scene.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"table": "]", NODES[0]: "]"}})
     return "denied"
 
 
@@ -231,23 +232,23 @@ def forged_allocation(scene: Scene) -> Outcome:
     forged = {
         "scheduling.koordinator.sh/device-allocated": given,
         "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,81559,100:;",
-        "hami.io/vgpu-node": "n0",
+        "hami.io/vgpu-node": NODES[0],
         "koordra.io/allocated": given,
     }
     scene.claim("forged")
     body = {**pod("forged", ("forged",)), "metadata": of_tenant("forged", **forged)}
-    body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n1"}
+    body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": NODES[1]}
     scene.create(kinds.PODS, body)
     scene.wait(lambda: scene.allocated("forged"), "the claim placed")
-    return "denied" if scene.results("forged")[0]["pool"] == "n1" else "open"
+    return "denied" if scene.results("forged")[0]["pool"] == NODES[1] else "open"
 
 
 @attack("bound-by-hand")
 def bound_by_hand(scene: Scene) -> Outcome:
     scene.claim("bound")
-    scene.pod("bound", "bound", nodeName="n1")
+    scene.pod("bound", "bound", nodeName=NODES[1])
     scene.wait(lambda: scene.allocated("bound"), "the claim placed")
-    return "bounded" if scene.results("bound")[0]["pool"] == "n1" else "open"
+    return "bounded" if scene.results("bound")[0]["pool"] == NODES[1] else "open"
 
 
 # ----------------------------------------------------------------------------------------------------- gangs
@@ -311,13 +312,13 @@ def event_flood(scene: Scene) -> Outcome:
     scene.claim("flood", count=99)
     scene.pod("flood", "flood")
     scene.wait_for(event("InsufficientCapacity"))
-    asked = scene.cluster.asked("koordra-controller", "events")
+    before = scene.admin.newest(kinds.EVENTS)
     for number in range(100):
         change = {"metadata": {"labels": {"changed": str(number)}}}
         scene.tenant.patch(kinds.PODS, "flood", change, namespace="tenant")
         scene.tenant.patch(kinds.RESOURCE_CLAIMS, "flood", change, namespace="tenant")
     scene.innocent_is_placed()
-    return "bounded" if scene.cluster.asked("koordra-controller", "events") - asked < 20 else "open"
+    return "bounded" if scene.cluster.events_written(since=before) < 20 else "open"
 
 
 @attack("label-values")
@@ -340,7 +341,7 @@ def webhook_bodies(scene: Scene) -> Outcome:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", scene.cluster.webhook.port, context=context, timeout=60
+            "127.0.0.1", scene.cluster.installation.webhook_port, context=context, timeout=60
         )
         connection.putrequest("POST", "/validate")
         connection.putheader("Content-Length", length or str(len(body)))

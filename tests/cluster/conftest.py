@@ -19,15 +19,13 @@ from typing import Any
 
 import pytest
 
-from koordra.api import kinds, names, objects
+from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
-from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.topology import presets
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
+from tests.cluster.nodes import add_node, publish, remove_node
 from tests.cluster.waiting import NODES, eventually
 
 NAMESPACE = "koordra-test"
@@ -99,16 +97,7 @@ def nodes(
     for name in NODES:
         remove_node(client, name)
         node = add_node(client, name)
-        root = tmp_path_factory.mktemp(name)
-        presets.write_machine(presets.load("hgx-h100"), root, serial=name)
-        slices = build_slices(
-            discover(root).machine,
-            node_name=name,
-            node_uid=objects.uid(node),
-            mode=names.MODE_JOINT,
-            generation=1,
-        )
-        published[name] = [client.create(kinds.RESOURCE_SLICES, body) for body in slices]
+        published[name] = publish(client, node, tmp_path_factory.mktemp(name))
     keeper = threading.Thread(target=_keep_alive, args=(client, stop), daemon=True)
     keeper.start()
     yield published
@@ -116,31 +105,6 @@ def nodes(
     keeper.join(10)
     for name in NODES:
         remove_node(client, name)
-
-
-def add_node(client: KubeClient, name: str) -> Object:
-    amounts = {"cpu": "32", "memory": "256Gi", "pods": "110"}
-    labels = {"kubernetes.io/hostname": name, "koordra.io/test": "true"}
-    client.create(
-        kinds.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-    )
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "test node"}
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
-    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
-    client.patch(kinds.NODES, name, status, subresource="status")
-    # A new node is tainted "not ready" until its kubelet reports; there is none, and perhaps no node
-    # controller.
-    return client.patch(kinds.NODES, name, {"spec": {"taints": None}})
-
-
-def remove_node(client: KubeClient, name: str) -> None:
-    for entry in client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")[0]:
-        client.delete(kinds.RESOURCE_SLICES, objects.name(entry))
-    try:
-        client.delete(kinds.NODES, name)
-    except NotFound:
-        return
 
 
 def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
@@ -184,11 +148,18 @@ def webhook_port() -> int:
 
 
 @pytest.fixture(scope="session")
+def metrics_port() -> int:
+    """A free port for the controller's metrics."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
 def controller(
     client: KubeClient,
     kubeconfig: str,
     installed: Installation,
     nodes: dict[str, list[Object]],
+    metrics_port: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
     """`koordra controller` as a process of its own, with the rights of its ServiceAccount and with its
@@ -204,6 +175,8 @@ def controller(
         address,
         "--webhook-host",
         "127.0.0.1",
+        "--metrics-address",
+        f"127.0.0.1:{metrics_port}",
         "--elastic-gpu",
         "--peer-annotations",
         "--immediate-annotation",

@@ -25,8 +25,8 @@ from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.topology import presets
-from tests.cluster.conftest import add_node, remove_node
 from tests.cluster.installation import account_kubeconfig
+from tests.cluster.nodes import add_node, remove_node
 from tests.cluster.test_driver_release import Release
 from tests.cluster.test_joint_allocation import request
 from tests.cluster.waiting import eventually

@@ -1,0 +1,89 @@
+"""koordra installed as it is shipped on the development cluster, in this process: API server with RBAC and
+admission policies, scheduler, claim loops; controller and webhook with the rights of their ServiceAccount."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from koordra.cel.selectors import admission_error
+from koordra.controller.run import run, start_webhook
+from koordra.controller.settings import Settings
+from koordra.controller.webhook.cert_rotation import WebhookSettings
+from koordra.kube.kubeconfig import new_client
+from koordra.metrics import Metrics
+from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.control_plane import ControlPlane
+from tests.attacks.cluster import InstalledCluster
+from tests.cluster.installation import Installation, free_port
+from tests.cluster.nodes import add_node, publish
+from tests.cluster.waiting import NODES, eventually
+from tests.patience import PATIENCE
+
+COMPILE: Final = partial(admission_error, list_attributes=False)
+
+
+class DevelopmentCluster(InstalledCluster):
+    """Everything that runs; `close` ends it. Its API server can be stopped and restored."""
+
+    def __init__(self, folder: Path, *, elects: bool = False) -> None:
+        """`elects`: with a Lease, which nobody takes in a new cluster before some 25 seconds are over."""
+        self._stop, self._end = threading.Event(), threading.Event()
+        # A port that no client gets meanwhile, since the server is started anew at the same one.
+        self._plane = ControlPlane(folder, port=free_port(), first_backoff=0.1, compile_cel=COMPILE)
+        self._plane.start(self._stop)
+        kubeconfig, metrics = self._plane.kubeconfig, Metrics()
+        admin = new_client(str(kubeconfig))
+        port = free_port()
+        installation = Installation(admin, port)
+        installation.apply()
+        for name in NODES:
+            publish(admin, add_node(admin, name), folder / name)
+        super().__init__(kubeconfig, folder, installation, metrics=metrics.text)
+        self._webhook = start_webhook(
+            self.account("koordra-controller"),
+            WebhookSettings(f"127.0.0.1:{port}", host="127.0.0.1"),
+            metrics=metrics,
+            stop=self._end,
+        )
+        eventually(installation.webhook_answers, "the webhook")
+        self._leader = threading.Thread(
+            target=run,
+            args=(self.account("koordra-controller"), Settings(identity="one", leader_elect=elects)),
+            kwargs={"stop": self._end, "metrics": metrics},
+        )
+        self._leader.start()
+
+    def back_up(self, to: Path) -> None:
+        """What the API server has now."""
+        store = self._plane.server.store
+        with store._lock, contextlib.closing(sqlite3.connect(to)) as copy:
+            store._database.backup(copy)
+
+    def restart_api_server(self, *, restored: Path | None = None) -> None:
+        """At the same address, with the same tokens, as a real one would take them; `restored`: from a
+        backup."""
+        old = self._plane.server
+        issued, port = old._http._server.api.tokens._issued, old._http.port
+        old.close()
+        if restored is not None:
+            for file in self.folder.glob("apiserver.db*"):
+                file.unlink()
+            shutil.copy(restored, self.folder / "apiserver.db")
+        new = ApiServer(self.folder, port=port, compile_cel=COMPILE)
+        new._http._server.api.tokens._issued = issued
+        self._plane.server = new
+        new.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._leader.join(PATIENCE)
+        if self._webhook is not None:
+            self._webhook.close()
+        self._stop.set()
+        self._plane.close()
