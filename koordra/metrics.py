@@ -5,15 +5,18 @@ A process makes one `Metrics` and hands it down; a part that counts asks it for 
 is built, and a test makes its own. Names are `koordra_<part>_<what>_<unit>`, labels have few values (a
 reason, never a pod's name). `serve` answers `/metrics`, `/healthz` (the process lives, and is well) and
 `/readyz` (it does its work): the caller's words.
+
+Every pod of the cluster reaches these addresses, and a process that is out of threads, files or memory no
+longer isolates anybody. So connections are bounded, and what many ask at once is answered once.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from http.server import BaseHTTPRequestHandler
+from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -22,8 +25,23 @@ from prometheus_client.registry import Collector
 
 from koordra.errors import InvalidInput
 from koordra.process import lifecycle
+from koordra.process.connections import REASONS, BoundedHTTPServer, ConnectionPhase, Connections
 
-__all__ = ["LATENCY_BUCKETS", "Counter", "Gauge", "Histogram", "Metrics", "MetricsServer", "parse_address"]
+__all__ = [
+    "LATENCY_BUCKETS",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "Metrics",
+    "MetricsServer",
+    "Shared",
+    "parse_address",
+]
+
+MOST_CONNECTIONS: Final = 32
+"""Of metrics and probes: a kubelet and a Prometheus or two ask, each with one connection."""
+
+T = TypeVar("T")
 
 LATENCY_BUCKETS: Final = (
     0.0005,
@@ -97,6 +115,27 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+class Shared(Generic[T]):
+    """A question that costs something, put once for all who ask while it is being answered: everybody's
+    answer is newer than the own question."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._begun = self._answered = 0
+        """The last question that was begun, and the one that `_answer` is of."""
+        self._answer: T
+
+    def __call__(self) -> T:
+        earliest = self._begun + 1
+        with self._lock:
+            if self._answered < earliest:
+                self._begun += 1
+                number = self._begun
+                self._answer, self._answered = self._ask(), number
+            return self._answer
+
+
 class MetricsServer:
     """A running HTTP server; `port` is the real one where 0 was asked for."""
 
@@ -107,17 +146,28 @@ class MetricsServer:
         *,
         ready: Callable[[], bool],
         well: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        connections = Connections(
+            most=MOST_CONNECTIONS, closed=lambda reason: closed.labels(reason).inc(), clock=clock
+        )
+        text = Shared(metrics.text)
+
         class Handler(BaseHTTPRequestHandler):
-            timeout = 10  # a peer that opens a connection and says nothing must not keep a thread
+            wbufsize = -1  # head and body leave at once
+
+            def parse_request(self) -> bool:
+                connections.enter(self.connection, ConnectionPhase.READING)
+                return super().parse_request()
 
             def do_GET(self) -> None:
+                connections.enter(self.connection, ConnectionPhase.ANSWERING)
                 path = self.path.partition("?")[0]
                 if path == "/metrics":
-                    self._answer(200, metrics.text(), CONTENT_TYPE_LATEST)
+                    self._answer(200, text(), CONTENT_TYPE_LATEST)
                 elif path == "/healthz":
                     good = well()
-                    self._answer(200 if good else 503, "ok\n" if good else "a thread is stuck, see the log\n")
+                    self._answer(200 if good else 503, "ok\n" if good else "not well, see the log\n")
                 elif path == "/readyz":
                     good = ready()
                     self._answer(200 if good else 503, "ok\n" if good else "not ready\n")
@@ -125,6 +175,7 @@ class MetricsServer:
                     self._answer(404, "only /metrics, /healthz and /readyz are served here\n")
 
             def _answer(self, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+                connections.enter(self.connection, ConnectionPhase.WRITING)
                 body = text.encode()
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
@@ -135,11 +186,14 @@ class MetricsServer:
             def log_message(self, format: str, *args: object) -> None:
                 del format, args
 
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-
-        self._server = Server(address, Handler)
+        self._server = BoundedHTTPServer(address, Handler, connections=connections)
+        closed = metrics.counter(
+            "koordra_metrics_connections_closed",
+            "Connections for metrics and probes that were ended: slow (past a time limit), displaced, refused (at the cap)",
+            ("reason",),
+        )
+        for reason in REASONS:
+            closed.labels(reason)
         self.port: int = self._server.server_address[1]
         self._closed = threading.Event()
         lifecycle.spawn(self._server.serve_forever, name="metrics", until=self._closed)

@@ -71,7 +71,7 @@ from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter, wanted_evictions
 from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, Shared
 from koordra.node_state.disk import Disk
 from koordra.process.lifecycle import spawn
 from koordra.topology import overlay
@@ -157,6 +157,8 @@ class Driver:
             workers=2,
             restored=self._metrics.sockets_restored.inc,
         )
+        self.answers = Shared(partial(sockets_answer, sockets.registration, sockets.dra))
+        """Whether the plugin's sockets can be dialled and answer, for probes."""
         self._publisher = Publisher(
             client,
             node=settings.node,
@@ -209,10 +211,6 @@ class Driver:
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
         self._first_reading = threading.Event()
         self._reading_error: KoordraError | None = None
-
-    def answers(self) -> bool:
-        """Whether the plugin's sockets can be dialled and answer, for probes."""
-        return sockets_answer(self._registration.path, self._dra.path)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises NodeError for an unusable socket or state directory."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from koordra.errors import InvalidInput
-from koordra.metrics import Metrics, parse_address, serve
+from koordra.metrics import MOST_CONNECTIONS, Metrics, MetricsServer, Shared, parse_address, serve
+from koordra.process.connections import REASONS
+from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
 
@@ -34,7 +41,7 @@ def test_instruments_are_counted_and_served() -> None:
         ready[0] = True
         assert read(server.port, "/readyz?verbose")[0] == 200
         well[0] = False
-        assert read(server.port, "/healthz") == (503, "a thread is stuck, see the log\n")
+        assert read(server.port, "/healthz") == (503, "not well, see the log\n")
         assert read(server.port, "/else")[0] == 404
         with pytest.raises(InvalidInput, match="in use"):
             serve(metrics, f"127.0.0.1:{server.port}")
@@ -50,3 +57,98 @@ def test_addresses() -> None:
     for wrong in ("9400", "host:", "host:99999", "host:x"):
         with pytest.raises(InvalidInput, match="host:port"):
             parse_address(wrong)
+
+
+@contextmanager
+def served(metrics: Metrics, clock: Clock) -> Iterator[MetricsServer]:
+    server = MetricsServer(
+        metrics, ("127.0.0.1", 0), ready=lambda: True, well=lambda: True, clock=clock.monotonic
+    )
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_who_opens_connections_and_says_nothing_takes_no_threads_and_no_probes_place() -> None:
+    """A pod reaches the address of every node process: out of threads, files or memory the hook would isolate
+    nobody."""
+    metrics = Metrics()
+    with served(metrics, Clock()) as server:
+        before = threading.active_count()
+        silent = [
+            socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+            for _ in range(3 * MOST_CONNECTIONS)
+        ]
+        for half in silent[::2]:
+            half.sendall(b"GET /metrics HT")
+        assert read(server.port, "/healthz") == (200, "ok\n")
+        displaced = sample(metrics, "koordra_metrics_connections_closed_total", {"reason": "displaced"})
+        assert displaced is not None
+        assert displaced >= 2 * MOST_CONNECTIONS
+        deadline = time.monotonic() + PATIENCE
+        while threading.active_count() > before + MOST_CONNECTIONS and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() <= before + MOST_CONNECTIONS
+        for each in silent:
+            each.close()
+
+
+def test_who_trickles_is_cut_off() -> None:
+    metrics, clock = Metrics(), Clock()
+    with (
+        served(metrics, clock) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as slow,
+    ):
+        slow.sendall(b"GET /")
+        assert read(server.port, "/healthz")[0] == 200, "the one before it is accepted"
+        clock.now += 11.0
+        assert slow.recv(1) == b""
+        closed = sample(metrics, "koordra_metrics_connections_closed_total", {"reason": "slow"})
+        assert closed in (1, 2), "and perhaps the other, which has been answered, and is not gone yet"
+
+
+def test_a_peer_that_breaks_off_leaves_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """A traceback for each would fill the node's disk at a tenant's will."""
+    with served(Metrics(), Clock()) as server:
+        for request in (b"GET /metrics HTTP/1.1\r\n\r\n", b"\xff" * 100, b"GET / HTTP/9.9\r\n\r\n", b"\r\n"):
+            broken = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+            broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            broken.sendall(request)
+            broken.close()  # a reset
+        assert read(server.port, "/healthz")[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_many_ask_at_once_is_answered_once_and_nobody_hears_of_before_he_asked() -> None:
+    asked: list[int] = []
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def ask() -> int:
+        asked.append(len(asked))
+        begun.release()
+        assert go_on.acquire(timeout=PATIENCE)
+        return asked[-1]
+
+    shared, answers = Shared(ask), [-1] * 20
+    threads = [
+        threading.Thread(target=lambda at: answers.__setitem__(at, shared()), args=(at,)) for at in range(20)
+    ]
+    threads[0].start()
+    assert begun.acquire(timeout=PATIENCE)
+    for each in threads[1:]:
+        each.start()
+    for _ in threads:
+        go_on.release()
+    for each in threads:
+        each.join(PATIENCE)
+    assert answers[0] == 0
+    assert min(answers[1:]) >= 1, "who came while the first was answered has not its answer"
+    assert len(asked) < 10, "and it was not put for each"
+
+
+def test_why_connections_ended_is_told_from_the_start() -> None:
+    with served(Metrics(), Clock()) as server:
+        text = read(server.port, "/metrics")[1]
+    for reason in REASONS:
+        assert f'koordra_metrics_connections_closed_total{{reason="{reason}"}} 0.0' in text

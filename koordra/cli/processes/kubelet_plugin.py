@@ -154,7 +154,6 @@ from koordra.cli import options
     "nodeSelectors of unchanged pods. Needs deploy/kustomize/node-labels.",
 )
 @options.metrics_address
-@options.address("--health-address", "Where to answer gRPC health checks (Kubernetes' grpc probes).")
 @click.option(
     "--pod-uid",
     envvar="POD_UID",
@@ -183,7 +182,6 @@ def command(
     dev_root: Path | None,
     limiter_context: str,
     metrics_address: str,
-    health_address: str,
     kubeconfig: str | None,
     kube_api_qps: float,
     kube_api_burst: int,
@@ -202,7 +200,6 @@ def command(
     from koordra.api.opaque.isolation import node_policy
     from koordra.kube.kubeconfig import new_client
     from koordra.kube.request_limit import RequestLimit
-    from koordra.kubelet_plugin.dra.health import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
     from koordra.kubelet_plugin.node_check.at_start import NodeCheckAtStart
     from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
@@ -259,14 +256,12 @@ def command(
     driver = Driver(node, client, metrics=metrics)
     if host_root is not None:
         spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")
-    served = serve(metrics, metrics_address, ready=driver.answers)
-    probes = ProbeServer(health_address, driver.answers) if health_address else None
+    served = serve(metrics, metrics_address, ready=driver.answers, well=driver.answers)
     try:
         driver.run(stop)
     finally:
-        for server in (probes, served):
-            if server is not None:
-                server.close()
+        if served is not None:
+            served.close()
 
 
 def _bytes_of(text: str) -> int:

@@ -2,31 +2,30 @@
 it serves.
 
 The handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody;
-connections.py bounds their number and how long a peer may take. A new certificate is used from the next
-connection on. Besides the paths of the handlers there are /healthz and /readyz.
+koordra.process.connections bounds their number and how long a peer may take. A new certificate is used from
+the next connection on. Besides the paths of the handlers there are /healthz and /readyz.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import ssl
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.controller.webhook import review
-from koordra.controller.webhook.connections import ConnectionPhase, Connections
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.process.connections import BoundedHTTPServer, ConnectionPhase, Connections
 from koordra.process.lifecycle import spawn
 from koordra.process.progress import step, watched
 
@@ -35,17 +34,31 @@ log = get_logger(__name__)
 MOST_BODY: Final = 8 * 1024 * 1024
 """An object of 1.5 MB, old and new, with room."""
 LONGEST_SILENCE: Final = 120.0
-"""Seconds for one read or write; connections.py has the limits that count."""
+"""Seconds for one read or write; koordra.process.connections has the limits that count."""
+MAX_CONNECTIONS: Final = 512
+"""An API server keeps a few connections; this is room for many API servers."""
 SWEEP_PERIOD: Final = 0.5
 NOTHING_HERE: Final = b"nothing is served here\n"
 
 
-class WebhookServer(ThreadingHTTPServer):
+def bounded(
+    metrics: Metrics, *, most: int = MAX_CONNECTIONS, clock: Callable[[], float] = time.monotonic
+) -> Connections:
+    """The webhook's connections, counted."""
+    closed = metrics.counter(
+        "koordra_webhook_connections_closed",
+        "Connections the webhook ended by itself: slow (past a time limit), displaced (at the cap), refused (at the cap).",
+        ("reason",),
+    )
+    connections = Connections(most=most, closed=lambda reason: closed.labels(reason).inc(), clock=clock)
+    metrics.gauge("koordra_webhook_connections", "Open connections.").set_function(lambda: len(connections))
+    return connections
+
+
+class WebhookServer(BoundedHTTPServer):
     """`address` (host, port); port 0 takes any free one. Serves `paths` once `use` and `start` have been
     called. `connections`: other limits than the usual."""
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 1024  # a full queue costs the API server a second
 
     def __init__(
@@ -59,7 +72,6 @@ class WebhookServer(ThreadingHTTPServer):
         connections: Connections | None = None,
     ) -> None:
         self._paths = paths
-        self.connections = connections or Connections(metrics)
         self.is_ready = ready
         self.is_well = well
         self._context = _tls()
@@ -70,10 +82,10 @@ class WebhookServer(ThreadingHTTPServer):
         self._seconds = metrics.histogram(
             "koordra_webhook_request_seconds", "From the body read to the answer made.", ("path",)
         )
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
+        if connections is None:
+            connections = bounded(metrics)
         try:
-            super().__init__(address, _Handler)
+            super().__init__(address, _Handler, connections=connections)
         except OSError as error:
             raise InvalidInput(
                 f"webhook address {address[0]}:{address[1]}: {error.strerror or error}"
@@ -136,7 +148,7 @@ class WebhookServer(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """In the accepting thread, after each connection and each SWEEP_PERIOD."""
         step()
-        self.connections.sweep()
+        super().service_actions()
 
     def get_request(self) -> tuple[ssl.SSLSocket, Any]:
         """In the accepting thread, so without a word to the peer."""
@@ -149,9 +161,6 @@ class WebhookServer(ThreadingHTTPServer):
             raise OSError(str(error)) from error
         return secured, client_address
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        return self.connections.admit(request)
-
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             request.do_handshake()
@@ -163,9 +172,6 @@ class WebhookServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self.connections.leave(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("connection_failed", client=str(client_address))
 
 
 def _tls() -> ssl.SSLContext:

@@ -3,5 +3,5 @@
 sockets           where the two sockets are; a gRPC server on one that comes back when its file vanishes
 dra_service       NodePrepareResources and NodeUnprepareResources, v1 and v1beta1; registration of the driver;
                   the plugin's metrics
-health            the health of every device: DRAResourceHealth for the kubelet; grpc.health.v1 for probes
+health            the health of every device: DRAResourceHealth for the kubelet
 """

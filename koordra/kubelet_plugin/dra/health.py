@@ -11,14 +11,12 @@
 after each change, and at least every `REPEAT` seconds, well within the 30 s after which the kubelet considers
 a report stale.
 
-The readers:
+The reader is the kubelet: DRAResourceHealth in `v1` (1.37 and later) and `v1alpha1` (before), on the DRA
+socket. The two differ in their name alone. The kubelet writes it to
+`pod.status.containerStatuses[].allocatedResourcesStatus`.
 
-- The kubelet: DRAResourceHealth in `v1` (1.37 and later) and `v1alpha1` (before), on the DRA socket. The two
-  differ in their name alone. The kubelet writes it to
-  `pod.status.containerStatuses[].allocatedResourcesStatus`.
-- Probes: `grpc.health.v1.Health`, on the DRA socket and, with `--health-address`, on a TCP port for the
-  kubelet's grpc probes. It reports SERVING if the plugin's own sockets answer; the check goes through the
-  socket files, since a plugin that lost them seems alive and is unreachable.
+Probes ask over HTTP (koordra.metrics) whether the plugin's own sockets answer. The check goes through the
+socket files, since a plugin that lost them seems alive and is unreachable.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -41,16 +38,13 @@ from koordra._proto.dra import (
     drahealth_v1_pb2_grpc,
     drahealth_v1alpha1_pb2,
     drahealth_v1alpha1_pb2_grpc,
-    grpc_health_v1_pb2,
-    grpc_health_v1_pb2_grpc,
     pluginregistration_pb2,
     pluginregistration_pb2_grpc,
 )
 from koordra.api import names
-from koordra.errors import InvalidInput, KoordraError
+from koordra.errors import KoordraError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
-from koordra.metrics import parse_address
 
 REPEAT: Final = 10.0
 FORGOTTEN_AFTER: Final = 30
@@ -151,9 +145,7 @@ HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 MOST_STREAMS: Final = 6
 """Streams that may wait at a time, of the server's 16 threads: Prepare must always find one."""
 
-_WATCH_EVERY: Final = 5.0
 _ANSWER_WITHIN: Final = 5.0
-_Status = grpc_health_v1_pb2.HealthCheckResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,33 +179,6 @@ class ResourceHealthService:
             self.places.release()
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeService:
-    serving: Callable[[], bool]
-    stop: threading.Event
-
-    def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.service not in _PROBED:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}")
-        return _Status(status=self._status())
-
-    def Watch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        reported = None
-        while context.is_active():
-            status = self._status() if request.service in _PROBED else _Status.SERVICE_UNKNOWN
-            if status != reported:
-                reported = status
-                yield _Status(status=status)
-            if self.stop.wait(_WATCH_EVERY):
-                return
-
-    def _status(self) -> Any:
-        return _Status.SERVING if self.serving() else _Status.NOT_SERVING
-
-
-_PROBED: Final = {"", "liveness", "readiness", *HEALTH_VERSIONS, "v1.DRAPlugin", "v1beta1.DRAPlugin"}
-
-
 def add_health_services(feed: HealthFeed, server: Any, *, pool: str) -> None:
     """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the
     server's own."""
@@ -238,23 +203,3 @@ def sockets_answer(registration: Path, dra: Path) -> bool:
     except grpc.RpcError:
         return False
     return True
-
-
-class ProbeServer:
-    """grpc.health.v1.Health on a TCP address; `port` is the real one where 0 was asked for."""
-
-    def __init__(self, address: str, serving: Callable[[], bool]) -> None:
-        host, port = parse_address(address)
-        bindable = f"[{host}]" if ":" in host else host or "0.0.0.0"
-        self._stop = threading.Event()
-        self._server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="probe"))
-        grpc_health_v1_pb2_grpc.add_HealthServicer_to_server(ProbeService(serving, self._stop), self._server)  # type: ignore[no-untyped-call]
-        try:
-            self.port: int = self._server.add_insecure_port(f"{bindable}:{port}")
-        except RuntimeError as error:
-            raise InvalidInput(f"health address {address!r} cannot be listened on: {error}") from error
-        self._server.start()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._server.stop(0.5).wait()

@@ -82,7 +82,7 @@ def test_where_everything_is(settings: list[Settings], tmp_path: Path) -> None:
 
 
 def test_pod_networks(settings: list[Settings]) -> None:
-    options = ["--pod-network", "--health-address", "127.0.0.1:0"]
+    options = ["--pod-network", "--metrics-address", "127.0.0.1:0"]
     ran = CliRunner().invoke(command, ["--node-name", "node-a", *options])
     assert ran.exit_code == 0, ran.output
     assert settings[0].pod_network
@@ -125,7 +125,7 @@ def test_more_about_a_driver_root_that_is_not_named_is_refused(settings: list[Se
 
 
 def test_an_address_that_cannot_be_is_refused(settings: list[Settings]) -> None:
-    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--health-address", "nowhere"])
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--metrics-address", "nowhere"])
     assert isinstance(ran.exception, InvalidInput)
     assert not settings
 

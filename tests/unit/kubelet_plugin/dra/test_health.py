@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -19,19 +20,16 @@ from koordra._proto.dra import (
     drahealth_v1_pb2_grpc,
     drahealth_v1alpha1_pb2,
     drahealth_v1alpha1_pb2_grpc,
-    grpc_health_v1_pb2,
-    grpc_health_v1_pb2_grpc,
 )
-from koordra.errors import InvalidInput
-from koordra.kubelet_plugin.dra.dra_service import PluginMetrics
+from koordra.kubelet_plugin.dra.dra_service import Calls, PluginMetrics, add_registration, add_services
 from koordra.kubelet_plugin.dra.health import (
     MOST_STREAMS,
     DeviceHealth,
     Health,
     HealthFeed,
-    ProbeServer,
     add_health_services,
     device_health,
+    sockets_answer,
 )
 from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
@@ -158,25 +156,28 @@ def test_streams_leave_threads_for_prepare(served: tuple[HealthFeed, SocketServe
             pytest.fail("the place was not given back")
 
 
-def test_probes_hear_what_the_plugin_says_of_itself() -> None:
-    alive = [True]
-    server = ProbeServer("127.0.0.1:0", lambda: alive[0])
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            stub = grpc_health_v1_pb2_grpc.HealthStub(channel)
-            request = grpc_health_v1_pb2.HealthCheckRequest()
-            response = grpc_health_v1_pb2.HealthCheckResponse
-            assert stub.Check(request).status == response.SERVING
-            assert next(stub.Watch(request)).status == response.SERVING
-            alive[0] = False
-            assert stub.Check(request).status == response.NOT_SERVING
-            with pytest.raises(grpc.RpcError) as unknown:
-                stub.Check(grpc_health_v1_pb2.HealthCheckRequest(service="other"))
-            assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-    finally:
-        server.close()
-    with pytest.raises(InvalidInput):
-        ProbeServer("somewhere", lambda: True)
+def test_probes_hear_whether_the_plugins_sockets_answer() -> None:
+    """Over the files by which the kubelet finds it: without one it seems alive, and is unreachable."""
+    calls = Calls(Mock(), Mock(), Mock())  # none comes
+    with tempfile.TemporaryDirectory() as folder:  # of a short path
+        dra, registration = Path(folder, "dra.sock"), Path(folder, "reg.sock")
+        servers = [
+            SocketServer(dra, partial(add_services, calls)),
+            SocketServer(registration, partial(add_registration, dra)),
+        ]
+        assert not sockets_answer(registration, dra)
+        for server in servers:
+            server.start()
+        try:
+            assert sockets_answer(registration, dra)
+            for server in servers:
+                server.path.unlink()
+                assert not sockets_answer(registration, dra)
+                assert server.ensure()
+                assert sockets_answer(registration, dra)
+        finally:
+            for server in servers:
+                server.stop(grace=0)
 
 
 def test_faults_and_counted_errors_are_metrics_that_may_go_back(inventory: NodeInventory) -> None:

@@ -1,4 +1,5 @@
-"""The webhook's open connections: a cap, and a time limit for everything a peer can be slow at.
+"""The open connections of a server that strangers reach: a cap, and a time limit for everything a peer can be
+slow at.
 
     phase        what the peer owes              limit in all, however it trickles
     handshake    TLS                             10 s
@@ -10,7 +11,8 @@
 
 A connection past its limit is shut down, and its thread ends. At the cap a newcomer takes the place of the
 connection that has owed longest, those first that never made a whole request: whoever opens many connections
-and says nothing displaces itself, not the API server. When all are at work the newcomer is turned away.
+and says nothing displaces itself, not the API server and not the kubelet's probes. When all are at work the
+newcomer is turned away.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from http.server import ThreadingHTTPServer
+from typing import Any, Final
 
-from koordra.metrics import Metrics
+from koordra.logs import get_logger
 
-MAX_CONNECTIONS: Final = 512
-"""An API server keeps a few connections; this is room for many API servers."""
+log = get_logger(__name__)
+
+REASONS: Final = ("slow", "displaced", "refused")
+"""Why a connection is ended: past a time limit; at the cap, for a newcomer; at the cap, as the newcomer."""
 
 
 class ConnectionPhase(Enum):
@@ -60,27 +65,23 @@ class _Connection:
 
 
 class Connections:
-    """By their sockets. `clock` in seconds."""
+    """By their sockets. `most` at a time; `closed` is told one of REASONS; `clock` in seconds."""
 
     def __init__(
         self,
-        metrics: Metrics,
         *,
-        most: int = MAX_CONNECTIONS,
+        most: int,
+        closed: Callable[[str], object] = lambda _reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
+        self._closed = closed
         self._clock = clock
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Connection] = {}
-        self._closed = metrics.counter(
-            "koordra_webhook_connections_closed",
-            "Connections the webhook ended by itself: slow (past a time limit), displaced (at the cap), refused (at the cap).",
-            ("reason",),
-        )
-        metrics.gauge("koordra_webhook_connections", "Open connections.").set_function(
-            lambda: len(self._open)
-        )
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     def admit(self, newcomer: socket.socket) -> bool:
         """False where there is no room for it."""
@@ -88,7 +89,7 @@ class Connections:
             if len(self._open) >= self._most:
                 waiting = [sock for sock, one in self._open.items() if one.phase in _OWING]
                 if not waiting:
-                    self._closed.labels("refused").inc()
+                    self._closed("refused")
                     return False
                 self._end(
                     min(waiting, key=lambda sock: (self._open[sock].asked, self._open[sock].since)),
@@ -121,6 +122,37 @@ class Connections:
         """Shut down from outside: the thread that reads or writes there ends, and closes. TLS is not
         asked."""
         del self._open[sock]
-        self._closed.labels(reason).inc()
+        self._closed(reason)
         with contextlib.suppress(OSError):
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class BoundedHTTPServer(ThreadingHTTPServer):
+    """A thread a connection, of so many connections. A peer's errors are told where somebody looks for them
+    only: it can make as many as it likes."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128  # a full queue costs who comes then, a probe, say, a second or three
+
+    def __init__(self, address: tuple[str, int], handler: Any, *, connections: Connections) -> None:
+        self.connections = connections
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
+
+    def service_actions(self) -> None:
+        """In the accepting thread, after each connection and each of its looks."""
+        self.connections.sweep()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self.connections.admit(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.leave(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("connection_failed", client=str(client_address), exc_info=True)
