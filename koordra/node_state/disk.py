@@ -15,16 +15,48 @@ checkpoint or a CDI file.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from koordra.errors import KoordraError
 from koordra.topology.location import DeviceNode
 
 TEMPORARY = ".tmp"
+
+LARGEST: Final = 64 << 20
+"""Bytes of a file that is read: ten thousand claims in a checkpoint have room."""
+
+
+class NotAFile(OSError):
+    """A link, a pipe, a device or a folder stands where a file of ours should, or one that is too large."""
+
+
+def read_file(path: Path, *, largest: int = LARGEST) -> tuple[bytes, os.stat_result]:
+    """The content of a regular file, and what it is. Whatever else may stand there holds nobody up: no link
+    is followed, no pipe waited for, and no more than `largest` bytes are read. OSError; NotAFile."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):  # a link, a socket, a device of no driver
+            raise NotAFile(errno.EINVAL, "it is not a regular file") from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotAFile(errno.EINVAL, "it is not a regular file")
+        if found.st_size > largest:
+            raise NotAFile(errno.EFBIG, f"it has {found.st_size} bytes; {largest} is the most")
+        data = bytearray()
+        while len(data) < largest and (piece := os.read(descriptor, largest - len(data))):
+            data += piece
+        return bytes(data), found
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -98,9 +130,9 @@ class Disk:
         return True
 
     def read(self, path: Path) -> bytes | None:
-        """The file's content, None where there is none."""
+        """The file's content, None where there is none. NotAFile: see `read_file`."""
         try:
-            return path.read_bytes()
+            return read_file(path)[0]
         except FileNotFoundError:
             return None
 

@@ -17,6 +17,7 @@ from koordra.errors import CheckpointError
 from koordra.node_state import claim_network, prepared_claim
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.claim_ref import uid_of_marker
+from koordra.node_state.disk import read_file
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import DeviceGuard, PreparedClaim
 
@@ -88,7 +89,7 @@ class StateReader:
             if cached is not None and cached[0] == _version(path.lstat()):
                 value: Value = cached[1]
                 return value
-            data, version = _trusted(path)
+            data, version = trusted(path)
         except FileNotFoundError:
             self._cache.pop(path, None)
             return None
@@ -108,15 +109,9 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _trusted(path: Path) -> tuple[bytes, tuple[int, int, int]]:
-    """The file's content and version; CheckpointError if another user could have written it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CheckpointError(f"{path.name} is not a regular file")
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise CheckpointError(f"{path.name} belongs to, or can be written by, another user")
-        if status.st_size > _LARGEST_FILE:
-            raise CheckpointError(f"{path.name} has {status.st_size} bytes; {_LARGEST_FILE} is the most")
-        return file.read(_LARGEST_FILE), _version(status)
+def trusted(path: Path) -> tuple[bytes, tuple[int, int, int]]:
+    """The file's content and version; CheckpointError if another user could have written it. OSError."""
+    data, status = read_file(path, largest=_LARGEST_FILE)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CheckpointError(f"{path.name} belongs to, or can be written by, another user")
+    return data, _version(status)

@@ -37,7 +37,7 @@ from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.claims.claim_record import CLAIM_RECORD, ClaimRecord, DeviceRecord, State
 from koordra.node_state import prepared_claim, strict_json
 from koordra.node_state.claim_network import ClaimNetwork
-from koordra.node_state.disk import Disk, reported
+from koordra.node_state.disk import Disk, NotAFile, reported
 from koordra.node_state.strict_json import listed
 
 VERSION: Final = "v2"
@@ -87,8 +87,13 @@ class CheckpointFile:
     def load(self) -> Checkpoint | None:
         """None where there is no file. Raises DamagedCheckpoint, OtherVersion or CheckpointError with what is
         wrong and what to do."""
-        with reported(CheckpointError, self.path, "read", remedy="check the disk"):
-            data = self._disk.read(self.path)
+        try:
+            with reported(CheckpointError, self.path, "read", remedy="check the disk"):
+                data = self._disk.read(self.path)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, NotAFile):
+                raise DamagedCheckpoint(str(error)) from error
+            raise
         if data is None:
             return None
         if data == self._last[0]:

@@ -28,6 +28,7 @@ from typing import Final
 
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.node_state.strict_json import load
 from koordra.topology.location import BUS_ID
 from koordra.topology.machine import Gpu
 from koordra.topology.problems import Discovery
@@ -141,7 +142,7 @@ class LedgerFile:
 
     def load(self) -> Ledger:
         try:
-            found = json.loads(self._disk.read(self._path) or b"{}")
+            found = load(self._disk.read(self._path) or b"{}")
             if self._boot_id and found and found["bootID"] == self._boot_id:
                 self._saved = Ledger(
                     {

@@ -40,6 +40,7 @@ from koordra.kubelet_plugin.network.consumers import ClaimSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.node_state.disk import read_file
 
 log = get_logger(__name__)
 
@@ -80,9 +81,7 @@ def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
     The file's format is the kubelet's own and may change, so it is only searched for the uid as text.
     """
     try:
-        if file.stat().st_size > _LARGEST:
-            return None
-        text = file.read_text(errors="replace")
+        text = read_file(file, largest=_LARGEST)[0].decode(errors="replace")
     except OSError:
         return None
     return frozenset(uid for uid in uids if uid in text) if text.strip() else None

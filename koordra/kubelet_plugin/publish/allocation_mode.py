@@ -33,6 +33,7 @@ from koordra.api.objects import Object
 from koordra.kubelet_plugin.publish.resource_slices import generation_of, with_devices
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.node_state.strict_json import load
 
 log = get_logger(__name__)
 
@@ -102,7 +103,7 @@ class AllocationModeChange:
 
     def _last(self) -> frozenset[str]:
         try:
-            return frozenset({str(json.loads(self._disk.read(self._path) or b"{}")["allocator"])})
+            return frozenset({str(load(self._disk.read(self._path) or b"{}")["allocator"])})
         except (OSError, ValueError, KeyError, TypeError):
             return frozenset()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import threading
 import time
@@ -22,15 +21,20 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from koordra.errors import CheckpointError
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
 from koordra.node_state.granted_claims import DIRECTORY, SCHEMA
 from koordra.node_state.prepared_claim import DeviceGuard
+from koordra.node_state.reader import trusted
+from koordra.node_state.strict_json import load
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, Mount
 from koordra.nri.hook.ungranted_access import control_nodes
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, CheckpointError)
+"""What comes of an entry that is no file, or says nothing sensible: the hook starts without it."""
 _SETTLED_S: Final = 60.0
 """An entry younger than this is kept although the runtime did not list its container, which may still be
 created."""
@@ -172,9 +176,8 @@ class Ledger:
             return
         for path in paths:
             try:
-                if path.lstat().st_uid in {0, os.geteuid()} and not path.is_symlink():
-                    self._entries[path.stem] = _entry(json.loads(path.read_text()))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._entries[path.stem] = _entry(load(trusted(path)[0]))
+            except _UNUSABLE as error:
                 log.warning("ledger_entry_not_read", file=path.name, error=str(error))
 
 

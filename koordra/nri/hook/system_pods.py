@@ -35,11 +35,13 @@ from typing import Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Fields, Object
-from koordra.errors import ApiError, NotFound
+from koordra.errors import ApiError, CheckpointError, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.node_state.reader import trusted
+from koordra.node_state.strict_json import load
 from koordra.nri.hook.oci import Container
 from koordra.nri.hook.ungranted_access import host_path, is_privileged
 
@@ -102,8 +104,8 @@ def _short(metadata: Fields) -> Object:
 
 def _read(path: Path) -> frozenset[str]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = load(trusted(path)[0])
+    except (OSError, ValueError, CheckpointError):
         return frozenset()
     return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 

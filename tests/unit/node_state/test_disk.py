@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import CheckpointError
-from koordra.node_state.disk import Disk
+from koordra.node_state.disk import Disk, NotAFile
 from koordra.node_state.locks import StateLock
+from tests.fakes.in_place_of_files import IN_PLACE_OF_A_FILE
 from tests.patience import PATIENCE
 
 
@@ -60,6 +61,18 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         Disk().replace(tmp_path / "a.json", b"{}", mode=0o600)
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+@pytest.mark.parametrize("what", IN_PLACE_OF_A_FILE)
+def test_what_is_no_file_of_ours_is_not_read_and_holds_nobody_up(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "a.json"
+    IN_PLACE_OF_A_FILE[what](path)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(NotAFile):
+        Disk().read(path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    Disk().replace(path, b"{}", mode=0o600)
+    assert Disk().read(path) == b"{}", "the next write puts it right"
 
 
 def test_what_is_not_there_is_empty(tmp_path: Path) -> None:

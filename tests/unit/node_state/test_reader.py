@@ -156,7 +156,7 @@ def test_links_other_peoples_files_and_folders_are_not_believed(tmp_path: Path, 
         state.claim(MARKER)
     path.unlink()
     path.mkdir()
-    with pytest.raises(CheckpointError, match="Is a directory"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         state.claim(MARKER)
     path.rmdir()
     os.mkfifo(path)

@@ -52,6 +52,7 @@ from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Pr
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse, ProcessUse
 from koordra.logs import get_logger
 from koordra.node_state.disk import Disk
+from koordra.node_state.strict_json import load
 from koordra.topology.machine import Gpu, Machine
 
 log = get_logger(__name__)
@@ -129,7 +130,7 @@ class Contexts:
             try:
                 self._learned = {
                     str(key): int(value)
-                    for key, value in json.loads(self._disk.read(self._file) or b"{}").items()
+                    for key, value in load(self._disk.read(self._file) or b"{}").items()
                     if LEAST <= int(value) <= MOST
                 }
             except (OSError, ValueError, TypeError, AttributeError) as error:

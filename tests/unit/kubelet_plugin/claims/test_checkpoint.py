@@ -41,6 +41,7 @@ from koordra.node_state.disk import Disk
 from koordra.node_state.strict_json import Codec
 from koordra.topology.location import DeviceNode
 from tests.fakes.disks import FailingDisk
+from tests.fakes.in_place_of_files import IN_PLACE_OF_A_FILE
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
 
@@ -307,6 +308,20 @@ def test_a_recovered_claim_keeps_its_devices_against_another_allocation(node: Pl
     node.claims.put(claim(1, gpu("gpu", GPU_1)))
     with pytest.raises(PrepareError, match="it is still prepared here with gpu-0000-0f-00-0"):
         node.plugin().prepare(ref_of(claim(1)))
+
+
+@pytest.mark.parametrize("what", IN_PLACE_OF_A_FILE)
+def test_something_else_in_place_of_the_checkpoint_is_a_lost_one(node: PluginNode, what: str) -> None:
+    """A link, a pipe, a device: nothing is read from there, nobody waits, and claims go on."""
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    node.paths.checkpoint.unlink()
+    IN_PLACE_OF_A_FILE[what](node.paths.checkpoint)
+    plugin = node.plugin()
+    assert node.holders() == {uid(1)}
+    node.claims.put(claim(2, gpu("gpu", GPU_1)))
+    assert plugin.prepare(ref_of(claim(2)))
+    assert plugin.prepare(ref_of(claim(1)))
+    assert node.paths.checkpoint.lstat().st_mode == stat.S_IFREG | 0o600
 
 
 def test_what_cannot_be_accounted_for_fails_closed_until_it_is_gone(node: PluginNode) -> None:

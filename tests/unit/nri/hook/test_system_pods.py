@@ -129,9 +129,20 @@ def test_after_a_reboot_without_the_api_the_last_labels_count(tmp_path: Path) ->
         stop.set()
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "7"])
+@pytest.mark.parametrize("text", ["{", "{}", "7", "[" * 100_000])
 def test_a_torn_memory_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / REMEMBERED).write_text(text)
+    assert LabelledNamespaces(Api(), tmp_path)() == frozenset()  # type: ignore[arg-type]
+
+
+def test_a_memory_that_others_can_write_exempts_nobody(tmp_path: Path) -> None:
+    remembered = tmp_path / REMEMBERED
+    remembered.write_text('["network"]')
+    for mode, exempt in ((0o666, frozenset()), (0o600, frozenset({"network"}))):
+        remembered.chmod(mode)
+        assert LabelledNamespaces(Api(), tmp_path)() == exempt  # type: ignore[arg-type]
+    remembered.rename(tmp_path / "elsewhere")
+    remembered.symlink_to(tmp_path / "elsewhere")
     assert LabelledNamespaces(Api(), tmp_path)() == frozenset()  # type: ignore[arg-type]
 
 

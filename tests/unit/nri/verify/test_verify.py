@@ -25,6 +25,7 @@ from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
 from koordra.nri.verify.verification import Verification
 from tests.fakes.clock import Clock
+from tests.fakes.in_place_of_files import IN_PLACE_OF_A_FILE
 from tests.fakes.metric_samples import sample
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
@@ -303,6 +304,47 @@ def test_a_ledger_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> No
     write(folder / "other.json", json.dumps({"schema": "x"}))
     ledger = Ledger(tmp_path)
     assert [ledger.get(name) for name in ("link", "torn", "other")] == [None, None, None]
+
+
+@pytest.mark.parametrize("what", IN_PLACE_OF_A_FILE)
+def test_whatever_stands_in_the_ledger_the_hook_starts(tmp_path: Path, what: str) -> None:
+    """Without a hook containers are created as they are asked for."""
+    Ledger(tmp_path).add("c1", GRANTED)
+    IN_PLACE_OF_A_FILE[what](tmp_path / "nri-granted" / "c2.json")
+    ledger = Ledger(tmp_path)
+    assert ledger.get("c1") == GRANTED
+    assert ledger.get("c2") is None
+    ledger.add("c2", GRANTED)
+    assert Ledger(tmp_path).get("c2") == GRANTED
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("env", []),
+        ("env", "x"),
+        ("numbers", [["c", 1]]),
+        ("numbers", [["c", float("inf"), 1]]),
+        ("numbers", 7),
+        ("devices", [[1]]),
+        ("devices", [None]),
+        ("mounts", [{}]),
+        ("mounts", None),
+        ("podUID", ...),
+    ],
+)
+def test_an_entry_that_says_nothing_sensible_is_left_out(tmp_path: Path, field: str, value: object) -> None:
+    Ledger(tmp_path).add("c1", GRANTED)
+    path = tmp_path / "nri-granted" / "c1.json"
+    document = json.loads(path.read_text()) | {field: value}
+    if value is ...:
+        del document[field]
+    path.write_text(json.dumps(document))
+    assert Ledger(tmp_path).get("c1") is None
+    path.write_text("[" * 100_000)
+    assert Ledger(tmp_path).get("c1") is None
+    path.write_text("[]")
+    assert Ledger(tmp_path).get("c1") is None
 
 
 # ------------------------------------------------------------------------------- what must not be taken for a
