@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from koordra.allocator.reasons import figure
 from koordra.api import objects
@@ -157,52 +157,68 @@ def labels_read(pods: Iterable[Fields]) -> frozenset[str]:
     return frozenset(found - {HOSTNAME})
 
 
-def unsuitable(node: Fields, pod: Fields, *, taken: Amounts) -> tuple[str, ...]:
+class Unsuitable(NamedTuple):
+    """Why a node is none for a pod: the clause that is the same for other nodes, and what the node has
+    instead. `short`: which part of the whole is lacking, where it is a matter of amounts."""
+
+    clause: str
+    has: str = ""
+    short: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.clause} {self.has}" if self.has else self.clause
+
+
+def unsuitable(node: Fields, pod: Fields, *, taken: Amounts) -> tuple[Unsuitable, ...]:
     """Every clause by which the scheduler would refuse the node for the pod. `taken` is what other pods ask
     there."""
     return tuple(_refusals(node, pod, taken))
 
 
-def _refusals(node: Fields, pod: Fields, taken: Amounts) -> Iterable[str]:
+def _refusals(node: Fields, pod: Fields, taken: Amounts) -> Iterable[Unsuitable]:
     spec, node_spec = objects.spec_of(pod), objects.spec_of(node)
     wanted = spec.get("nodeName")
     if wanted and wanted != objects.name(node):
-        yield f"spec.nodeName: the pod is bound to {wanted}"
+        yield Unsuitable(f"spec.nodeName: the pod is bound to {wanted}")
     tolerations = spec.get("tolerations") or ()
     if node_spec.get("unschedulable") and not tolerated(
         {"key": _UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}, tolerations
     ):
-        yield "spec.unschedulable: the node is cordoned"
+        yield Unsuitable("spec.unschedulable: the node is cordoned")
     yield from untolerated_taints(node, spec)
     for condition in objects.status_of(node).get("conditions") or ():
         if condition.get("type") == "Ready" and condition.get("status") != "True":
-            yield f"condition Ready is {condition.get('status')}, required True"
+            yield Unsuitable("condition Ready: required True, the node has", str(condition.get("status")))
     yield from unmet_affinity(node, spec)
     if not wanted:
         yield from _lacking(node, pod, taken)
 
 
-def untolerated_taints(node: Fields, spec: Fields) -> Iterable[str]:
+def untolerated_taints(node: Fields, spec: Fields) -> Iterable[Unsuitable]:
     """Of a pod with this spec."""
     for taint in objects.spec_of(node).get("taints") or ():
         is_effective = taint.get("effect") in ("NoSchedule", "NoExecute")
         if is_effective and not tolerated(taint, spec.get("tolerations") or ()):
             value = f"={taint['value']}" if taint.get("value") else ""
-            yield f"taint {taint.get('key')}{value}:{taint.get('effect')} is not tolerated by the pod"
+            yield Unsuitable(
+                f"taint {taint.get('key')}{value}:{taint.get('effect')} is not tolerated by the pod"
+            )
 
 
-def unmet_affinity(node: Fields, spec: Fields) -> Iterable[str]:
+def unmet_affinity(node: Fields, spec: Fields) -> Iterable[Unsuitable]:
     """What a pod with this spec demands of the labels of its node."""
     labels = objects.labels_of(node)
     for key, value in sorted((spec.get("nodeSelector") or {}).items()):
         if labels.get(key) != value:
-            yield f"nodeSelector {key}: required {value}, node has {labels.get(key, 'no such label')}"
+            yield Unsuitable(
+                f"nodeSelector {key}: required {value}, the node has", labels.get(key, "no such label")
+            )
     required = _required(spec)
     if required is not None and not selector_matches(required, node):
-        yield f"required node affinity: no term of {_terms_text(required)} matches"
+        yield Unsuitable(f"required node affinity: no term of {_terms_text(required)} matches")
 
 
-def _lacking(node: Fields, pod: Fields, taken: Amounts) -> Iterable[str]:
+def _lacking(node: Fields, pod: Fields, taken: Amounts) -> Iterable[Unsuitable]:
     """A node that reports nothing allocatable (a bare manifest) is not judged by it."""
     allocatable = readable_amounts(objects.status_of(node).get("allocatable"))
     if not allocatable:
@@ -211,7 +227,9 @@ def _lacking(node: Fields, pod: Fields, taken: Amounts) -> Iterable[str]:
         total = allocatable.get(name, Decimal(0))
         free = total - taken.get(name, Decimal(0))
         if asked and asked > free:
-            yield f"{name}: requested {figure(asked)}, free {figure(max(free, Decimal(0)))} of {figure(total)}"
+            left = max(free, Decimal(0))
+            has = f"free {figure(left)} of {figure(total)}" if total else "the node has none"
+            yield Unsuitable(f"{name}: requested {figure(asked)},", has, float((asked - left) / asked))
 
 
 def tolerated(taint: Fields, tolerations: Iterable[Fields]) -> bool:

@@ -1,14 +1,20 @@
 """Why a claim waits: one vocabulary for Events, conditions, metrics, logs and the command line.
 
-A Reason says where (node, device), which request, which clause failed and both figures of it. `device` is
-None for what concerns a whole node, `node` is None for what holds on every node. Input that cannot be planned
-anywhere uses the same words, so that there is nothing else to learn:
+A Reason says where (node, device), which request, which clause failed and both figures of it. What many nodes
+and devices say alike is one Reason (`explain/grouping`): `nodes` and `devices` are how many, `node` and
+`device` the nearest miss among them. `device` is None for what concerns a whole node, `node` is None for what
+holds on every node. Input that cannot be planned anywhere uses the same words, so that there is nothing else
+to learn:
 
     a DeviceClass that does not exist              SelectorMismatch    (no device can match it)
     a selector that does not compile or fails      SelectorError
-    an amount or a count that can never be met     InsufficientCapacity
+    an amount or a count that can never be met     ExceedsDevice       (no device could ever serve it; of
+                                                                       counts: no node has so many)
+    an amount below the least                      ConstraintViolated
     opaque parameters that are misspelt            ConstraintViolated  (what they demand is not known)
     a gate that is off                             FeatureDisabled
+
+InsufficientCapacity, CountersExhausted and AlreadyAllocated are about room: somebody else has it now.
 
 One is about claims that want devices before a pod needs them:
 
@@ -23,12 +29,13 @@ Two words are about claims that several pods share:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
+from koordra.api import names
 from koordra.errors import PlanError
 from koordra.inert import inert
 from koordra.quantity import canonical
@@ -55,32 +62,77 @@ class Cause(StrEnum):
     PARTITION_MISMATCH = "PartitionMismatch"
     IMMEDIATE_REFUSED = "ImmediateRefused"
     BACKEND_UNAVAILABLE = "BackendUnavailable"
+    EXCEEDS_DEVICE = "ExceedsDevice"
     SELECTOR_MISMATCH = "SelectorMismatch"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`detail` names the clause and its figures and is never empty. All texts are inert (koordra.inert)."""
+    """`detail` names the clause and its figures and is never empty. All texts are inert (koordra.inert).
+
+    What a reason is told together with others by: `clause`, the beginning of `detail` that is the same
+    wherever the clause fails; then either `at_best`, the figures in the words for the best of several, and
+    `short`, which part of the whole is lacking there; or `values`, which differ, each with the number of
+    devices (of nodes, where `device` is None) that have it.
+
+    `examples` are the first nodes by name. `is_pinned`: of the node that the pod has to run on.
+    """
 
     node: str | None
     device: str | None
     request: str | None
     reason: str
     detail: str
+    _: KW_ONLY
+    clause: str = ""
+    at_best: str = ""
+    short: float | None = None
+    values: tuple[tuple[str, int], ...] = ()
+    nodes: int = 0
+    devices: int = 0
+    examples: tuple[str, ...] = ()
+    is_pinned: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("node", "device", "request", "detail"):
+        for name in ("node", "device", "request", "detail", "clause", "at_best"):
             text = getattr(self, name)
             if text is not None and not text.isprintable():
                 object.__setattr__(self, name, inert(text))
+        if not all(value.isprintable() for value, _ in self.values):
+            object.__setattr__(self, "values", tuple([(inert(value), times) for value, times in self.values]))
+        if self.node is not None and not self.nodes:
+            object.__setattr__(self, "nodes", 1)
+            object.__setattr__(self, "examples", (self.node,))
+        if self.device is not None and not self.devices:
+            object.__setattr__(self, "devices", 1)
 
-    def to_dict(self) -> dict[str, str | None]:
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and YAML."""
+        return {
+            "node": self.node,
+            "device": self.device,
+            "request": self.request,
+            "reason": self.reason,
+            "detail": self.detail,
+            "nodes": self.nodes,
+            "devices": self.devices,
+            "examples": list(self.examples),
+        }
+
+    @property
+    def where(self) -> str:
+        """`node-1/gpu-0`, `node-1 (8 devices)`, `1,000 nodes (8,000 devices)`, `everywhere`."""
+        if self.node is None:
+            return "everywhere"
+        if self.nodes == 1 and self.devices == 1:
+            return f"{self.node}/{self.device}"
+        nodes = self.node if self.nodes == 1 else f"{self.nodes:,} nodes"
+        devices = "1 device" if self.devices == 1 else f"{self.devices:,} devices"
+        return f"{nodes} ({devices})" if self.devices else nodes
 
     def __str__(self) -> str:
-        where = "/".join(part for part in (self.node, self.device) if part) or "everywhere"
         asked = f" (request {self.request})" if self.request else ""
-        return f"{where}{asked}: {self.reason}: {self.detail}"
+        return f"{self.where}{asked}: {self.reason}: {self.detail}"
 
 
 def reason_of(cause: Cause, detail: str, node: str | None = None) -> Reason:
@@ -105,8 +157,10 @@ def refusal(
 
 
 _UNITS: Final = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
+_BIT_RATES: Final = (("Tb/s", 10**12), ("Gb/s", 10**9), ("Mb/s", 10**6), ("kb/s", 10**3))
 
 
+@lru_cache(maxsize=1 << 12)
 def figure(amount: Decimal | int) -> str:
     """An amount for people: exact where that is short, otherwise one decimal of the largest binary unit."""
     exact = Decimal(amount)
@@ -119,18 +173,11 @@ def figure(amount: Decimal | int) -> str:
     return spelled
 
 
-def ordered_reasons(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Without repetitions, whole nodes before single devices, nearest miss first within a node."""
-    rank = {cause.value: position for position, cause in enumerate(Cause)}
-
-    def order(reason: Reason) -> tuple[object, ...]:
-        return (
-            reason.node or "",
-            reason.device is not None,
-            reason.request or "",
-            rank.get(reason.reason, len(rank)),
-            reason.device or "",
-            reason.detail,
-        )
-
-    return tuple(sorted(dict.fromkeys(reasons), key=order))
+def amount_text(name: str, amount: Decimal | int) -> str:
+    """An amount of the capacity of this name, in the unit that people write it in: `80Gi`, `200 Gb/s`."""
+    if name.rpartition("/")[2] != names.CAPACITY_BANDWIDTH:
+        return figure(amount)
+    for suffix, unit in _BIT_RATES:
+        if amount >= unit:
+            return f"{float(amount / Decimal(unit)):.4g} {suffix}"
+    return f"{figure(amount)} b/s"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from koordra.allocator.explain.telling import lines as lines_of
 from koordra.allocator.reasons import Reason
 from koordra.allocator.score import DEFAULT_POLICY
 from koordra.api.objects import Fields
@@ -18,8 +19,8 @@ from koordra.inert import inert
 from koordra.placement import Plan, plan
 from koordra.placement.defragment.cluster import free, shape_of
 
-MOST_REASONS = 6
-"""Lines of reasons shown per waiting claim in a table; `koordra explain` shows all."""
+MOST_LINES = 8
+"""Lines of reasons shown per waiting claim in a table; `koordra explain` shows more."""
 
 policy_option = click.option(
     "--policy", default=DEFAULT_POLICY, help="koordra, Binpack, Spread, FirstFit ..."
@@ -81,10 +82,8 @@ def _table(found: Plan) -> str:
 
 
 def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
-    lines = [f"{title}: {inert(claim)}", *(f"  {reason}" for reason in reasons[:MOST_REASONS])]
-    if len(reasons) > MOST_REASONS:
-        lines.append(f"  ... and {len(reasons) - MOST_REASONS} more (koordra explain)")
-    return "\n".join(lines)
+    told = lines_of(reasons, most=MOST_LINES)
+    return "\n".join([f"{title}: {inert(claim)}", *(f"  {line}" for line in told)])
 
 
 def _moves(found: Fields) -> str:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
+from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.features import Features
 from koordra.allocator.group_search import GroupSearch, takes_all
 from koordra.allocator.offer import Offer
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import objects
 from koordra.api.objects import Fields
@@ -193,7 +194,7 @@ class _Planning:
             return self._refuse(group, failed, reasons)
         table = self.result.undecided if exhausted else self.result.unsatisfiable
         reasons_of = {
-            claim.key: ordered_reasons(reason for owner, reason in reasons if owner == position)
+            claim.key: grouped(reason for owner, reason in reasons if owner == position)
             for position, claim in enumerate(group.claims)
         }
         for key, own in reasons_of.items():
@@ -281,12 +282,12 @@ class _Planning:
                 if owner == position and reason.detail != error.reason.detail
             ]
             first = error.reason if claim.key == error.claim else _waits_for(error.claim, error.reason)
-            self.result.unsatisfiable[claim.key] = ordered_reasons([first, *own])
+            self.result.unsatisfiable[claim.key] = grouped([first, *own])
         return error
 
     def _unsatisfiable(self, group: ClaimGroup, reasons: Sequence[Reason]) -> None:
         for claim in group.claims:
-            self.result.unsatisfiable[claim.key] = ordered_reasons(reasons)
+            self.result.unsatisfiable[claim.key] = grouped(reasons)
 
     def _commit(self, group: ClaimGroup, offer: Offer) -> None:
         allocations = offer.allocations(pin_to_node=self.engine.policy is not None)

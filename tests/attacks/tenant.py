@@ -46,8 +46,8 @@ TENANT: Final = (
         "bounded",
         "it is counted before anything is searched, told once, and asked again when devices have become free",
         seen=(
-            event("InsufficientCapacity"),
-            metric('koordra_controller_events_total{reason="InsufficientCapacity"}'),
+            event("ExceedsDevice"),
+            metric('koordra_controller_events_total{reason="ExceedsDevice"}'),
         ),
     ),
     Attack(
@@ -234,7 +234,7 @@ TENANT: Final = (
         "a pod and a claim that cannot be placed are changed hundreds of times",
         "bounded",
         "one Event for an object and a reason, whose count goes up, after pauses that double",
-        seen=(event("InsufficientCapacity"),),
+        seen=(event("ExceedsDevice"),),
     ),
     Attack(
         "label-values",

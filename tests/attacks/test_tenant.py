@@ -83,7 +83,7 @@ def costly_pattern(scene: Scene) -> Outcome:
 def impossible_claim(scene: Scene) -> Outcome:
     scene.claim("million", count=1_000_000)
     scene.pod("million", "million")
-    scene.wait_for(event("InsufficientCapacity"))
+    scene.wait_for(event("ExceedsDevice"))
     return "bounded"
 
 
@@ -311,7 +311,7 @@ def escape_sequences(scene: Scene) -> Outcome:
 def event_flood(scene: Scene) -> Outcome:
     scene.claim("flood", count=99)
     scene.pod("flood", "flood")
-    scene.wait_for(event("InsufficientCapacity"))
+    scene.wait_for(event("ExceedsDevice"))
     before = scene.admin.newest(kinds.EVENTS)
     for number in range(100):
         change = {"metadata": {"labels": {"changed": str(number)}}}

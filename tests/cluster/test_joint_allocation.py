@@ -201,8 +201,8 @@ def test_what_cannot_fit_waits_and_says_why(workload: Workload) -> None:
         return [event for event in workload.events("large") if "120Gi" in event.get("message", "")]
 
     event = eventually(told, "an Event that names the figure")[0]
-    assert event["reason"] == "InsufficientCapacity"
-    assert "memory: requested 120Gi, free 79.6Gi of 79.6Gi" in event["message"]
+    assert event["reason"] == "ExceedsDevice"
+    assert "memory: requested 120Gi, no device has more than 79.6Gi" in event["message"]
     claim = workload.client.get(kinds.RESOURCE_CLAIMS, "large", namespace=workload.namespace)
     assert not objects.status_of(claim).get("allocation")
 

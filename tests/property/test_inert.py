@@ -24,6 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra import errors, logs
+from koordra.allocator.explain.grouping import grouped
+from koordra.allocator.explain.telling import lines
 from koordra.allocator.reasons import Cause, Reason, refusal
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -65,7 +67,13 @@ def test_escaping_twice_is_escaping_once(text: str) -> None:
 def test_reasons_and_errors(text: str) -> None:
     reason = Reason(text, text, text, Cause.SELECTOR_ERROR.value, text)
     assert_inert(str(reason))
-    assert_inert("".join(filter(None, reason.to_dict().values())))
+    assert_inert("".join(map(str, reason.to_dict().values())))
+    several = [
+        Reason(text + each, text, text, Cause.TAINTED.value, text, clause=text, values=((text + each, 1),))
+        for each in "ab"
+    ]
+    for told in grouped(several):
+        assert_inert("".join([*map(str, told.to_dict().values()), *lines([told]), *map(str, told.values)]))
     assert_inert(str(refusal(text, Cause.TAINTED, text, request=text, node=text)))
     assert_inert(str(errors.ApiError(text, code=500, reason=text)))
     assert_inert(str(errors.PrepareError(text)))

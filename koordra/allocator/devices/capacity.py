@@ -22,10 +22,11 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
-from koordra.allocator.reasons import figure
+from koordra.allocator.reasons import amount_text
 from koordra.api import names
 from koordra.api.claims import Alternative
 from koordra.api.devices import Capacity, Device, RequestPolicy
+from koordra.spelling import meant
 
 _BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 _DECIMAL: Final = ("E", "P", "T", "G", "M", "k")
@@ -80,12 +81,21 @@ class Demand:
         return tuple(sorted(self.nano.items()))
 
 
+class ShortOf(NamedTuple):
+    """A capacity of which more is asked for (`clause`) than the device has at all, `part` of what it has
+    being too little."""
+
+    clause: str
+    has: str
+    part: float
+
+
 class Unmet(NamedTuple):
     """Why the device can never serve the request, free or not. `short_of` is the capacity that is too small,
     if it is that."""
 
     detail: str
-    short_of: tuple[str, Decimal] | None = None
+    short_of: ShortOf | None = None
 
 
 def demand_of(
@@ -102,7 +112,7 @@ def demand_of(
     for name, amount in (alternative.capacity or {}).items():
         found = _published_name(name, device.capacity, driver)
         if found is None:
-            return Unmet(f"{name}: requested {figure(amount)}, the device has no capacity of that name")
+            return Unmet(f"{name}: requested {amount_text(name, amount)}, {_unknown(name, device.capacity)}")
         asked[found] = amount, alternative.capacity_spelled.get(name, str(amount))
     memory = _published_name(names.CAPACITY_MEMORY, device.capacity, driver)
     if memory_percent is not None and memory is not None and memory not in asked:
@@ -112,12 +122,13 @@ def demand_of(
     for name, capacity in device.capacity.items():
         every = capacity.value, capacity.spelled
         taken, form = every if name in whole else _taken(asked.get(name), capacity, fractional=fractional)
-        refused = _policy_refuses(taken, capacity.policy, fractional=fractional)
+        refused = _policy_refuses(name, taken, capacity.policy, fractional=fractional)
         if refused:
-            return Unmet(f"{name}: requested {figure(taken)}, {refused}")
+            return Unmet(f"{name}: requested {amount_text(name, taken)}, {refused}")
         if taken > capacity.value:
-            detail = f"{name}: requested {figure(taken)}, the device has {figure(capacity.value)}"
-            return Unmet(detail, (name, taken))
+            clause, has = f"{name}: requested {amount_text(name, taken)}", amount_text(name, capacity.value)
+            part = float((taken - capacity.value) / (capacity.value or 1))
+            return Unmet(f"{clause}, the device has {has}", ShortOf(clause, has, part))
         amounts[name] = taken
         forms[name] = spell(taken, form)
     return Demand(amounts, forms)
@@ -184,18 +195,25 @@ def _reading(amount: Decimal, fractional: bool) -> Decimal:
     return amount if fractional else amount.to_integral_value(ROUND_CEILING)
 
 
-def _policy_refuses(amount: Decimal, policy: RequestPolicy | None, *, fractional: bool) -> str:
+def _unknown(name: str, capacity: Mapping[str, Capacity]) -> str:
+    """The device has no capacity of this name: which it has."""
+    alike = meant(name, capacity)
+    hint = f"did you mean {alike}? It has" if alike else "it has"
+    return f"the device has no capacity of that name; {hint} {', '.join(sorted(capacity)) or 'none'}"
+
+
+def _policy_refuses(name: str, amount: Decimal, policy: RequestPolicy | None, *, fractional: bool) -> str:
     """Why the policy does not allow the amount; empty when it does. The default is always allowed."""
     if policy is None or amount == policy.default:
         return ""
     if policy.has_range:
         if policy.maximum is not None and amount > policy.maximum:
-            return f"at most {figure(policy.maximum)} per request"
+            return f"at most {amount_text(name, policy.maximum)} per request"
         if policy.step is not None:
             start = _reading(policy.minimum or Decimal(0), fractional)
             if (_reading(amount, fractional) - start) % _reading(policy.step, fractional) != 0:
-                return f"not on a step of {figure(policy.step)} from {figure(start)}"
+                return f"not on a step of {amount_text(name, policy.step)} from {amount_text(name, start)}"
         return ""
     if policy.valid_values and amount not in policy.valid_values:
-        return "allowed are " + ", ".join(figure(value) for value in policy.valid_values)
+        return "allowed are " + ", ".join(amount_text(name, value) for value in policy.valid_values)
     return ""

@@ -7,11 +7,10 @@ that fails on a device is an error only if the search gets to that device.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Final, NamedTuple
 
 from koordra.allocator import features as gates
-from koordra.allocator.devices.capacity import Demand, Unmet, demand_of
+from koordra.allocator.devices.capacity import Demand, ShortOf, Unmet, demand_of
 from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause
@@ -19,12 +18,17 @@ from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.devices import Taint
 from koordra.api.opaque.isolation import is_share, published_policy
-from koordra.cel.selectors import DeviceFacts, matches
+from koordra.cel.selectors import DeviceFacts, matches, names_read_by
 from koordra.errors import SelectorError
+from koordra.spelling import meant
+
+_MOST_NAMES: Final = 24
+"""Names of attributes and capacities that a misspelt one is answered with."""
 
 
 class Verdict(NamedTuple):
-    """`demand` is set for a device that fits; otherwise `cause` and `detail` say why not.
+    """`demand` is set for a device that fits; otherwise `cause` and `clause` say why not, with the device's
+    own `value`.
 
     `error`: upstream ends there. `of_class`: the class's selectors match. `short_of`: the capacity that is
     too small at all.
@@ -32,10 +36,15 @@ class Verdict(NamedTuple):
 
     demand: Demand | None = None
     cause: Cause | None = None
-    detail: str = ""
+    clause: str = ""
+    value: str = ""
     error: bool = False
     of_class: bool = True
-    short_of: tuple[str, Decimal] | None = None
+    short_of: ShortOf | None = None
+
+    @property
+    def detail(self) -> str:
+        return f"{self.clause} {self.value}" if self.value else self.clause
 
 
 def judge(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict:
@@ -60,10 +69,10 @@ def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
                     continue
             except SelectorError as error:
                 place = f"{of}: selector #{index}" if of else f"selector #{index}"
-                detail = f"{place}: {error.problem}"
+                detail = f"{place}: {error.problem}{_unknown_names(expression, facts)}"
                 return Verdict(None, Cause.SELECTOR_ERROR, detail, error=True, of_class=not of)
-            detail = f"{of or 'selector'} {' '.join(expression.split())}: {_values(expression, facts)}"
-            return Verdict(None, Cause.SELECTOR_MISMATCH, detail, of_class=not of)
+            clause = f"{of or 'selector'} {' '.join(expression.split())}:"
+            return Verdict(None, Cause.SELECTOR_MISMATCH, clause, _values(expression, facts), of_class=not of)
     return None
 
 
@@ -88,7 +97,7 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
         )
     )
     if isinstance(demand, Unmet):
-        return Verdict(None, Cause.INSUFFICIENT_CAPACITY, demand.detail, short_of=demand.short_of)
+        return Verdict(None, Cause.EXCEEDS_DEVICE, demand.detail, short_of=demand.short_of)
     if offered.device.consumes_counters and gates.PARTITIONABLE_DEVICES not in features:
         detail = f"the device consumes counters, which needs the gate {gates.PARTITIONABLE_DEVICES}"
         return Verdict(demand, Cause.FEATURE_DISABLED, detail)
@@ -101,7 +110,7 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
             if taint.keeps_out and not any(one.tolerates(taint) for one in tolerations):
                 unhealthy = taint.key.startswith(names.UNHEALTHY_TAINT)
                 cause = Cause.DEVICE_UNHEALTHY if unhealthy else Cause.TAINTED
-                return Verdict(demand, cause, _taint_text(taint))
+                return Verdict(demand, cause, *_taint_text(taint))
     return Verdict(demand)
 
 
@@ -134,8 +143,23 @@ def _values(expression: str, facts: DeviceFacts) -> str:
     return ", ".join(found) or "it has no such attribute"
 
 
-def _taint_text(taint: Taint) -> str:
+def _unknown_names(expression: str, facts: DeviceFacts) -> str:
+    """Names that the expression reads and the device does not have, with what may have been meant; empty
+    where it has all."""
+    known = sorted({name.rpartition("/")[2] for name in (*facts.attributes, *facts.capacity)})
+    unknown = sorted((names_read_by(expression) or frozenset()) - set(known))
+    if not unknown:
+        return ""
+    alike = meant(unknown[0], known)
+    hint = f"did you mean {alike}? It has" if alike else "it has"
+    return f"; the device has no {unknown[0]}: {hint} {', '.join(known[:_MOST_NAMES])}"
+
+
+def _taint_text(taint: Taint) -> tuple[str, str]:
+    """The clause, and the value."""
     if taint.key == names.HELD_TAINT:
-        holder = f" ({taint.value})" if taint.value else ""
-        return f"taint {taint}: the node still uses it for a claim that is gone{holder}"
-    return f"taint {taint} is not tolerated by the request"
+        clause = f"taint {taint.key}:{taint.effect}: the node still uses it for a claim that is gone"
+        return (f"{clause}:", taint.value) if taint.value else (clause, "")
+    if taint.key.startswith(names.UNHEALTHY_TAINT):
+        return f"taint {taint.key}:{taint.effect} is not tolerated by the request:", taint.value
+    return f"taint {taint} is not tolerated by the request", ""

@@ -1,22 +1,28 @@
-"""Why a group does not fit on a node: per device and request, and the clause that all of it together fails.
+"""Why a group does not fit on a node: per request and clause, and the clause that all of it together fails.
 
-First what each device says by itself (selector, taint, in use, no room, counters; `rejection`). Devices of
-another class than the one asked for are not reported where some devices are of the class. A request with
-fewer usable devices than it needs is the whole story. Otherwise the devices would do one by one, and the
-clause that stands in the way is looked for by taking clauses away (`nearest_fit`).
+First what each device says by itself (selector, taint, in use, no room, counters; `rejection`), devices of
+one clause together. Devices of another class than the one asked for are not reported where some devices are
+of the class. A request with fewer usable devices than it needs is the whole story. Otherwise the devices
+would do one by one, and the clause that stands in the way is looked for by taking clauses away
+(`nearest_fit`).
+
+How many devices are *suitable* for a request does not depend on what is in use; how many of those are *free*
+does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from decimal import Decimal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from koordra.allocator.allocation_state import AllocationState
+from koordra.allocator.explain.device_counts import DeviceCounts
+from koordra.allocator.explain.grouping import values_text
 from koordra.allocator.explain.nearest_fit import ClaimReason, NearestFit
 from koordra.allocator.explain.rejection import Rejection, device_reason
 from koordra.allocator.joint_allocation import Rule
-from koordra.allocator.reasons import Cause, Reason, figure, reason_of
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 
 
@@ -34,6 +40,18 @@ def reasons_on_node(
     `known` remembers by their `form` what nodes fail by all requests together: one of the same form has the
     same story.
     """
+    served, found = reasons_one_by_one(node, claims, state)
+    if served:
+        if form not in known:
+            known[form] = NearestFit(node, claims, state, joint_rules).reasons()
+        found += [(position, _on(node, reason)) for position, reason in known[form]]
+    return found
+
+
+def reasons_one_by_one(
+    node: str, claims: Sequence[ResolvedClaim], state: AllocationState
+) -> tuple[bool, list[ClaimReason]]:
+    """Whether each request has enough devices by itself, and why others cannot serve it."""
     found: list[ClaimReason] = []
     served = True
     for position, claim in enumerate(claims):
@@ -45,16 +63,27 @@ def reasons_on_node(
                 found += [(position, reason) for reason in reasons]
                 could = could or enough
             served = served and could
+    found = list(dict.fromkeys(found))
     for pool in state.pools:
         if pool.trouble:
             detail = f"pool {pool} is {'incomplete' if pool.incomplete else 'invalid'}: {pool.trouble}"
             reason = reason_of(Cause.POOL_INCOMPLETE, detail, node)
             found += [(position, reason) for position in range(len(claims))]
-    if served:
-        if form not in known:
-            known[form] = NearestFit(node, claims, state, joint_rules).reasons()
-        found += [(position, replace(reason, node=node)) for position, reason in known[form]]
-    return found
+    return served, found
+
+
+def _on(node: str, reason: Reason) -> Reason:
+    return replace(reason, node=node, nodes=1, examples=(node,))
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Devices that say the same: how many, and the one that lacks least."""
+
+    device: int
+    nearest: Rejection
+    number: int = 0
+    values: Counter[str] = field(default_factory=Counter)
 
 
 def _of_request(node: str, wanted: RequestAlternative, state: AllocationState) -> tuple[bool, list[Reason]]:
@@ -62,33 +91,43 @@ def _of_request(node: str, wanted: RequestAlternative, state: AllocationState) -
     devices = range(len(state.devices))
     of_class = [device for device in devices if state.verdict(wanted, device).of_class]
     asked = of_class or devices
-    misses = {device: miss for device in asked if (miss := device_reason(wanted, device, state)) is not None}
-    reasons = [
-        Reason(node, state.devices[device].id.device, wanted.label, miss.cause.value, miss.detail)
-        for device, miss in misses.items()
-    ]
-    usable, needed = len(asked) - len(misses), 1 if wanted.takes_all else wanted.spec.count
+    alike: dict[tuple[Cause, object], _Alike] = {}
+    usable = suitable = 0
+    for device in asked:
+        miss = device_reason(wanted, device, state)
+        suitable += state.verdict(wanted, device).cause is None
+        if miss is None:
+            usable += 1
+            continue
+        those = alike.setdefault((miss.cause, miss.alike), _Alike(device, miss))
+        those.number += 1
+        those.values.update(miss.values)
+        if miss.short is not None and miss.short < (those.nearest.short or 0):
+            those.device, those.nearest = device, miss
+    reasons = [_told(node, wanted.label, those, state) for those in alike.values()]
+    needed = 1 if wanted.takes_all else wanted.spec.count
     if usable >= needed:
         return True, reasons
     if devices or not any(pool.trouble for pool in state.pools):
-        causes = {miss.cause for miss in misses.values()}
-        cause = next((cause for cause in Cause if cause in causes), Cause.INSUFFICIENT_CAPACITY)
-        free = f"free {usable} of {len(of_class)} of class {wanted.device_class.name}"
-        detail = f"devices: requested {needed}, {free if devices else 'the node publishes none'}"
-        detail += _nearest_miss(misses, state)
-        reasons.append(Reason(node, None, wanted.label, cause.value, detail))
+        counts = DeviceCounts(needed, len(devices), len(of_class), suitable, usable)
+        reasons.append(counts.reason(node, wanted, {cause for cause, _ in alike}))
     return False, reasons
 
 
-def _nearest_miss(misses: Mapping[int, Rejection], state: AllocationState) -> str:
-    """The device that lacks least of what it is short of."""
-
-    def part(device: int) -> tuple[Decimal, int]:
-        total = state.devices[device].device.capacity[misses[device].name].value
-        return misses[device].lacking / total if total else Decimal("Infinity"), device
-
-    nearest = min((device for device, miss in misses.items() if miss.lacking > 0), key=part, default=None)
-    if nearest is None:
-        return ""
-    lacks = f"{figure(misses[nearest].lacking)} of {misses[nearest].name}"
-    return f"; nearest miss {state.devices[nearest].id.device} lacks {lacks}"
+def _told(node: str, request: str, those: _Alike, state: AllocationState) -> Reason:
+    miss, words = those.nearest, those.nearest.words()
+    rest = values_text(those.values) if those.values else words.figures
+    if those.number > 1 and words.at_best:
+        rest = words.at_best
+    return Reason(
+        node,
+        state.devices[those.device].id.device,
+        request,
+        miss.cause.value,
+        f"{words.clause} {rest}" if rest else words.clause,
+        clause=words.clause,
+        at_best=words.at_best,
+        short=miss.short,
+        values=tuple(sorted(those.values.items())),
+        devices=those.number,
+    )

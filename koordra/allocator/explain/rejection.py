@@ -1,60 +1,68 @@
 """Why one device cannot serve one request as things stand: the verdict, who uses it, what it lacks of amounts
 and counters.
 
-Of what is lacking because others hold it, the holders are named: whoever waits wants to know whom for.
+Of what is lacking because others hold it, the holders are named: whoever waits wants to know whom for. Texts
+are made when somebody asks for them, which of many devices is for the nearest miss alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from decimal import Decimal
+from functools import partial
 from typing import Final, NamedTuple
 
 from koordra.allocator.allocation_state import AllocationState
-from koordra.allocator.devices.capacity import nano
-from koordra.allocator.reasons import Cause, figure
+from koordra.allocator.devices.eligibility import Verdict
+from koordra.allocator.reasons import Cause, amount_text, figure
 from koordra.allocator.request.requests import RequestAlternative
 
 _MOST_HOLDERS: Final = 3
 """Claims that are named; of more there is only their number."""
 
 
+class Words(NamedTuple):
+    """A Reason's texts (`koordra.allocator.reasons`)."""
+
+    clause: str
+    figures: str = ""
+    at_best: str = ""
+
+
+_BUSY: Final = Words("device: requested 1, free 0 of 1, in use by ResourceClaim")
+
+
 class Rejection(NamedTuple):
-    """Why one device does not do; `lacking` of the capacity `name` is missing where it is a matter of
-    amounts."""
+    """Why one device does not do. `alike`: equal for rejections that are told together; `values`: what
+    differs among them. `short`: the part of the whole that is lacking, where it is a matter of amounts."""
 
     cause: Cause
-    detail: str
-    name: str = ""
-    lacking: Decimal = Decimal(0)
+    alike: object
+    words: Callable[[], Words]
+    short: float | None = None
+    values: tuple[str, ...] = ()
 
 
 def device_reason(wanted: RequestAlternative, device: int, state: AllocationState) -> Rejection | None:
     """Why the device cannot serve the request as things stand; None when it can."""
-    offered = state.devices[device]
     verdict = state.verdict(wanted, device)
-    if verdict.short_of is not None:
-        return _no_room(state, device, *verdict.short_of)
     if verdict.cause is not None:
-        return Rejection(verdict.cause, verdict.detail)
+        return _of_verdict(verdict)
     if wanted.spec.admin_access or verdict.demand is None:
         return None
     if state.busy[device]:
-        use = state.taken.of(offered.id)
-        detail = f"device: requested 1, free 0 of 1{_in_use_by([use.holder] if use.holder else use.sharers)}"
-        return Rejection(Cause.ALREADY_ALLOCATED, detail)
-    for name, amount in sorted(verdict.demand.amounts.items()):
-        if nano(amount) > state.room(device, name):
-            return _no_room(state, device, name, amount)
-    if state.shared[device] and state.holders[device]:
-        return None
-    published = state.pools[state.pool_of[device]].counters
-    for counter, amount in sorted(offered.device.counters.items()):
-        available = max(state.counters_left(device, counter), Decimal(0))
-        if amount > available:
-            total = figure(published.get(counter, Decimal(0)))
-            detail = f"requested {figure(amount)}, free {figure(available)} of {total}"
-            return Rejection(Cause.COUNTERS_EXHAUSTED, f"counter {'/'.join(counter)}: {detail}")
+        return _busy(state, device)
+    used, capacity = state.used[device], state.capacity[device]
+    for name, amount in verdict.demand.nano.items():
+        free = capacity.get(name, 0) - used.get(name, 0)
+        if amount > free:
+            short = (amount - max(free, 0)) / (capacity[name] or 1)
+            words = partial(_no_room, state, device, name, verdict.demand.amounts[name])
+            return Rejection(Cause.INSUFFICIENT_CAPACITY, (name, amount), words, short)
+    if state.devices[device].device.consumes_counters and not (
+        state.shared[device] and state.holders[device]
+    ):
+        return _no_counter(state, device)
     return None
 
 
@@ -63,16 +71,54 @@ def usable_devices(wanted: RequestAlternative, state: AllocationState) -> list[i
     return [device for device in range(len(state.devices)) if device_reason(wanted, device, state) is None]
 
 
-def _no_room(state: AllocationState, device: int, name: str, amount: Decimal) -> Rejection:
+def _of_verdict(verdict: Verdict) -> Rejection:
+    assert verdict.cause is not None
+    if verdict.short_of is not None:
+        short = verdict.short_of
+        words = Words(
+            f"{short.clause},", f"the device has {short.has}", f"no device has more than {short.has}"
+        )
+        return Rejection(verdict.cause, short.clause, lambda: words, short.part)
+    values = (verdict.value,) if verdict.value else ()
+    return Rejection(verdict.cause, verdict.clause, lambda: Words(verdict.clause), None, values)
+
+
+def _busy(state: AllocationState, device: int) -> Rejection:
+    use = state.taken.of(state.devices[device].id)
+    holders = (use.holder,) if use.holder else tuple(use.sharers)
+    return Rejection(Cause.ALREADY_ALLOCATED, "busy", lambda: _BUSY, None, holders)
+
+
+def _no_room(state: AllocationState, device: int, name: str, amount: Decimal) -> Words:
     offered = state.devices[device]
-    total = offered.device.capacity[name].value
-    free = max(state.free(device, name), Decimal(0))
-    detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
-    if amount <= total:
-        # Who asks for more than there is waits for nobody.
-        sharers = state.taken.of(offered.id).sharers
-        detail += _in_use_by([holder for holder, takes in sharers.items() if name in takes])
-    return Rejection(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)
+    free, total = (
+        amount_text(name, max(one, Decimal(0)))
+        for one in (state.free(device, name), offered.device.capacity[name].value)
+    )
+    sharers = state.taken.of(offered.id).sharers
+    use = _in_use_by([holder for holder, takes in sharers.items() if name in takes])
+    clause = f"{name}: requested {amount_text(name, amount)},"
+    return Words(clause, f"free {free} of {total}{use}", f"at best free {free} of {total}{use}")
+
+
+def _no_counter(state: AllocationState, device: int) -> Rejection | None:
+    """The first counter of which there is less than the device takes."""
+    for counter, amount in sorted(state.consumes(device).items()):
+        left = max(state.counters[state.pool_of[device]].get(counter, 0), 0)
+        if amount > left:
+            words = partial(_counter_text, state, device, counter)
+            return Rejection(
+                Cause.COUNTERS_EXHAUSTED, ("counter", counter[1], amount), words, 1 - left / amount
+            )
+    return None
+
+
+def _counter_text(state: AllocationState, device: int, counter: tuple[str, str]) -> Words:
+    published = state.pools[state.pool_of[device]].counters.get(counter, Decimal(0))
+    asked = figure(state.devices[device].device.counters[counter])
+    free = f"free {figure(max(state.counters_left(device, counter), Decimal(0)))} of {figure(published)}"
+    figures = f"{free} in {counter[0]}"
+    return Words(f"counter {counter[1]}: requested {asked},", figures, f"at best {figures}")
 
 
 def _in_use_by(holders: Collection[str]) -> str:

@@ -224,13 +224,13 @@ class _Resolver:
         for name, amount in sorted((spec.capacity or {}).items()):
             if amount < 0:
                 raise self.refusal(
-                    Cause.INSUFFICIENT_CAPACITY,
+                    Cause.CONSTRAINT_VIOLATED,
                     f"{name}: requested {amount}, an amount cannot be negative",
                     label,
                 )
             if amount == 0 and _is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
                 raise self.refusal(
-                    Cause.INSUFFICIENT_CAPACITY,
+                    Cause.CONSTRAINT_VIOLATED,
                     f"{name}: requested 0, at least 1Mi; leave memory out for the whole card",
                     label,
                 )

@@ -218,7 +218,7 @@ class Search(DeviceSteps):
             )
             if least > MAX_RESULTS:
                 detail = f"number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
-                raise refusal(claim.claim.key, Cause.INSUFFICIENT_CAPACITY, detail)
+                raise refusal(claim.claim.key, Cause.EXCEEDS_DEVICE, detail)
 
     def _moves(self, at: Position) -> Generator[Position, None, None]:
         """Positions one step further. Each is yielded with its step taken; resuming takes the step back."""

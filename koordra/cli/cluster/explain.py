@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from koordra.allocator.explain.telling import lines as lines_of
 from koordra.allocator.reasons import Reason
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields, Object
@@ -66,10 +67,19 @@ def explain(
     _require_known(claims, entries)
     gangs = _waiting_gangs(manifests, client) if not claims else []
     if output == "json":
-        show_document({"claims": entries} | ({"gangs": gangs} if gangs else {}), output)
+        show_document(_plain({"claims": entries} | ({"gangs": gangs} if gangs else {})), output)
     else:
         lines = [*(_text(entry) for entry in entries), *(_gang_text(entry) for entry in gangs)]
         say("\n\n".join(lines) or "no claim is waiting for devices")
+
+
+def _plain(told: Any) -> Any:
+    """With the fields of Reasons in their place."""
+    if isinstance(told, Reason):
+        return told.to_dict()
+    if isinstance(told, Mapping):
+        return {name: _plain(value) for name, value in told.items()}
+    return [_plain(entry) for entry in told] if isinstance(told, list | tuple) else told
 
 
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[Document]:
@@ -87,10 +97,7 @@ def _gang_text(entry: Document) -> str:
         f"  {entry['text']}",
     ]
     for member, reasons in entry["lacking"].items():
-        nearest = [
-            f"{reason['node'] or 'everywhere'}: {reason['reason']}: {reason['detail']}"
-            for reason in reasons[:2]
-        ]
+        nearest = map(str, reasons[:2])
         more = f" (and {len(reasons) - 2} more reasons)" if len(reasons) > 2 else ""
         lines.append(f"    {member}: {'; '.join(nearest)}{more}")
     return "\n".join(lines)
@@ -118,7 +125,7 @@ def _outcome(
         "status": "Fits" if node else "Undecided" if is_undecided else "DoesNotFit",
         "node": node,
         "level": level,
-        "reasons": [reason.to_dict() for reason in reasons],
+        "reasons": tuple(reasons),
     }
 
 
@@ -183,14 +190,7 @@ def _text(entry: Document) -> str:
         near = f", GPU and NIC at level {entry['level']}" if entry["level"] else ""
         return "\n".join([f"{claim} fits on {entry['node']}{near}", *_controller_lines(entry)])
     lines = [f"{claim} {'is undecided' if entry['status'] == 'Undecided' else 'does not fit'}"]
-    node: str | None = ""
-    for reason in entry["reasons"]:
-        if reason["node"] != node:
-            node = reason["node"]
-            lines.append(f"  {node or 'everywhere'}")
-        where = f"{reason['device']}: " if reason["device"] else ""
-        request = f" (request {reason['request']})" if reason["request"] else ""
-        lines.append(f"    {where}{reason['reason']}: {reason['detail']}{request}")
+    lines += [f"  {line}" for line in lines_of(entry["reasons"])]
     return "\n".join([*lines, *_controller_lines(entry)])
 
 

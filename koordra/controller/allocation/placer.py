@@ -25,10 +25,11 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
+from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.predicates import readable_amounts
-from koordra.allocator.reasons import Cause, Reason, ordered_reasons, reason_of, refusal
+from koordra.allocator.reasons import Cause, Reason, reason_of, refusal
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -283,7 +284,7 @@ class Placer:
         own = [[*gone] for _ in group.pending]
         for owner, reason in explain(self.engine, asked, excluded=excluded, nodes=nodes).reasons:
             own[owner].append(reason)
-        found = tuple(map(ordered_reasons, own))
+        found = tuple(map(grouped, own))
         if is_common:
             self._explained[resolved.request_class] = version, found, names_now
         return found

@@ -45,10 +45,7 @@ def dry_run_gangs(cluster: Tables) -> list[dict[str, Any]]:
                 fit, text = answer.size, f"{answer.size} of {len(gang.members)} members fit now"
             else:
                 fit, text = answer.most, answer.text
-                lacking = {
-                    key: [reason.to_dict() for reason in answer.reasons[key]]
-                    for key in sorted(answer.reasons)
-                }
+                lacking = {key: answer.reasons[key] for key in sorted(answer.reasons)}
         found.append(
             {
                 "gang": gang.key,

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from koordra.allocator.explain.telling import headline, in_one_line
 from koordra.allocator.reasons import Reason
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase
-from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.controller.reporting.claim_events import LONGEST_MESSAGE, ClaimEvent, cut
 from koordra.placement.gang import GangUnplaced
 
 GATHERING: Final = "GangGathering"
@@ -97,8 +97,7 @@ def nearest_miss(answer: GangUnplaced) -> str:
     for key in sorted(answer.reasons):
         reasons = answer.reasons[key]
         if reasons:
-            headline = claim_events.nearest_miss(reasons)
-            return f"; {key}: {headline}: {claim_events.explain(reasons, headline=headline)}"
+            return f"; {key}: {headline(reasons)}: {in_one_line(reasons, most=LONGEST_MESSAGE)}"
     return ""
 
 

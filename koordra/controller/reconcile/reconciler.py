@@ -201,7 +201,7 @@ class Reconciler:
 
     def _why_pinned(self, pod: Object, node: str) -> Reason:
         info = self.allocation.placer.nodes.get(node)
-        found = "; ".join(unsuitable(info.node, pod, taken=info.load)) if info is not None else ""
+        found = "; ".join(map(str, unsuitable(info.node, pod, taken=info.load))) if info is not None else ""
         why = found or pod_scheduled(pod).message or "the scheduler does not place it there"
         text = (
             f"pod {objects.key(pod)} has to run on node {node}, where other pods use the claim, and cannot: {why}; "

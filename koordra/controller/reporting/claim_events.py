@@ -17,12 +17,12 @@ any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)    
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.explain.telling import headline, in_one_line
+from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
@@ -59,7 +59,7 @@ CONFLICTS: Final = (
 """Somebody does what only koordra may do (conflicts/)."""
 
 LONGEST_MESSAGE: Final = 1024
-"""Characters; the API server refuses longer Event messages."""
+"""Bytes; the API server refuses longer Event messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,64 +166,19 @@ def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:
 
 
 def waiting(claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> ClaimEvent:
-    """Why a claim waits: the nearest miss is the reason, the message has node, devices, clause, figures."""
-    headline = nearest_miss(reasons)
-    return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (claim, *pods))
-
-
-def nearest_miss(reasons: Sequence[Reason]) -> str:
-    """The one word for many reasons: a device that almost fits says more than a node that is out of the
-    question, and that says more than devices of the wrong kind. Among the rest the allocator's order decides,
-    then the more frequent."""
-    right_kind = [reason for reason in reasons if reason.reason != Cause.SELECTOR_MISMATCH.value]
-    relevant = [reason for reason in right_kind if reason.device is not None] or right_kind or reasons
-    rank = {cause.value: position for position, cause in enumerate(Cause)}
-    frequency = Counter(reason.reason for reason in relevant)
-    return min(
-        frequency,
-        key=lambda word: (rank.get(word, -1), -frequency[word], word),
-        default=Cause.NODE_UNSUITABLE.value,
-    )
-
-
-def explain(reasons: Sequence[Reason], *, headline: str) -> str:
-    """At most 1024 characters: same clauses on the same node are reported once with the number of devices."""
-    alike: dict[tuple[str, str, str, str], list[str]] = {}
-    for reason in reasons:
-        place = (reason.node or "", reason.request or "", reason.reason, reason.detail)
-        alike.setdefault(place, []).extend([reason.device] if reason.device else [])
-    shown = [place for place in alike if place[2] != Cause.SELECTOR_MISMATCH.value] or list(alike)
-    shown.sort(key=lambda place: (place[2] != headline, place))
-    return _joined([_clause(place, alike[place], headline=headline) for place in shown])
-
-
-def _clause(place: tuple[str, str, str, str], devices: Sequence[str], *, headline: str) -> str:
-    node, request, word, detail = place
-    others = f" and {len(devices) - 1} more" if len(devices) > 1 else ""
-    where = (
-        f"node {node}" if node else "",
-        f"request {request}" if request else "",
-        f"{devices[0]}{others}" if devices else "",
-    )
-    what = detail if word == headline else f"{word}: {detail}"
-    return f"{' '.join(filter(None, where))}: {what}" if any(where) else what
-
-
-def _joined(clauses: Sequence[str]) -> str:
-    """As many clauses as fit, and how many were left out."""
-    text = ""
-    for number, clause in enumerate(clauses):
-        longer = f"{text}; {clause}" if text else clause
-        if len(longer) > LONGEST_MESSAGE - 24:
-            return cut(f"{text}; and {len(clauses) - number} more" if text else clause)
-        text = longer
-    return text or "no node offers devices of koordra"
+    """Why a claim waits: the nearest miss is the reason, the message has nodes, devices, clause, figures."""
+    begin = f"{_name(claim)}: "
+    message = begin + in_one_line(reasons, most=LONGEST_MESSAGE - len(begin.encode()))
+    return ClaimEvent(headline(reasons), cut(message), (claim, *pods))
 
 
 def cut(message: str) -> str:
     """Inert, and as long as the API server takes."""
     message = inert(message)
-    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+    written = message.encode()
+    if len(written) <= LONGEST_MESSAGE:
+        return message
+    return f"{written[: LONGEST_MESSAGE - 3].decode(errors='ignore')}..."
 
 
 def _name(claim: Object) -> str:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of
+from koordra.allocator.explain.grouping import grouped
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKinds, classes_of
 from koordra.placement.gang.member_assignment import offer_for
@@ -174,4 +175,4 @@ class _Placing:
                 info, taken = kind.info, fitting.engine.index.taken
                 answer = fitting.searching.ask(info, one.resolved_groups[0], taken)
                 found += [reason for _, reason in answer.reasons()]
-        return list(ordered_reasons(found))
+        return list(grouped(found))

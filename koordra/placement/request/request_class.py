@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from koordra.allocator.allocation_state import Verdicts
 from koordra.allocator.predicates import (
+    Unsuitable,
     chooses_nodes,
     node_constraints_text,
     selector_matches,
@@ -167,12 +168,12 @@ def refusals(
     claims and pods (by uid) were gone."""
     mine = frozenset(map(objects.identity, group.pods if group.allocated else ()))
     load = index.load_without(info, without | mine) if without or mine else info.load
-    several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
+    several, found = len(group.pods) > 1, list[Reason]()
     if info.trouble:
-        found.append((Cause.POOL_INCOMPLETE, info.trouble))
+        found.append(reason_of(Cause.POOL_INCOMPLETE, info.trouble, info.name))
     for pod in group.pods:
         where = f"pod {objects.key(pod)}: " if several else ""
-        found += [(Cause.NODE_UNSUITABLE, where + text) for text in unsuitable(info.node, pod, taken=load)]
+        found += [_unsuitable(info.name, where, why) for why in unsuitable(info.node, pod, taken=load)]
         if several:
             load = total_of((load, index.pods.requests_of(pod)))
     for key in group.allocated:
@@ -180,8 +181,24 @@ def refusals(
         selector = None if allocation is None else allocation.node_selector
         if allocation is not None and selector is not None and not selector_matches(selector, info.node):
             at = allocation.node or "other nodes"
-            found.append((Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on {at}"))
-    return [reason_of(cause, text, info.name) for cause, text in dict.fromkeys(found)]
+            text = f"ResourceClaim {key} of the pod is allocated on {at}"
+            found.append(reason_of(Cause.SHARED_CLAIM_PINNED, text, info.name))
+    return list(dict.fromkeys(found))
+
+
+def _unsuitable(node: str, where: str, why: Unsuitable) -> Reason:
+    values = () if why.short is not None or not why.has else ((why.has, 1),)
+    return Reason(
+        node,
+        None,
+        None,
+        Cause.NODE_UNSUITABLE.value,
+        f"{where}{why}",
+        clause=where + why.clause,
+        at_best=f"at best {why.has}" if why.short is not None else "",
+        short=why.short,
+        values=values,
+    )
 
 
 def suits(index: ClusterIndex, resolved: ResolvedGroup, info: NodeInfo) -> bool:

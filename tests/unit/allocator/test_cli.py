@@ -62,6 +62,9 @@ def test_plan_as_one_document(files: list[str], output: str, read: Callable[[str
         "request",
         "reason",
         "detail",
+        "nodes",
+        "devices",
+        "examples",
     }
 
 

@@ -66,11 +66,14 @@ def test_what_is_taken_tells_nodes_apart() -> None:
     assert sorted(plan(objects).nodes.values()) == ["n00", "n01", "n02"]
 
 
-def test_where_nothing_fits_each_node_says_so_in_its_own_words() -> None:
+def test_where_nothing_fits_nodes_that_say_the_same_are_told_together() -> None:
     objects = [*device_classes(), *cluster(3), claim("a", request("gpu", count=2))]
     reasons = plan(objects).unsatisfiable["default/a"]
-    assert {reason.node for reason in reasons} == {"n00", "n01", "n02"}
-    assert len({reason.detail for reason in reasons}) == 1
+    (told,) = reasons
+    assert (told.nodes, told.devices, told.examples) == (3, 0, ("n00", "n01", "n02"))
+    assert str(told) == (
+        "3 nodes (request gpu): ExceedsDevice: devices: requested 2 of class gpu.koordra.io, no node has more than 1"
+    )
 
 
 @pytest.mark.parametrize("policy", ["koordra", "FirstFit"])

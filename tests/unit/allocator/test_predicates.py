@@ -36,7 +36,11 @@ def affinity(*expressions: Dict) -> Dict:
             {"taints": [{"key": "gpu", "value": "yes", "effect": "NoExecute"}]},
             (),
         ),
-        ({"nodeSelector": {"zone": "z1"}}, {}, ("nodeSelector zone: required z1, node has no such label",)),
+        (
+            {"nodeSelector": {"zone": "z1"}},
+            {},
+            ("nodeSelector zone: required z1, the node has no such label",),
+        ),
         (
             {"affinity": affinity({"key": "zone", "operator": "In", "values": ["z1", "z2"]})},
             {},
@@ -46,25 +50,29 @@ def affinity(*expressions: Dict) -> Dict:
     ],
 )
 def test_clauses(spec: Dict, node_spec: Dict, why: tuple[str, ...]) -> None:
-    assert unsuitable(node(spec=node_spec), pod("p", **spec), taken={}) == why
+    assert tuple(map(str, unsuitable(node(spec=node_spec), pod("p", **spec), taken={}))) == why
 
 
 def test_a_node_that_is_not_ready() -> None:
     down = node()
     down["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
-    assert unsuitable(down, pod("p"), taken={}) == ("condition Ready is Unknown, required True",)
+    assert tuple(map(str, unsuitable(down, pod("p"), taken={}))) == (
+        "condition Ready: required True, the node has Unknown",
+    )
 
 
 def test_room_counts_what_other_pods_ask() -> None:
     found = node(allocatable={"cpu": "8", "pods": "2"})
     wanted = pod("p", requests={"cpu": "3500m"})
     assert unsuitable(found, wanted, taken={"cpu": Decimal(4), "pods": Decimal(1)}) == ()
-    assert unsuitable(found, wanted, taken={"cpu": Decimal(5), "pods": Decimal(2)}) == (
+    full = unsuitable(found, wanted, taken={"cpu": Decimal(5), "pods": Decimal(2)})
+    assert tuple(map(str, full)) == (
         "cpu: requested 3500m, free 3 of 8",
         "pods: requested 1, free 0 of 2",
     )
     unknown = pod("p", requests={"example.com/foo": "1"})
-    assert unsuitable(found, unknown, taken={}) == ("example.com/foo: requested 1, free 0 of 0",)
+    (lacks,) = unsuitable(found, unknown, taken={})
+    assert str(lacks) == "example.com/foo: requested 1, the node has none"
 
 
 def test_a_bound_pod_is_not_asked_for_room_again() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.reasons import Cause, Reason, figure, ordered_reasons
+from koordra.allocator.explain.grouping import grouped
+from koordra.allocator.reasons import Cause, Reason, figure
 from koordra.placement import plan
 from tests.unit.allocator.machines import (
     allocated,
@@ -209,7 +210,9 @@ def test_reasons_are_told_once_and_in_order() -> None:
     of_device = Reason("node-1", "gpu-0", "gpu", "Tainted", "t")
     of_node = Reason("node-1", None, None, "NodeUnsuitable", "n")
     everywhere = Reason(None, None, None, "SelectorError", "s")
-    assert ordered_reasons([of_device, of_node, everywhere, of_device]) == (everywhere, of_node, of_device)
+    told = grouped([of_device, of_node, everywhere, of_device])
+    assert [reason.reason for reason in told] == ["SelectorError", "Tainted", "NodeUnsuitable"]
+    assert told == (everywhere, of_device, of_node)
     assert str(of_device) == "node-1/gpu-0 (request gpu): Tainted: t"
 
 

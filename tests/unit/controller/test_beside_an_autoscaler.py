@@ -43,7 +43,7 @@ def test_nodes_that_come_and_go_in_vain_end_in_one_reason_and_no_writes() -> Non
         cluster.api.delete(NODES, name)
         cluster.settle()
     assert [write for write in cluster.api.writes if write.verb == "patch"] == writes
-    assert set(cluster.reasons()) == {"InsufficientCapacity"}
+    assert set(cluster.reasons()) == {"ExceedsDevice"}
     assert len(cluster.told) <= 3, "the same reason is not told with every node"
     assert objects.spec_of(cluster.api.get(PODS, "p")).get("nodeName") is None
 

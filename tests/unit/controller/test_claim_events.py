@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.reasons import Reason
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent
@@ -16,35 +17,24 @@ def short(device: str, node: str = "n0", figures: str = "memory 120Gi asked, 80G
 WRONG_KIND = Reason("n0", "nic-0", "gpu", "SelectorMismatch", "class gpu.koordra.io does not select it")
 
 
-def test_the_nearest_miss_leads() -> None:
-    node = Reason("n1", None, None, "NodeUnsuitable", "the node is cordoned")
-    assert claim_events.nearest_miss([WRONG_KIND, node, short("gpu-0")]) == "InsufficientCapacity"
-    assert claim_events.nearest_miss([WRONG_KIND, node]) == "NodeUnsuitable"
-    assert claim_events.nearest_miss([WRONG_KIND]) == "SelectorMismatch"
-    assert claim_events.nearest_miss([]) == "NodeUnsuitable"
-
-
-def test_devices_alike_are_told_once_with_their_number() -> None:
-    reasons = [WRONG_KIND, *(short(f"gpu-{index}") for index in range(8)), short("gpu-0", node="n1")]
+def test_a_message_tells_clauses_with_the_number_of_their_nodes_and_devices() -> None:
+    reasons = grouped([WRONG_KIND, *(short(f"gpu-{index}") for index in range(8)), short("gpu-0", node="n1")])
     told = claim_events.waiting(claim("a"), [pod("p", ["a"])], reasons)
-    assert told.message == (
-        "claim a: node n0 request gpu gpu-0 and 7 more: memory 120Gi asked, 80Gi in all; "
-        "node n1 request gpu gpu-0: memory 120Gi asked, 80Gi in all"
-    )
+    assert told.message == "claim a: request gpu, 2 nodes (9 devices): memory 120Gi asked, 80Gi in all"
     assert told.reason == "InsufficientCapacity"
 
 
 def test_other_clauses_carry_their_word() -> None:
     taken = Reason("n0", "gpu-1", "gpu", "AlreadyAllocated", "held by default/b")
-    message = claim_events.explain([taken, short("gpu-0")], headline="InsufficientCapacity")
-    assert message.endswith("; node n0 request gpu gpu-1: AlreadyAllocated: held by default/b")
+    message = claim_events.waiting(claim("a"), [], [taken, short("gpu-0")]).message
+    assert message.endswith("; request gpu, n0/gpu-1: AlreadyAllocated: held by default/b")
 
 
 def test_a_message_never_exceeds_what_the_server_takes_and_says_what_is_missing() -> None:
-    reasons = [short("gpu-0", node=f"node-{index:04d}") for index in range(200)]
+    reasons = [short("gpu-0", figures=f"clause {index:04d} of many: \u00e4sked") for index in range(200)]
     message = claim_events.waiting(claim("a"), [], reasons).message
-    assert len(message) <= claim_events.LONGEST_MESSAGE
-    assert "node-0000" in message
+    assert len(message.encode()) <= claim_events.LONGEST_MESSAGE
+    assert "clause 0000" in message
     assert message.endswith(" more")
     assert len(claim_events.waiting(claim("a"), [], [short("gpu-0", figures="x" * 5000)]).message) == 1024
 

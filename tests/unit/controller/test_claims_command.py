@@ -82,7 +82,7 @@ def test_the_cluster_is_asked_where_no_file_is_given(kubeconfig: str) -> None:
     explained = CliRunner().invoke(cli, ["explain", "large", "--kubeconfig", kubeconfig, "-o", "json"])
     (entry,) = json.loads(explained.output)["claims"]
     assert entry["status"] == "DoesNotFit"
-    assert "nearest miss" in entry["reasons"][0]["detail"]
+    assert "none of 1 is suitable" in entry["reasons"][0]["detail"]
 
 
 def test_explain_adds_what_the_controller_said_last(kubeconfig: str) -> None:

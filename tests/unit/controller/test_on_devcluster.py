@@ -159,12 +159,10 @@ def test_a_claim_that_cannot_fit_is_told_why(client: KubeClient, controller: Cal
     controller()
     client.create(RESOURCE_CLAIMS, claim("too-large", memory="120Gi"))
     client.create(PODS, pod("waits", ["too-large"]))
-    eventually(lambda: "InsufficientCapacity" in event_reasons(client, "too-large"))
-    message = event_reasons(client, "too-large")["InsufficientCapacity"]
-    assert "120Gi" in message
-    assert "80Gi" in message
-    assert "gpu-0" in message
-    assert event_reasons(client, "waits") == {"InsufficientCapacity": message}
+    eventually(lambda: "ExceedsDevice" in event_reasons(client, "too-large"))
+    message = event_reasons(client, "too-large")["ExceedsDevice"]
+    assert "memory: requested 120Gi, no device has more than 80Gi" in message
+    assert event_reasons(client, "waits") == {"ExceedsDevice": message}
 
 
 @pytest.fixture

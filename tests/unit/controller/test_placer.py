@@ -175,7 +175,7 @@ def test_nodes_that_are_kept_off_are_left_out_and_told() -> None:
     assert book.placer.place(book.group("c"), {"n0": why["n0"]}).node == "n1"
     nowhere = book.placer.place(book.group("c"), why)
     assert nowhere.allocations == {}
-    assert [reason.detail for reason in nowhere.reasons["default/c"]] == ["is kept", "is kept"]
+    assert [(reason.detail, reason.nodes) for reason in nowhere.reasons["default/c"]] == [("is kept", 2)]
 
 
 def test_reasons_speak_of_the_claim_that_waits(searched: list[str]) -> None:
@@ -186,7 +186,7 @@ def test_reasons_speak_of_the_claim_that_waits(searched: list[str]) -> None:
     for name in ("first", "second"):
         reasons = book.placer.place(book.group(name), {}).reasons
         assert list(reasons) == [f"default/{name}"]
-        assert "nearest miss gpu-0 lacks 20Gi of memory" in " ".join(
+        assert "memory: requested 100Gi, the device has 80Gi" in " ".join(
             reason.detail for reason in reasons[f"default/{name}"]
         )
     assert len(searched) <= 2, "the search, and why"

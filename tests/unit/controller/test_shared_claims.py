@@ -178,7 +178,7 @@ def test_consumers_with_claims_of_their_own_are_served_in_order_as_far_as_possib
     ahead = dry_run(cluster)
     assert ahead["default/shared"].node == "n0"
     (why,) = {one.reason for one in ahead["default/q-own"].reasons["default/q-own"]}
-    assert why == "InsufficientCapacity"
+    assert why == "ExceedsDevice"
     cluster.settle()
     assert cluster.node_of("shared") == cluster.node_of("p-own") == "n0"
     assert cluster.allocation("q-own") is None

@@ -62,7 +62,7 @@ def test_a_pod_that_asks_for_more_than_any_number_waits_alone(
             report_errors=True,
         )
         assert list(found.nodes) == ["d/sane"]
-        assert len({reason.node for reason in found.unsatisfiable["d/absurd"]}) == COUNT
+        assert any(reason.nodes == COUNT for reason in found.unsatisfiable["d/absurd"])
 
 
 @pytest.mark.parametrize("amount", ABSURD)

@@ -1,0 +1,107 @@
+"""Reasons as people read them: lines on a terminal, one line of an Event, one word for all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from koordra.allocator.explain.grouping import rank
+from koordra.allocator.reasons import Cause, Reason
+
+MOST_LINES: Final = 24
+"""Lines for one claim."""
+NOTHING: Final = "no node offers devices of koordra"
+
+_OF_NODES: Final = frozenset({Cause.NODE_UNSUITABLE.value, Cause.SHARED_CLAIM_PINNED.value})
+_HOPELESS: Final = frozenset({Cause.EXCEEDS_DEVICE.value})
+_OF_KIND: Final = frozenset({Cause.SELECTOR_MISMATCH.value})
+
+
+def headline(reasons: Sequence[Reason]) -> str:
+    """The one word for many reasons: of the node that the pod has to run on, if there is one.
+
+    A device that almost fits says more than one that never will, that more than a node that is out of the
+    question, and that more than devices of the wrong kind. Among the rest the vocabulary's order decides,
+    then the more frequent.
+    """
+    relevant = [reason for reason in reasons if reason.is_pinned] or reasons
+    found = Counter[str]()
+    for reason in relevant:
+        found[reason.reason] += max(1, reason.devices or reason.nodes)
+    of_devices = {reason.reason for reason in relevant if reason.device is not None}
+
+    def order(word: str) -> tuple[object, ...]:
+        unlikely = (word in _OF_KIND, word in _OF_NODES, word in _HOPELESS)
+        return *unlikely, word not in of_devices, rank(word), -found[word], word
+
+    return min(found, key=order, default=Cause.NODE_UNSUITABLE.value)
+
+
+def in_one_line(reasons: Sequence[Reason], *, most: int) -> str:
+    """As many clauses as fit into so many bytes, those of the headline first, and how many were left out.
+    That a request needs one device is not said where each device says why it is none."""
+    word = headline(reasons)
+    told = {reason.request for reason in reasons if reason.device is not None}
+    shown = [one for one in reasons if not (_is_count_of_one(one) and one.request in told)]
+    shown = [one for one in shown if one.reason not in _OF_KIND] or shown
+    shown.sort(key=lambda one: (not one.is_pinned, one.reason != word))
+    text = ""
+    for number, reason in enumerate(shown):
+        longer = f"{text}; {_clause(reason, word)}" if text else _clause(reason, word)
+        if len(longer.encode()) > most - 24:
+            return f"{text}; and {len(shown) - number} more" if text else longer
+        text = longer
+    return text or NOTHING
+
+
+def lines(reasons: Sequence[Reason], *, most: int = MOST_LINES) -> list[str]:
+    """For a terminal: a line for each, and below it where that is, if it is on several nodes or devices."""
+    found: list[str] = []
+    for number, reason in enumerate(reasons):
+        own = _lines(reason)
+        left = len(reasons) - number
+        if len(found) + len(own) > most - (left > 1):
+            return [*found, f"... and {left} more"]
+        found += own
+    return found
+
+
+def _lines(reason: Reason) -> list[str]:
+    first = str(reason)
+    if reason.node is None or (reason.nodes == 1 and reason.devices <= 1):
+        return [first]
+    places = []
+    if reason.short is not None:
+        device = f"/{reason.device}" if reason.device else ""
+        places.append(f"nearest {reason.node}{device}")
+    if reason.nodes > 1:
+        more = (
+            f" and {reason.nodes - len(reason.examples):,} more"
+            if reason.nodes > len(reason.examples)
+            else ""
+        )
+        places.append(f"nodes {', '.join(reason.examples)}{more}")
+    elif reason.short is None and reason.device:
+        places.append(f"e.g. {reason.device}")
+    return [first, f"    {'; '.join(places)}"] if places else [first]
+
+
+def _clause(reason: Reason, word: str) -> str:
+    what = reason.detail if reason.reason == word else f"{reason.reason}: {reason.detail}"
+    if reason.node is None:
+        return f"request {reason.request}: {what}" if reason.request else what
+    where = reason.where
+    if reason.nodes > 1 and reason.short is not None:
+        device = f"/{reason.device}" if reason.device else ""
+        where += f", nearest {reason.node}{device}"
+    asked = f"request {reason.request}, " if reason.request else ""
+    return f"{asked}{where}: {what}"
+
+
+def _is_count_of_one(reason: Reason) -> bool:
+    return (
+        reason.device is None
+        and reason.short is not None
+        and reason.clause.startswith("devices: requested 1 ")
+    )
