@@ -24,3 +24,12 @@ def inert(text: str) -> str:
 def inert_lines(text: str) -> str:
     """Line by line: for what is laid out in lines already, from texts that are inert."""
     return "\n".join(map(inert, text.split("\n")))
+
+
+def shortened(text: str, most: int) -> str:
+    """Its beginning, and its end, where the remedy stands, if it has more than `most` characters. What a
+    tenant writes may be a megabyte, and be refused, told and logged again and again."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end]} [{len(text) - most} characters left out] {text[-end:]}"

@@ -10,15 +10,30 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 import structlog.typing
 
-from koordra.inert import inert, inert_lines
+from koordra.inert import inert, inert_lines, shortened
 
 Logger = structlog.typing.FilteringBoundLogger
 """What the rest of koordra knows of a logger."""
+
+
+LONGEST_VALUE: Final = 8192
+"""Characters, of a traceback too."""
+
+
+def _short_values(_logger: Any, _method: str, event: Any) -> Any:
+    """A tenant's text fills no disk of a node."""
+    return {name: _short(value) for name, value in event.items()}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_short(each) for each in value]
+    return shortened(value, LONGEST_VALUE) if isinstance(value, str) else value
 
 
 def _inert_values(_logger: Any, _method: str, event: Any) -> Any:
@@ -29,7 +44,7 @@ def _inert_values(_logger: Any, _method: str, event: Any) -> Any:
 def _inert_traceback(out: TextIO, info: Any) -> None:
     shown = io.StringIO()
     structlog.dev.plain_traceback(shown, info)
-    out.write(inert_lines(shown.getvalue()))
+    out.write(inert_lines(shortened(shown.getvalue(), LONGEST_VALUE)))
 
 
 def configure(*, level: str = "info", json: bool = False, process: str = "") -> None:
@@ -39,10 +54,15 @@ def configure(*, level: str = "info", json: bool = False, process: str = "") -> 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if json:
-        rendered: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        rendered: list[Any] = [
+            structlog.processors.format_exc_info,
+            _short_values,
+            structlog.processors.JSONRenderer(),
+        ]
     else:
         # Plain tracebacks: the default one may print local variables, and those hold whole claims.
         rendered = [
+            _short_values,
             _inert_values,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(),

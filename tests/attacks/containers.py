@@ -196,6 +196,14 @@ CONTAINERS: Final = (
         seen=(refusal("ForeignDeviceNamed"),),
     ),
     Attack(
+        "refusal-too-long",
+        "a container that the hook refuses for a mount path, or the value of a variable, so long and of such letters that the "
+        "runtime would not take an answer that quotes it, would wait in vain, drop the hook and create the container",
+        "refused",
+        "what a refusal quotes is cut to what a person reads, in the answer and in the log",
+        seen=(refusal("ForeignMount"), refusal("ForeignDeviceNamed")),
+    ),
+    Attack(
         "forged-marker",
         "a claim's marker variable with a made-up value",
         "refused",

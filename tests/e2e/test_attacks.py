@@ -25,7 +25,7 @@ from tests.e2e.cri import ContainerSpec, HostDevice, HostMount, compile_proto
 from tests.e2e.images import BUSYBOX
 from tests.e2e.node import NAMESPACE, Prepared
 from tests.e2e.test_containers import ALLOWED, REFUSED, environment, limits_of, node_of, opens, share_of
-from tests.e2e.test_nri_runtimes import Validating
+from tests.e2e.test_nri_runtimes import WANTS_ALL, Validating
 from tests.e2e.watched_node import WatchedNode
 from tests.patience import PATIENCE
 
@@ -449,6 +449,31 @@ def names_other_devices(scene: Scene) -> str:
     assert environment(scene.containerd, container)["CUDA_VISIBLE_DEVICES"] == "1"
     wait_until(lambda: "CardsCounted" in {reason for _, reason in _events(scene)}, "the Event")
     return "refused" if scene.denied(container, node_of(scene.node.machine.gpus[1])) == "denied" else "open"
+
+
+@attack("refusal-too-long")
+def refusal_too_long(scene: Scene) -> str:
+    """Each letter is four in the message: more than the runtime takes of an answer, which it then waits for
+    in vain, drops the hook, and creates the container."""
+    lost = scene.node.hook.count("nri_connection_lost")
+    size = scene.node.hook.log.stat().st_size
+    claim, letters = scene.claim(), "\x1b" * 1_400_000
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        volume = HostMount(folder, f"/var/run/nvidia-container-devices/{letters}")
+        for spec, rule in (
+            (ContainerSpec(mounts=[volume]), "ForeignMount"),
+            (
+                ContainerSpec(cdi=claim.all_cdi, env={"CUDA_VISIBLE_DEVICES": f"GPU-{letters}"}),
+                "ForeignDeviceNamed",
+            ),
+        ):
+            if scene.refused(spec, rule) != "refused":
+                return "open"
+    assert scene.node.hook.count("nri_connection_lost") == lost
+    assert scene.node.hook.log.stat().st_size < size + 50_000
+    neighbour = scene.containerd.cri.run(scene.pod(), "neighbour", WANTS_ALL)
+    assert environment(scene.containerd, neighbour)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    return "refused"
 
 
 def _claim_limits(env: dict[str, str], claim: Prepared) -> list[int]:

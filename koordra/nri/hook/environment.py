@@ -57,6 +57,10 @@ _NOTHING: Final = (NOTHING_VISIBLE, "none")
 """Values for which NVIDIA's toolkit injects no device."""
 
 
+LONGEST_LIST: Final = 4096
+"""Characters of a variable that lists devices: sixty UUIDs of MIG instances, with room."""
+
+
 def granted_env(container: Container, grants: Grants) -> dict[str, str]:
     """The variables of the held devices, joined and pinned, and the markers without their nonce; without
     those that the container sets itself and may. Raises Refusal."""
@@ -84,6 +88,15 @@ def _own_lists(container: Container, grants: Grants) -> frozenset[str]:
     """The list variables that the container sets itself. Raises Refusal for one that names a device which it
     does not hold."""
     last = dict(container.env)
+    lists = (CUDA_VISIBLE_DEVICES, *sorted(HOOKS_VARIABLES - {UCX_FOLDER}))
+    for name in lists if grants.held else ():
+        if len(last.get(name, "")) > LONGEST_LIST:
+            # Each item is compared with each device, while other containers wait.
+            raise Refusal(
+                "ForeignDeviceNamed",
+                f"{container}: variable {name} has {len(last[name])} characters, and a list of devices at most {LONGEST_LIST}; "
+                "shorten it",
+            )
     if grants.gpu and CUDA_VISIBLE_DEVICES in last:
         for item in _items(last[CUDA_VISIBLE_DEVICES]):
             if item.startswith(("GPU-", "MIG-")) and not any(uuid.startswith(item) for uuid in grants.uuids):

@@ -25,6 +25,10 @@ from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 from koordra.nri.hook.oci import Container, Refusal
 from koordra.topology.location import DeviceNode
 
+MOST_CLAIMS: Final = 1024
+"""Of a container, more than any has. Each marker is looked up on disk, and a pod may name them by the ten
+thousand; those beyond are of no claim, and refused as such."""
+
 GRANTED: Final = "granted"
 """The value of the markers inside the container."""
 
@@ -74,7 +78,7 @@ class Grants:
 def claim_markers(container: Container) -> tuple[str, ...]:
     """The marker variables that stand for claims, in the order they were set (a name counts once)."""
     variables = dict.fromkeys(name for name, _ in container.env if name.startswith(MARKER_PREFIX))
-    return tuple(name for name in variables if _device_index(name, variables) is None)
+    return tuple(name for name in variables if _device_index(name, variables) is None)[:MOST_CLAIMS]
 
 
 def grants_of(

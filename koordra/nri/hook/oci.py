@@ -13,9 +13,12 @@ from typing import Final
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import KoordraError
+from koordra.inert import shortened
 from koordra.topology.location import DeviceNode
 
 RLIM_INFINITY: Final = 2**64 - 1
+LONGEST_REFUSAL: Final = 2000
+"""Characters. The kubelet shows a thousand of them in an Event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,11 @@ def number_of(value: int | None) -> int | None:
 
 class Refusal(KoordraError):
     """Why a container may not be created. `rule` is a stable name, for counting; the text tells its author
-    what to change."""
+    what to change, and quotes no more than a person reads."""
 
     def __init__(self, rule: str, message: str) -> None:
         self.rule = rule
-        super().__init__(message)
+        super().__init__(shortened(message, LONGEST_REFUSAL))
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,9 +183,18 @@ def _reaching(guarded: DeviceGuard) -> frozenset[str]:
     ) - {"/"}
 
 
-@functools.lru_cache(maxsize=1024)
 def host_path(path: str) -> str:
     """An absolute path in one spelling; /var/run is /run."""
+    return _spelled(path) if len(path) <= LONGEST_PATH else _spelled.__wrapped__(path)
+
+
+LONGEST_PATH: Final = 4096
+"""Bytes of a path that the kernel takes (PATH_MAX). The API server takes longer ones, and they are not
+kept."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _spelled(path: str) -> str:
     path = posixpath.normpath("/" + path.lstrip("/"))
     return path.removeprefix("/var") if _below(path, "/var/run") else path
 

@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError, Message
 
 from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import NRIError, ProtocolError, RemoteError
+from koordra.inert import shortened
 
 HEADER: Final = struct.Struct(">IIBB")
 MAX_DATA: Final = 4 << 20
@@ -33,6 +34,9 @@ MAX_DATA: Final = 4 << 20
 MAX_RECEIVED: Final = 64 << 20
 """Bytes of data in a frame that we take. More than peers should send: NRI before 0.7 lists all containers in
 one message."""
+
+LONGEST_STATUS: Final = 64 << 10
+"""Characters of a status, of four bytes at most each."""
 
 REQUEST: Final = 1
 RESPONSE: Final = 2
@@ -125,8 +129,9 @@ def response_frame(stream: int, payload: bytes = b"") -> Frame:
 
 
 def status_frame(stream: int, code: int, message: str) -> Frame:
-    """The Response to a stream with a status that is not OK."""
-    status = ttrpc_pb2.Status(code=code, message=message)
+    """The Response to a stream with a status that is not OK. The peer takes it, however long the message is:
+    who gets no answer carries on as if there were no plugin."""
+    status = ttrpc_pb2.Status(code=code, message=shortened(message, LONGEST_STATUS))
     return Frame(stream, RESPONSE, ttrpc_pb2.Response(status=status).SerializeToString())
 
 

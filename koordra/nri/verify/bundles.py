@@ -12,7 +12,8 @@ container that has been started and not ended, also for one that no plugin was a
 The kernel's list is used if it is that of the container's own cgroup (an `init.pid` may outlive its process,
 and its number may be another container's) and is conclusive. It is not for a container whose spec allows
 everything except some devices (version 1 then prints `a *:* rwm` without exceptions), and version 2 has none,
-since a BPF program decides: then the rules of the spec are used. A spec does not change; it is read once.
+since a BPF program decides: then the rules of the spec are used. A spec does not change; it is read once, but
+for a large one: variables by the ten thousand, in each of a node's pods, are not kept.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _KEYS: Final = {
 }
 """Annotations of a spec that say whose container it is: containerd's, CRI-O's."""
 _EVERYTHING: Final = (DeviceRule(True),)
+LARGEST_KEPT: Final = 64 << 10
+"""Bytes of a spec that is read once. An ordinary one has 10 to 20 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,16 @@ class Bundles:
         if bundle.name in self._specs:
             return self._specs[bundle.name]
         try:
-            spec = json.loads((bundle / "config.json").read_bytes())
+            text = (bundle / "config.json").read_bytes()
+            spec = json.loads(text)
         except (OSError, ValueError):
             return None  # being created, or just gone
         annotations = spec.get("annotations") or {}
         pause = "sandbox" in (annotations.get(_TYPE), annotations.get("io.kubernetes.cri-o.ContainerType"))
-        return self._specs.setdefault(bundle.name, None if pause else container_of_spec(bundle.name, spec))
+        container = None if pause else container_of_spec(bundle.name, spec)
+        if len(text) <= LARGEST_KEPT:
+            self._specs[bundle.name] = container
+        return container
 
     def _running(self, bundle: Path, container: Container) -> Running:
         try:

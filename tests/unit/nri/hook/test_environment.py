@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.node_state.prepared_claim import PreparedClaim
-from koordra.nri.hook.environment import counted_cards
+from koordra.nri.hook.environment import LONGEST_LIST, counted_cards
 from koordra.nri.hook.oci import Adjustment, adjustment_message
 from tests.unit.nri.node_state import (
     GPU0,
@@ -109,6 +109,25 @@ def test_ucx_may_name_held_nics_and_interfaces(value: str) -> None:
 @pytest.mark.parametrize("value", ["mlx5_7:1", "eth0,mlx5_1:1", "bnxt_*:1"])
 def test_ucx_may_not_name_others(value: str) -> None:
     assert "UCX_NET_DEVICES names" in why_not(value, of=UCX)
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "known"),
+    [
+        (CUDA, "0,", GPU_CLAIM),
+        (CUDA, "GPU-0,", GPU_CLAIM),
+        (NCCL, "mlx5_0,", TWO_NICS),
+        (UCX, "mlx5_*[0-9]?:1,", TWO_NICS),
+        ("NVSHMEM_HCA_LIST", "mlx5_0:1,", TWO_NICS),
+    ],
+)
+def test_a_list_is_compared_up_to_a_length_and_refused_beyond(
+    name: str, item: str, known: PreparedClaim
+) -> None:
+    """Each item costs a comparison with each device, a pattern a compilation, while other containers wait."""
+    fits = item * (LONGEST_LIST // len(item))
+    assert name not in env_with(fits, of=name, known=known)
+    assert f"a list of devices at most {LONGEST_LIST}" in why_not(fits + item, of=name, known=known)
 
 
 def test_a_container_without_such_devices_says_what_it_likes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from koordra.nri.hook.grants import MOST_CLAIMS, claim_markers
 from tests.unit.nri.node_state import (
     DRM0,
     GPU0,
@@ -132,3 +133,10 @@ def test_markers_without_the_device_nodes_that_come_with_them_are_copies() -> No
     assert refusal.rule == "ForgedMarker"
     assert "/dev/nvidia0" in str(refusal)
     assert "did not come with it" in str(refusal)
+
+
+def test_of_markers_by_the_ten_thousand_some_are_looked_up_and_the_container_is_refused() -> None:
+    forged = tuple((f"KOORDRA_CLAIM_{number:X}", "x") for number in range(50_000))
+    held = container(GPU0, NVIDIACTL, env=(*markers(0), *forged))
+    assert len(claim_markers(held)) == MOST_CLAIMS
+    assert refused(held, facts(claims={MARKER: GPU_CLAIM})).rule == "UnknownClaim"

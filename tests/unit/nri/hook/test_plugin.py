@@ -15,9 +15,10 @@ from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, en
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.oci import Container, DeviceRule, Mount, container_of
+from koordra.nri.hook.oci import LONGEST_REFUSAL, Container, DeviceRule, Mount, container_of
 from koordra.nri.hook.plugin import HookPlugin, Settings
 from koordra.nri.hook.system_pods import SystemPods
+from koordra.nri.hook.ungranted_access import _spelled, host_path
 from koordra.nri.transport.ttrpc import Call, Code
 from koordra.topology.location import DeviceNode
 from tests.unit.nri.node_state import (
@@ -88,6 +89,26 @@ def test_a_refusal_is_a_status_and_a_line_in_the_log(hook: HookPlugin) -> None:
         hook.create_container(request(GPU0), CALL)
     assert raised.value.code == Code.PERMISSION_DENIED
     assert [(line["event"], line["rule"]) for line in lines] == [("container_refused", "UngrantedDevice")]
+
+
+@pytest.mark.parametrize("letter", ["x", "\x1b", "\U000e0001"])
+def test_a_refusal_quotes_no_more_than_a_person_reads(hook: HookPlugin, letter: str) -> None:
+    """It is told, logged, and tried again and again: by the megabyte it would fill the node's disk."""
+    message = request()
+    where = f"/var/run/nvidia-container-devices/{letter * 2_000_000}"
+    message.container.mounts.add(source="/tmp", destination=where, type="bind")
+    with capture_logs() as lines, pytest.raises(RemoteError) as raised:
+        hook.create_container(message, CALL)
+    (line,) = lines
+    assert line["rule"] == "ForeignMount"
+    for said in (str(raised.value), line["reason"]):
+        assert len(said) < 10 * LONGEST_REFUSAL + 1000
+        assert "asks NVIDIA's toolkit for GPUs" in said
+        assert "ask for the device with a ResourceClaim" in said
+    assert _spelled.cache_info().currsize <= 1024
+    before = _spelled.cache_info().currsize
+    assert host_path(where + "x") == where[len("/var") :] + "x"
+    assert _spelled.cache_info().currsize == before, "a path that no kernel takes is not kept"
 
 
 def test_an_exempt_namespace_is_left_alone(hook: HookPlugin) -> None:

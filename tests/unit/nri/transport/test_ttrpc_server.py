@@ -56,6 +56,7 @@ class Bench:
         self.wire = Wire()
         self.gate = threading.Event()
         self.calls: list[Call] = []
+        self.refusal = "not yours"
         handlers: dict[str, Handler] = {
             "echo": self.echo,
             "wait": self.wait,
@@ -75,7 +76,7 @@ class Bench:
         return payload
 
     def refuse(self, _payload: bytes, _call: Call) -> bytes:
-        raise RemoteError(Code.PERMISSION_DENIED, "not yours")
+        raise RemoteError(Code.PERMISSION_DENIED, self.refusal)
 
     def broken(self, _payload: bytes, _call: Call) -> bytes:
         raise KeyError("oops")
@@ -107,6 +108,17 @@ def test_many_waiting_handlers_do_not_keep_the_rest_from_an_answer(bench: Bench)
     bench.clock.now += 0.19
     codes = {bench.wire.wait(2 * n + 1).status.code for n in range(41)}
     assert codes == {Code.DEADLINE_EXCEEDED}
+
+
+@pytest.mark.parametrize("letter", ["x", "\x1b", "\U000e0001"])
+def test_a_refusal_of_any_length_is_an_answer_that_the_peer_takes(bench: Bench, letter: str) -> None:
+    """Who gets none waits in vain, drops the plugin, and goes on without it."""
+    bench.refusal = "not yours: " + letter * 6_000_000 + "; leave it away"
+    bench.dispatcher.on_frame(request(1, "refuse", timeout=PATIENCE))
+    status = bench.wire.wait(1).status
+    assert status.code == Code.PERMISSION_DENIED
+    assert status.message.startswith("not yours: ")
+    assert status.message.endswith("; leave it away")
 
 
 def test_a_late_handler_is_answered_for_with_an_error_before_the_caller_gives_up(bench: Bench) -> None:

@@ -187,6 +187,17 @@ def test_the_kernels_rules_stand_before_the_specs(tmp_path: Path) -> None:
     assert "ForeignDevice" in kinds(everything.container)
 
 
+def test_large_specs_are_looked_at_and_not_kept(tmp_path: Path) -> None:
+    """Pods with variables by the ten thousand would take the hook's memory, and with it the hook."""
+    node, many = FakeNode(tmp_path), [f"V{number}=x" for number in range(20_000)]
+    node.run("large", spec(env=many), pid=7)
+    node.run("small", spec(env=["A=1"]), pid=8)
+    first, again = list(node.bundles.containers()), list(node.bundles.containers())
+    assert [len(each.container.env) for each in again] == [20_000, 1]
+    assert first[0].container is not again[0].container
+    assert first[1].container is again[1].container
+
+
 def test_a_privileged_containers_spec_stands_before_a_list_without_exceptions(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     denied = {"allow": False, "type": "c", "major": 195, "minor": 0, "access": "rw"}
