@@ -29,6 +29,7 @@ from typing import Any, Final
 from koordra.allocator.predicates import HOSTNAME, labels_read, node_constraints_text, requests_of, total_of
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
+from koordra.effort import spend
 from koordra.errors import InvalidQuantity
 from koordra.placement.decide import Engine
 from koordra.placement.gang.types import NewMember
@@ -39,6 +40,9 @@ from koordra.quantity import parse
 
 Requests = list[tuple[int, int, str]]
 """Of a claim, in order: 0, how many devices and of which class; a last entry above any request."""
+
+_LOOKED_UP: Final = 100
+"""Classes whose nodes are looked up in a step."""
 
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 
@@ -142,6 +146,10 @@ class NodeKinds:
     refusals: dict[str, Refusals] = field(default_factory=dict)
     _resources: dict[str, Decimal] = field(default_factory=dict)
     """What is asked, and how much by all members together."""
+    _asking: bool = False
+    """Whether any class asks for devices."""
+    _by_identity: bool = False
+    """Whether one reads what is another on every node: then no two are alike."""
 
     def __post_init__(self) -> None:
         index, reads = self.engine.index, _reader(self.classes)
@@ -158,10 +166,15 @@ class NodeKinds:
             for pod in member.group.pods
         )
         known: dict[Hashable, tuple[Refusals, tuple[Decimal | None, ...], NodeKind]] = {}
+        asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]
+        self._asking = bool(asking)
+        self._by_identity = any(one.reads_any_of(index.known.identities) for one in asking)
+        spend(len(index.nodes) * len(self.classes) // _LOOKED_UP)
         for name in sorted(index.nodes):
             info = index.nodes[name]
-            key = (info.state, reads(info), name in self.fixed)
+            key = (info.state, reads(info), name in self.fixed, self._by_identity and name)
             if key not in known:
+                spend(len(self.classes))
                 refused = tuple(
                     tuple(refusals(self.engine.index, one.members[0].group, info)) for one in self.classes
                 )
@@ -178,11 +191,9 @@ class NodeKinds:
             self.refusals[name] = refused
 
     def _kind(self, info: NodeInfo, room: tuple[Decimal | None, ...], refusals: Refusals) -> NodeKind:
-        asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]
         where: Where | None = None
-        if asking and not all(refusals):
-            alone = any(one.reads_any_of(self.engine.index.known.identities) for one in asking)
-            where = (info, info.generation) if alone else (info.devices, 0)
+        if self._asking and not all(refusals):
+            where = (info, info.generation) if self._by_identity else (info.devices, 0)
         suits, fixed = tuple(not reasons for reasons in refusals), info.name in self.fixed
         return self.all.setdefault((where, room, suits, fixed), NodeKind(info, where, room, suits, fixed))
 
