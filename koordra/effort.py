@@ -4,6 +4,9 @@
         ...
     effort.steps                                how much it was
 
+    is_spent()                                  whether it was as much as `counted(steps=...)` allows: what
+                                                can end early then says Undecided
+
 A step is what trying one placement takes, some tens of microseconds. Selectors are a tenant's programs: what
 they may cost together is limited here, by the estimate for each (koordra.cel.cost); the one that goes beyond
 is still evaluated, so that who asks again gets on.
@@ -15,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from koordra.errors import SelectorsCostTooMuch
@@ -25,9 +29,10 @@ UNITS: Final = 32
 
 @dataclass(slots=True)
 class Effort:
-    """`selectors`: units of CEL that are left."""
+    """`selectors`: units of CEL that are left; `most`: steps that are allowed."""
 
     selectors: int
+    most: float = inf
     steps: int = 0
 
 
@@ -35,9 +40,10 @@ _counting: Final[ContextVar[Effort | None]] = ContextVar("effort", default=None)
 
 
 @contextmanager
-def counted(*, selectors: int) -> Iterator[Effort]:
-    """`selectors`: units of CEL after which evaluating ends with SelectorsCostTooMuch."""
-    effort = Effort(selectors)
+def counted(*, selectors: int, steps: float = inf) -> Iterator[Effort]:
+    """`selectors`: units of CEL after which evaluating ends with SelectorsCostTooMuch; `steps`: after which
+    `is_spent`."""
+    effort = Effort(selectors, steps)
     before = _counting.set(effort)
     try:
         yield effort
@@ -50,6 +56,12 @@ def spend(steps: int) -> None:
     effort = _counting.get()
     if effort is not None:
         effort.steps += steps
+
+
+def is_spent() -> bool:
+    """Whether the question has cost what it may. Never where nobody counts."""
+    effort = _counting.get()
+    return effort is not None and effort.steps >= effort.most
 
 
 def spend_on_selector(units: int) -> None:

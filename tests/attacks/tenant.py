@@ -67,6 +67,32 @@ TENANT: Final = (
         ),
     ),
     Attack(
+        "gangs-by-the-hundred",
+        "gangs by the hundred of which no two ask the same, or one gang of which no two members do, so that each pass is busy with them",
+        "bounded",
+        "gangs have their namespace's share of a pass, and one gang so much of it; what was found out is known the next time",
+        tests=(
+            "tests/property/test_gang_pass_cost.py::test_a_namespace_has_its_share_of_a_pass_with_its_gangs_too",
+            "tests/property/test_gang_pass_cost.py::test_gangs_that_wait_cost_nothing_while_nothing_changes_for_them",
+            "tests/property/test_gang_pass_cost.py::test_one_gang_that_costs_too_much_is_undecided_and_goes_on",
+            "tests/property/test_gang_pass_cost.py::test_a_gangs_selectors_cost_a_pass_so_much_and_no_more",
+            "tests/property/test_largest_objects.py::test_the_largest_costs_a_constant_times_the_median",
+        ),
+    ),
+    Attack(
+        "gang-that-keeps-nodes-free",
+        "a gang as large as the cluster that waits for a pod of its own that never ends, so that all nodes are kept free for it, and another "
+        "one for when its time is over",
+        "bounded",
+        "20 minutes; then its namespace's gangs rest, twice as long each time, all gangs rest for 5 minutes, and those of others have their turn",
+        tests=(
+            "tests/unit/controller/test_reservations_of_namespaces.py::test_gangs_of_one_namespace_do_not_keep_anothers_waiting_for_ever",
+            "tests/unit/controller/test_reservations_of_namespaces.py::test_a_namespace_whose_gangs_never_start_keeps_nodes_free_for_ever_less",
+            "tests/unit/controller/test_reservations_of_namespaces.py::test_between_two_that_wait_in_vain_the_nodes_are_everybodys_for_a_while",
+            "tests/unit/controller/test_reservations_of_namespaces.py::test_a_gang_that_is_taken_away_before_its_time_is_over_was_in_vain_too",
+        ),
+    ),
+    Attack(
         "joint-taint",
         "a request tolerates koordra.io/joint, or every taint, so that kube-scheduler gives out cards that koordra's controller gives "
         "out as well",

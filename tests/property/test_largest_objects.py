@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.allocation.placer import MOST_CLAIMS
+from koordra.controller.gangs.annotations import GANG, GANG_MIN
 from tests.fakes.effort import calls
 from tests.fakes.joint_cluster import claim, pod
 from tests.long import mostly_long
@@ -126,7 +127,53 @@ def claims_that_are_all_different(cluster: Cluster) -> None:
         cluster.ask(f"c{each}", age=each % 50, count=CARDS + 1, selectors=selectors)
 
 
+def gang(cluster: Cluster, name: str, members: int, **asked: Any) -> None:
+    """`selectors`: of each member, by its number."""
+    selectors = asked.pop("selectors", None)
+    for each in range(members):
+        made = claim(f"{name}-{each}", namespace=TENANT, **asked)
+        if selectors:
+            exactly = made["spec"]["devices"]["requests"][0]["exactly"]
+            exactly["selectors"] = [{"cel": {"expression": selectors(each)}}]
+        cluster.api.create(RESOURCE_CLAIMS, made)
+        waits = pod(
+            f"{name}-{each}", [f"{name}-{each}"], gates=[names.JOINT_GATE], created="2026-11-20T00:00:00Z"
+        )
+        waits["metadata"] |= {
+            "namespace": TENANT,
+            "annotations": {GANG: name, GANG_MIN: str(members)},
+        }
+        cluster.api.create(PODS, waits)
+
+
+def gang_of_which_no_two_ask_the_same(cluster: Cluster) -> None:
+    gang(cluster, "g", 40, selectors=lambda each: f"device.driver != 'x{each}'")
+
+
+def gang_that_reads_what_no_two_nodes_share(cluster: Cluster) -> None:
+    """Each node is one of a kind to it."""
+    for each in range(NODES):
+        held = claim(f"held-{each}", namespace=TENANT, memory="1Gi")
+        cluster.api.create(RESOURCE_CLAIMS, held)
+        guest = pod(f"held-{each}", [f"held-{each}"], nodeSelector={HOST: f"m{each}"})
+        guest["metadata"]["namespace"] = TENANT
+        cluster.api.create(PODS, guest)
+    cluster.one_pass()
+    gang(cluster, "g", 12, selectors=lambda each: f"device.attributes['koordra.io'].uuid != 'x{each}'")
+
+
+def gang_as_large_as_the_cluster(cluster: Cluster) -> None:
+    gang(cluster, "g", 2_000)
+
+
+def gangs_that_are_all_different(cluster: Cluster) -> None:
+    for number in range(150):
+        gang(cluster, f"g{number}", 12, count=3, selectors=lambda _each, n=number: f"device.driver != 'x{n}'")
+
+
 LARGEST: list[Fill] = [
+    gang_of_which_no_two_ask_the_same,
+    gangs_that_are_all_different,
     constraints_and_configuration,
     long_selectors,
     terms_and_containers,
@@ -135,6 +182,8 @@ LARGEST: list[Fill] = [
     most_claims,
     claims_that_are_alike,
     claims_that_are_all_different,
+    gang_that_reads_what_no_two_nodes_share,
+    gang_as_large_as_the_cluster,
 ]
 
 

@@ -20,13 +20,22 @@ and names the pod it is for. STARVES_AFTER counts anew after a change of leader.
 
 A gang needs much at the same time. One that waits for all of the least for STARVES_AFTER seconds gets the
 nodes where it would fit if koordra's claims on the least used nodes were gone, as few of those as will do;
-one for which an elastic gang is shrunk gets them at once. One gang at a time, the most urgent that starves:
-two that keep nodes from each other's room would only make both wait longer.
+one for which an elastic gang is shrunk gets them at once. One gang at a time, for two that keep nodes from
+each other's room would only make both wait longer:
+
+    whose turn        by priority; among equals the namespace whose turn was longest ago, and in it by age
+    its nodes end     when it is placed, or after WINDOW seconds
+    its namespace     then rests for as long as it had them (REST at the least), twice as long each time that
+                      it was in vain, LONGEST_REST at most
+    everybody's gangs rest for REST seconds after a time in vain, so that the nodes are of use in between
+
+So no namespace keeps another's gangs waiting for ever, and none keeps a cluster idle for a gang that never
+starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -42,6 +51,8 @@ from koordra.placement.request.claim_groups import Urgency
 STARVES_AFTER: Final = 300.0
 WINDOW: Final = 1200.0
 REST: Final = 300.0
+LONGEST_REST: Final = 4 * WINDOW
+LOOK_AGAIN: Final = 1.0
 MOST_TRIED: Final = 16
 """Nodes that are looked at for one part of a group in one pass; of its parts a quarter as many: hundreds
 of pods of one claim may not keep a pass busy."""
@@ -60,6 +71,7 @@ class Reservation:
     until: float
     text: str
     namespace: str = ""
+    since: float = 0.0
 
 
 class Reservations:
@@ -102,7 +114,7 @@ class Reservations:
         text: str,
         namespace: str = "",
     ) -> None:
-        self._held[key] = Reservation(frozenset(nodes) - {""}, urgency, now + WINDOW, text, namespace)
+        self._held[key] = Reservation(frozenset(nodes) - {""}, urgency, now + WINDOW, text, namespace, now)
         self.version += 1
         self._review_at(now + WINDOW)
 
@@ -176,38 +188,104 @@ class Reservations:
         for part, info in product(group.parts[: MOST_TRIED // 4], nodes):
             if placer.fits_when_empty(part, info):
                 self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
-                turn = 1 + max(self._turns.values(), default=0)
-                if len(self._turns) >= MOST_TURNS:
-                    self._turns.clear()
-                self._turns[objects.namespace(group.first)] = turn
+                self._had_turn(objects.namespace(group.first))
                 return True
         self.rest(group.key, now=now)
         return False
+
+    def _had_turn(self, namespace: str) -> None:
+        turn = 1 + max(self._turns.values(), default=0)
+        if len(self._turns) >= MOST_TURNS:
+            self._turns.clear()
+        self._turns[namespace] = turn
 
 
 class GangReservation(Reservations):
     """By gang key; at most one gang has nodes."""
 
-    def retain(self, keys: Iterable[str], *, now: float) -> None:
-        """Forget gangs that do not wait any more, and end what is over."""
-        for key in (self._since.keys() | self._resting.keys() | self._held.keys()) - set(keys):
-            self.forget(key)
-        self._end([key for key, held in self._held.items() if held.until <= now], now)
+    def __init__(self, *, starves_after: float = STARVES_AFTER) -> None:
+        super().__init__(starves_after=starves_after)
+        self._urgency_of: Callable[[str], Urgency] = lambda _: (0, "", "")
+        self._in_turn: tuple[float, str | None] | None = None
+        """When it was asked for, and what the answer was; None where something has changed since."""
+        self._in_vain: dict[str, int] = {}
+        """By namespace: how often in a row its gangs had nodes and were not placed."""
+        self._pauses: dict[str, float] = {}
+        """By namespace, "" for all: until when no gang of it gets nodes."""
 
-    def starves(self, key: str, *, now: float) -> bool:
-        """Whether it is the gang's turn to get nodes."""
-        return not self._held and self._starving_at().get(key, now + 1.0) <= now
+    def retain(self, waiting: Collection[str], urgency_of: Callable[[str], Urgency], *, now: float) -> None:
+        """Forget gangs that do not wait any more, and end what is over. `waiting`: keys of all that do."""
+        self._urgency_of, self._in_turn = urgency_of, None
+        over = [key for key, held in self._held.items() if held.until <= now or key not in waiting]
+        for key in over:
+            self._in_vain_until(now, self._held[key])
+        self._end(over, now)
+        for key in (self._since.keys() | self._resting.keys()) - set(waiting):
+            self.forget(key)
+        self._pauses = {place: until for place, until in self._pauses.items() if until > now}
+
+    def placed(self, key: str, *, now: float) -> None:
+        """It has its places."""
+        if (held := self._held.get(key)) is not None:
+            place = _namespace_of(key)
+            self._in_vain.pop(place, None)
+            self._pauses[place] = now + max(REST, now - held.since)
+        self.forget(key)
+
+    def _in_vain_until(self, now: float, held: Reservation) -> None:
+        if len(self._in_vain) >= MOST_TURNS:
+            self._in_vain.clear()
+        times = self._in_vain[held.namespace] = self._in_vain.get(held.namespace, 0) + 1
+        rest = max(REST, now - held.since) * 2.0 ** min(times - 1, 8)
+        self._pauses[held.namespace] = now + min(rest, LONGEST_REST)
+        self._pauses[""] = now + REST
+
+    def in_turn(self, now: float) -> str | None:
+        """The gang that is to get nodes now."""
+        if self._in_turn is None or self._in_turn[0] != now:
+            ready = () if self._held else [key for key, at in self._ready_at().items() if at <= now]
+            self._in_turn = now, min(ready, key=self._place, default=None)
+        return self._in_turn[1]
+
+    def _place(self, key: str) -> tuple[int, int, Urgency]:
+        urgency = self._urgency_of(key)
+        return urgency[0], self._turns.get(_namespace_of(key), 0), urgency
+
+    def _ready_at(self) -> dict[str, float]:
+        """From when on a gang starves and may have nodes."""
+        everybody = self._pauses.get("", 0.0)
+        return {
+            key: max(at, everybody, self._pauses.get(_namespace_of(key), 0.0))
+            for key, at in self._starving_at().items()
+        }
+
+    def forget(self, key: str) -> None:
+        self._in_turn = None
+        super().forget(key)
+
+    def rest(self, key: str, *, now: float) -> None:
+        self._in_turn = None
+        super().rest(key, now=now)
+        self._had_turn(_namespace_of(key))
 
     def keep_free(self, key: str, urgency: Urgency, nodes: Iterable[str], *, now: float) -> None:
         """Instead of the nodes of any other gang."""
+        self._in_turn = None
         self._held.clear()
         text = f"the node is kept free for gang {key}, which comes first and needs much at the same time"
-        self.reserve(key, urgency, nodes, now=now, text=text)
+        self._had_turn(_namespace_of(key))
+        self.reserve(key, urgency, nodes, now=now, text=text, namespace=_namespace_of(key))
 
     def next(self, now: float) -> float | None:
-        """When the next gang starves, or the reservation ends."""
-        moments = [held.until for held in self._held.values()] or self._starving_at().values()
+        """When a gang is in turn, or its nodes end."""
+        if self.in_turn(now) is not None:
+            return now + LOOK_AGAIN
+        moments = [held.until for held in self._held.values()] or self._ready_at().values()
         return min((moment for moment in moments if moment > now), default=None)
+
+
+def _namespace_of(gang: str) -> str:
+    return gang.partition("/")[0]
 
 
 def _devices_in_use(info: NodeInfo) -> int:

@@ -61,7 +61,6 @@ class GangController:
         self.statuses: dict[str, GangStatus] = {}
         self._alone: dict[str, GangStatus] = {}
         """Without regard to other gangs."""
-        self._turns: list[tuple[Urgency, str]] = []
         self._members: dict[str, str] = {}
         """uid -> key of its gang."""
         self._changed_members: set[str] = set()
@@ -74,7 +73,6 @@ class GangController:
         self._spare_version = 0
         """Goes up when more members, by uid, may make room for others."""
         self._due = DueKeys()
-        self._next_reserved: float | None = None
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
         self._new_nodes = True
@@ -104,7 +102,7 @@ class GangController:
             self._schedule(key, self.restarts.sync(self.all[key], now))
             if not self.statuses[key].give_back:
                 self._to_sync.discard(key)
-        self.reservation.retain(self._waiting, now=now)
+        self.reservation.retain(self._waiting, lambda key: self.all[key].urgency, now=now)
         context.wake(self._due.next)
 
     def _by_urgency(self, key: str) -> tuple[Urgency, str]:
@@ -198,53 +196,50 @@ class GangController:
 
     # planning
 
-    def begin(self, epoch: int, *, touched: Iterable[str], concerns: tuple[object, ...]) -> None:
-        """The planning step begins. `epoch` as the cache's inventory has it; `touched`: pods that other nodes
-        are left out for; `concerns`: what concerns everybody that waits."""
+    def begin(
+        self, epoch: int, *, touched: Iterable[str], concerns: tuple[object, ...]
+    ) -> list[tuple[Urgency, Gang]]:
+        """The planning step begins: the gangs that `consider` is to be called for, and their places in the
+        order. `epoch` as the cache's inventory has it; `touched`: pods that other nodes are left out for;
+        `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
         self._planner.epoch = epoch + self._spare_version
         seen = (concerns, self._spare_version, self.reservation.version)
-        starving = self._next_reserved is not None and self._next_reserved <= now
-        self._next_reserved = None
-        if seen != self._seen or starving:
+        if seen != self._seen:
             self._to_plan |= self.all.keys()
         elif cache.version != self._seen_version:
-            self._to_plan |= self._planner.reading_other_pods(self.all)
+            self._to_plan |= self._planner.reading_other_pods()
         self._seen, self._seen_version = seen, cache.version
         self._to_plan.update(self._members[uid] for uid in touched if uid in self._members)
+        if (in_turn := self.reservation.in_turn(now)) is not None:
+            self._to_plan.add(in_turn)
         self._to_plan &= self.all.keys()
-        self._turns = sorted(
-            (self._turn(self.all[key], self.statuses[key]), key)
-            for key in self._to_plan
-            if self.statuses[key].plan and key not in self.restarts
-        )
-        self._to_plan = {key for _, key in self._turns}
-        self._wake_for_reservation(now)
+        self._to_plan = {key for key in self._to_plan if self.statuses[key].plan and key not in self.restarts}
+        return [
+            (self._place(self.all[key], self.statuses[key]), self.all[key]) for key in sorted(self._to_plan)
+        ]
 
-    def _turn(self, gang: Gang, status: GangStatus) -> Urgency:
+    def _place(self, gang: Gang, status: GangStatus) -> Urgency:
         rank, created, name = gang.urgency
         if status.phase is GangPhase.BELOW_MIN_MEMBER:
             return (rank, "", name)
         return (_LAST[0] + rank, created, name) if status.phase is GangPhase.GROWING else gang.urgency
 
-    def until(self, urgency: Urgency | None) -> None:
-        """Plan the gangs whose turn is before this one's; None: all that are left."""
-        while self._turns and (urgency is None or self._turns[0][0] < urgency):
-            key = self._turns.pop(0)[1]
-            if self._consider(key):
-                self._to_plan.discard(key)
-
-    def _consider(self, key: str) -> bool:
-        """Whether it need not be considered again before something changes, or is due."""
+    def consider(self, key: str) -> None:
+        """Plan the gang. One that is not called for in this pass is considered in the next."""
         status = self._within_quota(key)
-        found = self._planner.consider(self.all[key], status, self.all.values())
-        if status.phase is GangPhase.WAITING:
-            self._wake_for_reservation(self._context.clock())
-        return found
+        if self._planner.consider(self.all[key], status, self.all.values()):
+            self._to_plan.discard(key)
 
-    def _wake_for_reservation(self, now: float) -> None:
-        self._next_reserved = self.reservation.next(now)
-        self._context.wake(self._next_reserved)
+    def pause(self, key: str, *, until: float) -> None:
+        """It need not be considered before that time, or before something changes."""
+        self._to_plan.discard(key)
+        self._schedule(key, until)
+        self._context.wake(until)
+
+    def end(self) -> None:
+        """The planning step ends."""
+        self._context.wake(self.reservation.next(self._context.clock()))
 
     def _within_quota(self, key: str) -> GangStatus:
         """Without the members beyond a quota, who are told."""

@@ -114,11 +114,14 @@ def victims_for(
 ) -> tuple[list[tuple[Gang, Member]], frozenset[str]] | None:
     """Members to evict, and the nodes where the gang that waits then has its places; None where shrinking
     does not help."""
+    able = [
+        (other, members) for other in gangs if other.key != gang.key and (members := spare_members(other))
+    ]
     spare = [
         (other, member)
-        for other in sorted(gangs, key=lambda each: each.urgency)
-        if other.key != gang.key and other.urgency[0] >= gang.urgency[0]
-        for member in spare_members(other)
+        for other, members in sorted(able, key=lambda each: each[0].urgency)
+        if other.urgency[0] >= gang.urgency[0]
+        for member in members
     ]
     answer = fits(_gone(spare, users)) if spare else None
     if not isinstance(answer, GangPlaced):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from koordra.allocator.reasons import ClaimRefused, Reason
 from koordra.api import objects
@@ -29,13 +29,16 @@ from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
-from koordra.errors import PlanError
+from koordra.effort import is_spent
+from koordra.errors import PlanError, SelectorsCostTooMuch
 from koordra.placement import gang as placement
 from koordra.placement.decide import Excluded
 from koordra.placement.gang.rank_assignment import ranks
 from koordra.placement.request.claim_groups import ClaimGroup
 
 ExcludedFor = Callable[[Group], Excluded]
+
+_SPENT: Final = "no placement was found or excluded within what one gang may cost a pass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,13 @@ class PlacementRequest:
 
     def place(self, *, budget: int = 1, without: frozenset[str] = frozenset()) -> placement.GangAnswer:
         """The cluster's places in a pass. `without`: uids of claims and pods as if they were gone."""
+        if is_spent():
+            return placement.GangUndecided(len(self.asked.fixed), _SPENT, {})
         with self.placer.overlay(without) if without else nullcontext():
             try:
                 answer = placement.place_gang(self.asked, self.placer.engine, budget=budget)
+            except SelectorsCostTooMuch as error:
+                return placement.GangUndecided(len(self.asked.fixed), str(error), {})
             except PlanError as error:  # a taint rule that cannot be read concerns everybody
                 return placement.GangUnsatisfiable(len(self.asked.fixed), str(error), {})
             if isinstance(answer, placement.GangPlaced) and self._is_obstructed(answer):
@@ -84,6 +91,9 @@ class PlacementRequest:
         with self.placer.overlay():
             for member in sorted(gang.members, key=lambda each: -_devices_asked(each.group.claims)):
                 group = self.groups[member.key]
+                if is_spent():
+                    undecided = True
+                    break
                 if group.pending:
                     found = self.placer.place(group, self.excluded(group))
                 else:

@@ -69,7 +69,7 @@ _IDLE: Final = frozenset(
 class GangStatus:
     """`give_back`: claims to free now. `ungate`: members to let go now. `plan`:
     members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has
-    to be ruled out."""
+    to be ruled out. `holds`: of one that needs nothing, whether some of its claims have devices."""
 
     phase: GangPhase
     give_back: tuple[Object, ...] = ()
@@ -78,6 +78,7 @@ class GangStatus:
     needed: int = 0
     doubts: tuple[Member, ...] = ()
     why: str = ""
+    holds: bool = False
 
 
 def status_of(
@@ -95,7 +96,8 @@ def status_of(
     doubts = tuple(member for member in gang.held if member.in_doubt)
     if doubts and found.phase is not GangPhase.READY:
         return GangStatus(GangPhase.UNCONFIRMED, doubts=doubts, why=found.why)
-    return found
+    holds = any(claims_of.is_allocated(claim) for member in gang.held for claim in member.ours)
+    return replace(found, holds=holds)
 
 
 def statuses_of(
@@ -111,9 +113,10 @@ def statuses_of(
     for key in changed:
         alone[key] = status_of(gangs[key], nodes=nodes, users=users)
     found = dict(alone)
-    waiting = [gangs[key] for key, status in alone.items() if status.phase in _IDLE]
-    idle = frozenset(member.uid for gang in waiting for member in gang.held)
-    for gang in waiting:
+    waiting = [key for key, status in alone.items() if status.phase in _IDLE]
+    holding = [gangs[key] for key in waiting if alone[key].holds]
+    idle = frozenset(member.uid for key in waiting for member in gangs[key].held) if holding else frozenset()
+    for gang in holding:
         if len(takeable(gang, users, idle)) > len(takeable(gang, users)):
             found[gang.key] = status_of(gang, nodes=nodes, users=users, idle=idle)
     return found

@@ -12,7 +12,7 @@ A gang that waits is not looked at again before something could have changed for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,6 +35,7 @@ from koordra.controller.gangs.member_placement import (
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus
+from koordra.effort import spend
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
 from koordra.placement.index import NodeInfo
@@ -44,6 +45,8 @@ log = get_logger(__name__)
 UNDECIDED_PAUSE: Final = 10.0
 SHRINK_PAUSE: Final = 60.0
 MOST_BUDGET: Final = 64
+_MEMBER: Final = 20
+"""Steps that reading a member, and telling it, takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +71,26 @@ class GangPlanner:
     due: Callable[[str, float | None], None]
     epoch: int = 0
     _considered: dict[str, _Considered] = field(default_factory=dict)
+    _reading: set[str] = field(default_factory=set)
+
     _shrunk: dict[str, float] = field(default_factory=dict)
 
     def forget(self, key: str) -> None:
         self._considered.pop(key, None)
+        self._reading.discard(key)
         self._shrunk.pop(key, None)
 
-    def reading_other_pods(self, gangs: Mapping[str, Gang]) -> set[str]:
-        """Gangs that wait and have members for which it matters where other pods are."""
-        return {
-            key
-            for key in self._considered
-            if any(reads_other_pods(member.pod) for member in gangs[key].members)
-        }
+    def reading_other_pods(self) -> set[str]:
+        """Gangs that were considered and have members for which it matters where other pods are."""
+        return self._reading
 
     def consider(self, gang: Gang, status: GangStatus, gangs: Iterable[Gang]) -> bool:
         """Whether it need not be considered again before something changes, or is due."""
         key, now = gang.key, self.context.clock()
         if not status.plan:
             self._considered.pop(key, None)
+            self._reading.discard(key)
+            self.reservation.forget(key)
             return True
         reserved = self.reservation.excluded_nodes(gang.key, gang.urgency)
         request = request_for(
@@ -99,6 +103,7 @@ class GangPlanner:
             self._considered[key] = before
             self._reserve(request, now)
             return True
+        spend(_MEMBER * len(gang.members))
         budget = before.budget * 2 if before is not None and same else 1
         answer = request.place(budget=budget)
         if isinstance(answer, GangPlaced):
@@ -115,6 +120,8 @@ class GangPlanner:
                 until = self._shrink_others(request, gangs, now)
             self._reserve(request, now)
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
+        reads = any(reads_other_pods(member.pod) for member in gang.members)
+        (self._reading.add if reads else self._reading.discard)(key)
         self.due(key, until)
         self.context.wake(until)
         return True
@@ -145,7 +152,7 @@ class GangPlanner:
         if not commit.allocate(request, answer, config, context=self.context, undo=not growing):
             self.context.wake(self.context.clock() + 1.0)
             return
-        self.reservation.forget(gang.key)
+        self.reservation.placed(gang.key, now=self.context.clock())
         self._shrunk.pop(gang.key, None)
         nodes = len({placed.node for placed in answer.members if placed.node})
         where = f"{events.number_of(len(answer.members), 'member')} on {events.number_of(nodes, 'node')}"
@@ -194,7 +201,7 @@ class GangPlanner:
     def _reserve(self, request: PlacementRequest, now: float) -> None:
         """Nodes for a gang that starves."""
         gang = request.gang
-        if request.status.phase is not GangPhase.WAITING or not self.reservation.starves(gang.key, now=now):
+        if request.status.phase is not GangPhase.WAITING or self.reservation.in_turn(now) != gang.key:
             return
         nodes = sorted(self.placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
         number = max(1, len(request.asked.members) // 2)

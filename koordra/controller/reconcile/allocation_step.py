@@ -35,7 +35,7 @@ from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
-from koordra.controller.reconcile.turns import Turns
+from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events
 from koordra.effort import counted
 from koordra.errors import ApiUnreachable
@@ -51,6 +51,8 @@ GOES_ON: Final = 1.0
 """Seconds until a question that cost too much for one pass is taken up again."""
 SELECTORS: Final = 500_000
 """Units of CEL that a group's selectors may cost in one pass: a second or two at most."""
+GANG: Final = 40_000
+"""Steps that one gang may cost in one pass, two shares of a namespace; beyond that it is undecided."""
 UNTIL_THE_BASIS_CHANGES: Final = inf
 _PAUSES: Final = {
     WriteOutcome.GONE: CONFLICT_PAUSE * 50,
@@ -108,27 +110,33 @@ class AllocationStep:
         epoch = cache.capacity_epoch.epoch + pods.room_version
         concerns = epoch, self.conflicts.version, self.reservations.version, self._predicates.version
         excluded, touched = context.node_backoff.changed(now), self._predicates.touched
-        self.gangs.begin(
+        gangs = self.gangs.begin(
             epoch, touched=excluded | self.queue.requoted, concerns=(*concerns, pods.repelling_version)
         )
         of_all = (*concerns, self.gangs.reservation.version)
         with counted(selectors=SELECTORS):
             self.placer.learn(self._turns.first(self._started.groups()))
         groups = self.queue.to_consider(of_all, excluded, now, touched=touched)
-        for group in self._turns.of(groups):
-            self.gangs.until(group.urgency)
+        turns = [*(Turn.of_gang(*gang) for gang in gangs), *map(Turn.of, groups)]
+        for turn in self._turns.of(sorted(turns, key=lambda turn: turn.urgency)):
             try:
-                with counted(selectors=SELECTORS) as effort:
-                    self._consider(group, epoch, now)
+                with counted(selectors=SELECTORS, steps=GANG if turn.group is None else inf) as effort:
+                    if turn.group is None:
+                        self.gangs.consider(turn.key)
+                    else:
+                        self._consider(turn.group, epoch, now)
             except (ApiUnreachable, AssertionError):  # of everything: nobody answers, or the state is wrong
                 raise
-            except Exception as defect:  # met with one group, which must not keep the others waiting
+            except Exception as defect:  # met with one of them, which must not keep the others waiting
                 count_failure(defect)
-                log.exception("group_failed", group=group.label, again_in=REFUSED_PAUSE)
-                self.queue.waits(group, NO_BASIS, now + REFUSED_PAUSE)
+                log.exception("group_failed", group=turn.label, again_in=REFUSED_PAUSE)
+                if turn.group is None:
+                    self.gangs.pause(turn.key, until=now + REFUSED_PAUSE)
+                else:
+                    self.queue.waits(turn.group, NO_BASIS, now + REFUSED_PAUSE)
             finally:
-                self._turns.charge(group, effort.steps)
-        self.gangs.until(None)
+                self._turns.charge(turn, effort.steps)
+        self.gangs.end()
         context.wake(self.queue.next_pause)
         if self._turns.some_are_late:
             context.wake(now)

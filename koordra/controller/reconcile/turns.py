@@ -1,6 +1,7 @@
 """What a namespace may take of one pass, so that none makes the others wait.
 
-    groups are considered by priority, age and name, as long as their namespace has steps left of its SHARE
+    groups and gangs are considered by priority, age and name, as long as their namespace has steps left of
+      its SHARE
     those that are left over are considered in the next pass, which follows at once: while some of a namespace
       are left over, its most urgent groups have half of the share, those that are late the other half, the
       longest left over first; one of these at least, whatever the others have cost
@@ -15,10 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from koordra.api import objects
 from koordra.controller.cache.groups import Group
+from koordra.controller.gangs.membership import Gang
+from koordra.placement.request.claim_groups import Urgency
 
 SHARE: Final = 20_000
 """Steps (koordra.effort) of a namespace in one pass: half a second."""
@@ -32,6 +36,31 @@ MOST_LEARNED: Final = 256
 """New groups of a namespace that are counted before the first one is placed; others when it is their turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A group that is to be considered, or a gang, known by its key. `size` is how many pods it has, as far
+    as they add to its cost."""
+
+    urgency: Urgency
+    key: str
+    namespace: str
+    size: int
+    group: Group | None = None
+
+    @property
+    def label(self) -> str:
+        return f"gang {self.key}" if self.group is None else self.group.label
+
+    @staticmethod
+    def of(group: Group) -> Turn:
+        size = min(len(group.pods) + 1, MOST_PARTS)
+        return Turn(group.urgency, group.key, objects.namespace(group.first), size, group)
+
+    @staticmethod
+    def of_gang(urgency: Urgency, gang: Gang) -> Turn:
+        return Turn(urgency, gang.key, gang.ref.namespace, len(gang.members) + 1)
+
+
 class Turns:
     """Not thread-safe."""
 
@@ -39,42 +68,42 @@ class Turns:
         self._share = share
         self._spent = Counter[str]()
         self._late: dict[str, int] = {}
-        """Groups that were left over, by key, and since which pass."""
+        """Groups and gangs that were left over, by key, and since which pass."""
         self._next_part: dict[str, int] = {}
         self._pass = 0
 
-    def of(self, groups: Sequence[Group]) -> Iterator[Group]:
-        """Those whose turn it is in this pass. `groups`: all that are to be considered, the most urgent
-        first; the caller says what each has cost (`charge`) before the next."""
+    def of(self, all: Sequence[Turn]) -> Iterator[Turn]:
+        """Those that are considered in this pass, of all that are to be, the most urgent first. The caller
+        says what each has cost (`charge`) before the next."""
         self._pass += 1
         self._spent.clear()
-        waiting = {group.key for group in groups}
+        waiting = {turn.key for turn in all}
         self._late = {key: since for key, since in self._late.items() if key in waiting}
         if len(self._next_part) > 1000:
             self._next_part.clear()
-        halved = {objects.namespace(group.first) for group in groups if group.key in self._late}
-        left: list[Group] = []
-        for group in groups:
-            place = objects.namespace(group.first)
+        halved = {turn.namespace for turn in all if turn.key in self._late}
+        left: list[Turn] = []
+        for turn in all:
+            place = turn.namespace
             if self._spent[place] < self._share // (2 if place in halved else 1):
-                yield self._now(group)
+                yield self._now(turn)
             else:
-                left.append(group)
+                left.append(turn)
         never, served = self._pass, set[str]()
-        for group in sorted(left, key=lambda one: (self._late.get(one.key, never), one.urgency)):
-            place = objects.namespace(group.first)
-            if self._spent[place] < self._share or (group.key in self._late and place not in served):
+        for turn in sorted(left, key=lambda one: (self._late.get(one.key, never), one.urgency)):
+            place = turn.namespace
+            if self._spent[place] < self._share or (turn.key in self._late and place not in served):
                 served.add(place)
-                yield self._now(group)
+                yield self._now(turn)
             else:
-                self._late.setdefault(group.key, self._pass)
+                self._late.setdefault(turn.key, self._pass)
 
-    def _now(self, group: Group) -> Group:
-        self._late.pop(group.key, None)
-        return group
+    def _now(self, turn: Turn) -> Turn:
+        self._late.pop(turn.key, None)
+        return turn
 
-    def charge(self, group: Group, steps: int) -> None:
-        self._spent[objects.namespace(group.first)] += JUDGED * min(len(group.pods) + 1, MOST_PARTS) + steps
+    def charge(self, turn: Turn, steps: int) -> None:
+        self._spent[turn.namespace] += JUDGED * turn.size + steps
 
     def first(self, groups: Sequence[Group]) -> list[Group]:
         """MOST_LEARNED of each namespace."""
@@ -100,5 +129,5 @@ class Turns:
 
     @property
     def some_are_late(self) -> bool:
-        """Whether groups were left over for the next pass."""
+        """Whether any were left over for the next pass."""
         return bool(self._late)

@@ -29,6 +29,7 @@ from koordra.allocator.devices.inventory import NIC, Usage
 from koordra.allocator.offer import Offer
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
+from koordra.effort import is_spent, spend
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of, rail_of
@@ -40,6 +41,9 @@ from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _MOST_COUNTS: Final = 3_000
 """Counts that are tried on one kind of node (many classes that ask differently)."""
+
+_COMPARED: Final = 32
+"""Classes that a step compares in two counts."""
 
 _MOST_KEPT: Final = 1 << 14
 
@@ -72,7 +76,8 @@ class NodeFit:
                     if count in reached or count[at] > len(one.members) or not kind.suits[at]:
                         continue
                     reached.add(count)
-                    if len(reached) > _MOST_COUNTS * self.budget:
+                    spend(1 + len(count) // _COMPARED)
+                    if len(reached) > _MOST_COUNTS * self.budget or is_spent():
                         self.unknown = True
                         continue
                     if not self.kinds.has_room(kind, count) or not _all_smaller(count, found, zero):

@@ -36,6 +36,7 @@ from koordra.allocator.joint_allocation import relaxation_levels
 from koordra.allocator.offer import Offer
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement
+from koordra.effort import spend
 from koordra.placement.decide import Engine
 from koordra.placement.gang.member_assignment import Alike, Fit, Rails, fit_of, rail_of
 from koordra.placement.index import NodeInfo
@@ -43,6 +44,9 @@ from koordra.placement.request.request_class import ResolvedGroup
 
 BUDGET: Final = 5_000
 """Placements that one node may try for one count."""
+
+_READ: Final = 20
+"""Steps that each claim of a question takes besides the placements tried."""
 
 _MOST_WAYS: Final = 8
 """Ways to widen scopes that are tried on one node for one count."""
@@ -92,6 +96,7 @@ class NodeSearch:
         self, info: NodeInfo, resolved: ResolvedGroup, taken: Usage, pools: Sequence[Pool] | None = None
     ) -> NodeAnswer:
         """The allocator's answer for these members on the node. `pools`: as if it had these, no others."""
+        spend(_READ * len(resolved.asked))
         placement = GroupSearch(
             resolved.asked,
             resolved.siblings,

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from koordra.effort import is_spent, spend
 from koordra.placement.gang.member_assignment import Rails
 from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.topology.domains import Domain, GangTopology
@@ -28,6 +29,9 @@ from koordra.placement.gang.topology.packing import (
 )
 
 _MOST_STATES: Final = 400_000
+
+_NODES: Final = 4
+"""Nodes of the tree in a step."""
 
 
 @dataclass(slots=True)
@@ -87,6 +91,9 @@ class Distribution:
         placed: dict[str, Count] = {}
         nobody = (0,) * len(want)
         for at in sorted(range(len(want)), key=lambda at: -want[at]):
+            if is_spent():
+                break
+            spend(len(self.fitting.kinds.of) // _NODES)
             kinds: dict[str, Hashable] = {}
             own: dict[Hashable, NodeCounts] = {}
             for node, kind in self.fitting.kinds.of.items():

@@ -51,6 +51,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from koordra.effort import spend
 from koordra.placement.gang.topology.domains import Domain
 
 Costs = NDArray[Any]
@@ -60,6 +61,9 @@ Count = tuple[int, ...]
 
 OPERATIONS: Final = 1_500_000_000
 """Additions that one gang may cost: some seconds."""
+
+_ADDED: Final = 20_000
+"""Additions in a step."""
 
 _MOST_ADDED: Final = 1 << 15
 """Additions that are made at once."""
@@ -273,6 +277,7 @@ class GangPacking:
         if len(others) < len(counts):
             few, many, counts, others = right, left, others, counts
         self.operations -= len(counts) * many.size
+        spend(len(counts) * many.size // _ADDED)
         if self.operations < 0:
             raise TooMuch
         found: Costs = np.full_like(many, self._infeasible)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from koordra.allocator.devices.inventory import NIC, PublishedDevice
 from koordra.api import names
 from koordra.api.allocation import Allocation
+from koordra.effort import is_spent
 from koordra.placement.gang.equivalence import NodeKind, natural
 from koordra.placement.gang.member_assignment import Rails, rail_of
 from koordra.placement.gang.node_fit import NodeFit
@@ -63,7 +64,7 @@ class FewerRails:
         started = self.fitting.asked
 
         def is_enough() -> bool:
-            return self.fitting.asked - started > _RAIL_QUESTIONS * self.budget
+            return is_spent() or self.fitting.asked - started > _RAIL_QUESTIONS * self.budget
 
         bound = RailBound(self.fitting, self.spread.topology, found)
         # Members of each class that some node has to take, if as few nodes as now are used.
