@@ -5,7 +5,7 @@ stolen node could end every pod of the cluster.
                      data: {node-a: '[{"namespace": "n", "name": "p", "uid": "u", "reason": "OverLimit"}]'}
     API server   lets it write its own entry only (the policies beside the ConfigMaps; its token says which
                  node it is on)
-    controller   evicts those that are on that node (controller/node_evictions.py)
+    controller   evicts those that are on that node (controller/reconcile/node_evictions.py)
 
 An entry says which pods should go now, not what happened: a request whose reason is over is withdrawn, and
 one that nobody served, since the controller was away or a disruption budget said no, stays. A process begins

@@ -13,7 +13,7 @@ out anew, and those that are about all requests together once per canonical form
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Final
@@ -27,12 +27,13 @@ from koordra.allocator.joint_allocation import Rule, rules_of
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, reason_of, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import RELAXATION, ClusterCost, Cost, effective_policy
+from koordra.allocator.score import RELAXATION, TERMS, ClusterCost, Cost, effective_policy
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
-from koordra.allocator.search.partial_choice import Clauses
+from koordra.allocator.search.partial_choice import Clauses, PartialChoice
 from koordra.allocator.search.search import BUDGET, Search
 from koordra.allocator.search.solution import NOTHING, CostPair, Outcome
+from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.effort import spend
 
@@ -65,6 +66,16 @@ _EXPLAINED: Final = 20
 """Steps that a node takes besides the placements tried there."""
 SHARE_OF_BUDGET: Final = 2_000
 """Placements that are tried on each node, also where earlier nodes have used the budget up."""
+
+
+class _ToldCost(Cost):
+    """Keeps the terms of the choice that it was asked about last."""
+
+    told: dict[str, int]
+
+    def __call__(self, search: PartialChoice) -> CostPair:
+        self.told = self.terms(search)
+        return super().__call__(search)
 
 
 @dataclass(eq=False)
@@ -141,6 +152,54 @@ class GroupSearch:
             self._tried_on[alike] = answer.tried
         return answer
 
+    def terms(
+        self,
+        pools: Sequence[Pool],
+        taken: Usage,
+        chosen: Mapping[tuple[int, str], Collection[DeviceID]],
+        *,
+        honors_partitions: bool,
+    ) -> tuple[dict[str, int], CostPair] | None:
+        """What this very choice costs on a node, by the terms of score.TERMS, and as choices are compared.
+        `chosen`: the devices of each claim (by position) and label. None where it may not be made, and where
+        nothing is scored."""
+        if self.policy is None:
+            return None
+        state = AllocationState(pools, taken, self.features, honors_partitions=honors_partitions)
+        place = {offered.id: device for device, offered in enumerate(state.devices)}
+        if any(one not in place for devices in chosen.values() for one in devices):
+            return None
+        candidates = {
+            wanted: [place[one] for one in chosen.get((wanted.claim, wanted.label), ())]
+            for claim in self.asked
+            for wanted in claim.alternatives
+        }
+        for steps, rules in self._relaxations(state):
+            search = self._new_search(state, rules)
+            told = _ToldCost(state, self.policy, self.waste and self.waste(state))
+            search.candidates, search.objective = candidates, told
+            try:
+                found = search.run()
+            except ClaimRefused:
+                return None
+            finally:
+                search.unwind()
+            if found.solution is not None:
+                relaxed = RELAXATION * sum(steps)
+                return {TERMS[0]: relaxed, **told.told}, found.cost.plus(relaxed)
+        return None
+
+    def _relaxations(self, state: AllocationState) -> list[tuple[tuple[int, ...], tuple[Rule, ...]]]:
+        """Combinations of relaxation levels, the lowest total first, with what is demanded at each."""
+        levels = rules_of(self.asked, self.siblings, state)
+        ordered = sorted(
+            itertools.product(*(range(len(rules)) for rules in levels)), key=lambda steps: (sum(steps), steps)
+        )
+        return [
+            (steps, tuple([r for rules, step in zip(levels, steps, strict=True) if (r := rules[step])]))
+            for steps in ordered
+        ]
+
     def _reasons_on(self, name: str, state: AllocationState, tried: tuple[Rule, ...]) -> list[ClaimReason]:
         """The reasons of a node that does not fit."""
         spend(_EXPLAINED)
@@ -150,25 +209,19 @@ class GroupSearch:
     def _search(
         self, name: str, state: AllocationState, ceiling: CostPair | None, begun: Search | None
     ) -> NodeAnswer:
-        levels = rules_of(self.asked, self.siblings, state)
-        relaxations = sorted(
-            itertools.product(*(range(len(rules)) for rules in levels)), key=lambda steps: (sum(steps), steps)
-        )
+        relaxations = self._relaxations(state)
         exhausted, error = False, None
-        for at, steps in enumerate(relaxations):
+        for at, (steps, tried) in enumerate(relaxations):
             relaxed = RELAXATION * sum(steps)
             left = ceiling and ceiling.plus(-relaxed)
             if left is not None and left.claim < 0 and at:
                 return NodeAnswer(bound=CostPair(relaxed))
-            tried = tuple(
-                [rule for rules, step in zip(levels, steps, strict=True) if (rule := rules[step]) is not None]
-            )
             search = begun or self._new_search(state, tried)
             begun = None
             outcome = self._at_relaxation(search, left)
             if outcome.bound is not None:
                 following = relaxations[at + 1 : at + 2]
-                if not following or ceiling is None or RELAXATION * sum(following[0]) > ceiling.claim:
+                if not following or ceiling is None or RELAXATION * sum(following[0][0]) > ceiling.claim:
                     if not relaxed and not search.tried and len(self._kept) < _MOST_KEPT:
                         self._kept[name] = search
                     return NodeAnswer(bound=outcome.bound.plus(relaxed))

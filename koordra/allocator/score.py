@@ -73,6 +73,21 @@ RELAXATION: Final = 10**11
 ALTERNATIVE: Final = 10**9
 BROKEN: Final = 10
 
+TERMS: Final = (
+    "relaxation",
+    "alternatives",
+    "nearness",
+    "nvlink",
+    "compactness",
+    "brokenGroups",
+    "destroyedPlaces",
+    "leftover",
+)
+"""The words for the terms of the written cost, in the order of the table."""
+_LAST_OF_THE_CLAIM: Final = "compactness"
+CLAIM_TERMS: Final = frozenset(TERMS[: TERMS.index(_LAST_OF_THE_CLAIM) + 1])
+"""Those that are about the claim under TopologyAware; the rest is about the cluster."""
+
 FIRST_FIT: Final = "FirstFit"
 DEFAULT_POLICY: Final = "koordra"
 _DEFAULT: Final = PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE)
@@ -154,15 +169,37 @@ class Cost:
         self._overdrawn = sum(min(0, self._left(device)) for device in range(len(state.devices)))
 
     def __call__(self, search: PartialChoice) -> CostPair:
-        devices = dict.fromkeys([entry.device for entry in search.placed])
-        gpus = [device for device in devices if self.state.devices[device].kind == GPU]
-        nics = [device for device in devices if self.state.devices[device].kind == NIC]
-        every = any(entry.wanted.takes_all for entry in search.placed)
-        selection = self.selection.nearness(gpus, nics, every=every) + self.selection.together(gpus)
+        gpus, nics = self._chosen(search)
+        selection = self._nearness(search, gpus, nics) + self.selection.together(gpus)
         packing = self._broken(gpus) + self._destroyed(gpus) + self._cards(search)
         packing += self._left_of_node(self._used_of_node(search))
         waste = () if self.waste is None else self.waste(search)
         return self._pair(search, selection, (*waste, packing))
+
+    def terms(self, search: PartialChoice) -> dict[str, int]:
+        """The written cost of a complete choice, term by term, the most significant first (TERMS)."""
+        gpus, nics = self._chosen(search)
+        cards = frozenset(gpus)
+        found = (
+            self._alternatives(search),
+            self._nearness(search, gpus, nics),
+            self.selection.nvlink(cards),
+            self.selection.compactness(cards),
+            self._broken(gpus),
+            self._destroyed(gpus),
+            self._cards(search) + self._left_of_node(self._used_of_node(search)),
+        )
+        return dict(zip(TERMS[1:], found, strict=True))
+
+    def _chosen(self, search: PartialChoice) -> tuple[list[int], list[int]]:
+        """The GPUs and the NICs, each once."""
+        devices = dict.fromkeys([entry.device for entry in search.placed])
+        gpus = [device for device in devices if self.state.devices[device].kind == GPU]
+        return gpus, [device for device in devices if self.state.devices[device].kind == NIC]
+
+    def _nearness(self, search: PartialChoice, gpus: Sequence[int], nics: Sequence[int]) -> int:
+        every = any(entry.wanted.takes_all for entry in search.placed)
+        return self.selection.nearness(gpus, nics, every=every)
 
     def _pair(self, search: PartialChoice, selection: int, cluster: tuple[int, ...]) -> CostPair:
         """Nearness and the like are about the claim, or but a tie-break."""

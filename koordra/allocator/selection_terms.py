@@ -92,9 +92,14 @@ class SelectionTerms:
         key = frozenset(gpus)
         found = self._together.get(key)
         if found is None:
-            nvlink = self._lacking_links(key) + self._no_partition(key)
-            found = self._together[key] = self._spread(key) * self._compactness + nvlink * self._nvlink
+            found = self._together[key] = self.nvlink(key) + self.compactness(key)
         return found
+
+    def nvlink(self, gpus: frozenset[int]) -> int:
+        return (self._lacking_links(gpus) + self._no_partition(gpus)) * self._nvlink
+
+    def compactness(self, gpus: frozenset[int]) -> int:
+        return self._spread(gpus) * self._compactness
 
     def least_together(self, gpus: Iterable[int], *, further: frozenset[int], more: int) -> int:
         """The same with so many of the further GPUs: the set may still become a partition."""

@@ -13,6 +13,7 @@
     gangs/             pods of one job that get their devices together
     conflicts/         what nobody but koordra should do with its devices
     reporting/         Events, metrics and latency
+    explain/           what is answered to `koordra explain`
     webhook/           what users write is checked and completed before it is stored
     legacy/  elastic/  resource_class/
 

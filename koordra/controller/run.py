@@ -37,7 +37,7 @@ from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.node_evictions import NodeEvictions
+from koordra.controller.reconcile.node_evictions import NodeEvictions
 from koordra.controller.reconcile.pod_requeue import PodRequeue, has_ours
 from koordra.controller.reconcile.reconcile_loop import run_passes
 from koordra.controller.reconcile.reconciler import Reconciler

@@ -178,14 +178,14 @@ class Engine:
             result = self._result(resolved, index.nodes[name], ceiling, placement)
             if result.bound is not None:
                 wasted = candidate.value.cluster
-                if result.bound.cluster and not self._learned(resolved):
+                if result.bound.cluster and not self.goes_by_waste(resolved):
                     wasted = result.bound.cluster[-1]
                 return Candidate(candidate.unit, CandidateCost(result.bound.claim, wasted), known=False)
             if result.cost is None:
                 if result.undecided:
                     late.append(candidate)
                 return None
-            return Candidate(candidate.unit, self._value(resolved, name, result.cost), known=True)
+            return Candidate(candidate.unit, self.value(resolved, name, result.cost), known=True)
 
         found = candidates.best(excluded, search)
         for candidate in late:
@@ -209,7 +209,7 @@ class Engine:
             if info is not None and name not in excluded and not refusals(self.index, resolved.group, info):
                 results[name] = self._result(resolved, info, None)
         placed = [
-            (self._value(resolved, name, result.cost), name)
+            (self.value(resolved, name, result.cost), name)
             for name, result in results.items()
             if result.cost is not None
         ]
@@ -229,31 +229,31 @@ class Engine:
             return None
         known = self._known(resolved, info)
         if known is not None:
-            return known.cost and Candidate(unit, self._value(resolved, info.name, known.cost), known=True)
+            return known.cost and Candidate(unit, self.value(resolved, info.name, known.cost), known=True)
         bound = resolved.request_class.bound
         least = CostPair() if self._alone(resolved) else bound.least(info, self.index.taken)
         if least is None:
             return None
         wasted = least.cluster[-1] if least.cluster else 0
-        if self._learned(resolved):
+        if self.goes_by_waste(resolved):
             wasted = self.order.least(resolved, info)
         return Candidate(unit, CandidateCost(least.claim, wasted), known=False)
 
-    def _value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> CandidateCost:
+    def value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> CandidateCost:
         if self.policy is None:
             return CandidateCost(0, 0)
-        if self._learned(resolved):
+        if self.goes_by_waste(resolved):
             return CandidateCost(cost.claim, self.order.value(resolved, self.index.nodes[name], cost.cluster))
         return CandidateCost(cost.claim, cost.cluster[-1])
 
-    def _learned(self, resolved: ResolvedGroup) -> bool:
+    def goes_by_waste(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, not the written cost's rest alone."""
         return self.policy == policy_of(DEFAULT_POLICY) and self.order.knows(resolved)
 
     def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:
         """What a placement on the node has to cost less than to be better than the best so far."""
         claim, cluster, node, *_ = best
-        if self._learned(resolved):
+        if self.goes_by_waste(resolved):
             return CostPair(claim + ((candidate.value.cluster, name) < (cluster, node)))
         return CostPair(claim, (cluster + (name < node),))
 
@@ -330,7 +330,7 @@ class Engine:
             resolved.siblings,
             policy=self.policy,
             features=self.features,
-            waste=self.order.waste.on_node if self._learned(resolved) else None,
+            waste=self.order.waste.on_node if self.goes_by_waste(resolved) else None,
         )
 
     def _offer(self, resolved: ResolvedGroup, info: NodeInfo) -> Offer:

@@ -17,7 +17,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "search": ("koordra.allocator.search", "koordra.allocator.group_search"),
     "lease": ("koordra.controller.leadership",),
-    "evictions": ("koordra.controller.node_evictions", "koordra.evictions"),
+    "evictions": ("koordra.controller.reconcile.node_evictions", "koordra.evictions"),
     "health": ("koordra.process.watchdog", "koordra.process.progress", "koordra.nesting"),
     "writer": (
         "koordra.controller.allocation.writes",

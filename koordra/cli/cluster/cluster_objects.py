@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,14 +11,10 @@ from koordra import logs
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.cli.options import Access, Scope
-from koordra.controller.cache.changes import POD_GROUPS
-from koordra.controller.cache.slice_index import joint_slices
+from koordra.controller.cache.changes import NEEDED, OPTIONAL
 from koordra.errors import Forbidden, InvalidInput, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, start_watches
-
-_NEEDED = (kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.RESOURCE_CLAIMS, kinds.PODS)
-_PREDICATES = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTENT_VOLUMES, *POD_GROUPS)
 
 
 def connect(access: Access) -> KubeClient:
@@ -44,19 +39,6 @@ def namespace_of(access: Access, scope: Scope) -> str | None:
     return kubeconfig.namespace_of(access.kubeconfig, context=access.context)
 
 
-def read_cluster(client: KubeClient) -> list[Object]:
-    """Everything that a plan is made from, as the controller would show it to the allocator."""
-    found = _listed(client, _NEEDED) + _readable(client, (kinds.DEVICE_TAINT_RULES,))
-    slices = joint_slices([obj for obj in found if obj["kind"] == kinds.RESOURCE_SLICES.kind])
-    return [obj for obj in found if obj["kind"] != kinds.RESOURCE_SLICES.kind] + slices
-
-
-def read_predicates(client: KubeClient) -> list[Object]:
-    """The objects that predicates between pods, volumes and gangs are made of, as far as the caller may read
-    them."""
-    return _readable(client, _PREDICATES)
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """Objects of one kind that a command shows. `optional`: it does without them where they may not be
@@ -74,6 +56,12 @@ DEVICES: Final = (
     Source(kinds.DEVICE_TAINT_RULES, optional=True),
 )
 """With the Nodes: which devices there are and who has them, of joint and native nodes alike."""
+
+EVERYTHING: Final = (
+    *(Source(kind) for kind in NEEDED),
+    *(Source(kind, optional=True) for kind in (*OPTIONAL, kinds.EVENTS)),
+)
+"""What the controller decides from, as far as the caller may read it."""
 
 Listed = Mapping[kinds.Kind, list[Object]]
 
@@ -125,16 +113,3 @@ def followed(client: KubeClient, sources: Sequence[Source]) -> Iterator[Listed]:
             yield {one.kind: caches[one.kind].objects() if one.kind in caches else [] for one in sources}
     finally:
         stop.set()
-
-
-def _listed(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
-    return [obj for kind in wanted for obj in client.list(kind)[0]]
-
-
-def _readable(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
-    """Without the kinds that the server does not have or the caller may not read."""
-    found: list[Object] = []
-    for kind in wanted:
-        with suppress(NotFound, Forbidden):
-            found += client.list(kind)[0]
-    return found

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from koordra.allocator.devices.inventory import Inventory, Pool, PublishedDevice, Usage, available_counters
-from koordra.allocator.features import Features
-from koordra.api import kinds, names, objects
-from koordra.api.allocation import Allocation
-from koordra.api.objects import Fields, Object
+from koordra.api import kinds
+from koordra.api.objects import Fields
 from koordra.cli import options
 from koordra.cli.cluster.cluster_objects import DEVICES, Listed, Source, connect, followed, listed_once
 from koordra.cli.options import Access
 from koordra.cli.output import Cell, Document, show_rows
-from koordra.quantity import canonical
+from koordra.controller.explain.device_rows import device_rows
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
 WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
-_ATTRIBUTES: Final = {
-    "type": names.ATTR_TYPE,
-    "model": names.ATTR_MODEL,
-    "allocator": names.ATTR_ALLOCATOR,
-    "profile": names.ATTR_PROFILE,
-    "uuid": names.ATTR_UUID,
-    "numaNode": names.ATTR_NUMA_NODE,
-    "pcieSwitch": names.ATTR_PCIE_SWITCH,
-}
-"""Field of a row -> attribute of the device."""
-_ZERO: Final = Decimal(0)
 
 
 @click.command("devices")
@@ -71,103 +56,6 @@ def devices(
         cells=partial(_cells, wide=wide),
         empty="no device of koordra's",
     )
-
-
-def device_rows(cluster: Iterable[Object]) -> list[Document]:
-    """One entry per device of koordra's, by node and in the order in which they are published.
-
-    A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
-    """
-    found = list(cluster)
-    inventory = Inventory.of(found, features=Features.of(None))
-    taken, holders = _taken([one for one in found if one.get("kind") == "ResourceClaim"])
-    nodes = sorted((one for one in found if one.get("kind") == "Node"), key=objects.name)
-    rows: list[Document] = []
-    for node in nodes:
-        for pool in inventory.pools(node):
-            if pool.id[0] != names.DRIVER:
-                continue
-            if pool.trouble:
-                rows.append(_unusable(objects.name(node), pool))
-                continue
-            left = available_counters(pool, taken)
-            rows += [
-                _device(objects.name(node), one, taken, left, holders.get(one.id, ()))
-                for one in pool.devices
-                if one.here
-            ]
-    return rows
-
-
-def _taken(claims: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
-    """What claims hold, and by device the names of those that do."""
-    taken = Usage()
-    holders: dict[Any, list[str]] = {}
-    for claim in sorted(claims, key=objects.key):
-        allocation = Allocation.of_claim(claim)
-        if allocation is None:
-            continue
-        taken.add(allocation.results, holder=objects.key(claim))
-        for device in dict.fromkeys(one.device for one in allocation.results if not one.admin_access):
-            holders.setdefault(device, []).append(objects.key(claim))
-    return taken, holders
-
-
-def _device(
-    node: str, one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
-) -> Document:
-    shown = {field: one.plain.get(attribute) for field, attribute in _ATTRIBUTES.items()}
-    return {
-        "node": node,
-        "pool": one.id.pool,
-        "name": one.id.device,
-        **shown,
-        "model": shown["model"] or shown["profile"],
-        "state": _state(one, taken, left),
-        "capacity": _capacity(one, taken),
-        "holders": list(holders),
-        "taints": [str(taint) for taint in one.taints],
-        "reason": None,
-    }
-
-
-def _unusable(node: str, pool: Pool) -> Document:
-    return {
-        "node": node,
-        "pool": pool.id[1],
-        **dict.fromkeys(("name", *_ATTRIBUTES)),
-        "capacity": {},
-        "holders": [],
-        "taints": [],
-        "state": "Unusable",
-        "reason": pool.trouble,
-    }
-
-
-def _state(one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any]) -> str:
-    if taken.of(one.id).holder:
-        return "Taken"
-    if taken.in_use(one.id):
-        rest = _capacity(one, taken).values()
-        return "Taken" if any(entry["free"] == "0" for entry in rest) else "Shared"
-    if one.taints:
-        return "Tainted"
-    wanted = ((left.get(name), amount) for name, amount in one.device.counters.items())
-    return "Blocked" if any(rest is not None and rest < amount for rest, amount in wanted) else "Free"
-
-
-def _capacity(one: PublishedDevice, taken: Usage) -> dict[str, dict[str, str]]:
-    """By name without domain: all of it, and what is free."""
-    use = taken.of(one.id)
-    return {
-        name.rpartition("/")[2]: {
-            "total": canonical(entry.value),
-            "free": canonical(
-                _ZERO if use.holder else max(entry.value - use.consumed.get(name, _ZERO), _ZERO)
-            ),
-        }
-        for name, entry in sorted(one.device.capacity.items())
-    }
 
 
 def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:

@@ -79,6 +79,7 @@ class ClusterCache:
         self.nodes = self._tables[NODES]
         self.slices = self._tables[RESOURCE_SLICES]
         self.classes = self._tables[DEVICE_CLASSES]
+        self.taint_rules = self._tables[DEVICE_TAINT_RULES]
         self.namespaces = self._tables[NAMESPACES]
         self.volume_claims = self._tables[PERSISTENT_VOLUME_CLAIMS]
         self.volumes = self._tables[PERSISTENT_VOLUMES]

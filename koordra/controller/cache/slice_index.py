@@ -5,7 +5,7 @@ Slices that name no node (another layout than koordra's own) stand under the emp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -51,6 +51,8 @@ def pool_name(entry: Object) -> str:
 
 
 def joint_slice(entry: Object) -> Object:
+    """Without the devices of native nodes, and without those in quarantine between the modes. One none of
+    whose devices is ours stays, empty, because a pool is complete only with all its slices."""
     spec = objects.spec_of(entry)
     devices = spec.get("devices") or []
     joint = [device for device in devices if allocator_of(device) in {"", names.ALLOCATOR_CONTROLLER}]
@@ -63,12 +65,3 @@ def allocator_of(device: Fields) -> str:
     attributes = device.get("attributes") or {}
     short = names.ATTR_ALLOCATOR.removeprefix(names.DOMAIN)
     return str((attributes.get(names.ATTR_ALLOCATOR) or attributes.get(short) or {}).get("string") or "")
-
-
-def joint_slices(slices: Iterable[Object]) -> list[Object]:
-    """koordra's slices without the devices of native nodes, and without those in quarantine between the
-    modes; slices of other drivers are left out.
-
-    A slice none of whose devices is ours stays, empty, because a pool is complete only with all its slices.
-    """
-    return [joint_slice(entry) for entry in slices if is_ours(entry)]

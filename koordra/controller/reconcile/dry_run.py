@@ -93,7 +93,7 @@ def _run(
     placer.sync(cache)
     conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.engine.index)
     conflicts.sync()
-    groups = _waiting(cache)
+    groups = waiting_groups(cache)
     reservations.review(groups, placer, now=0.0)
     found: dict[str, GroupPlacement] = {}
     nowhere: list[Group] = []
@@ -121,7 +121,8 @@ def _run(
     return found, nowhere
 
 
-def _waiting(cache: ClusterCache) -> dict[str, Group]:
+def waiting_groups(cache: ClusterCache) -> dict[str, Group]:
+    """By key; members of gangs are in none."""
     groups, pods = GroupIndex(), cache.pod_index
     for uid in pods.pending:
         if gang_of(pods.entries[uid].pod) is None:

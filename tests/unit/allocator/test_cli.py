@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from koordra.allocator.request.classes import shipped_classes
 from koordra.cli.cluster.explain import explain
 from koordra.cli.plan import plan_command
-from koordra.errors import InvalidManifest, PlanError
+from koordra.errors import InvalidManifest, NotFound, PlanError
 from tests.unit.allocator.machines import claim, joint, machine, pod, request
 
 Dict = dict[str, Any]
@@ -79,8 +79,10 @@ def test_explain_one_claim_as_json(files: list[str]) -> None:
 
 
 def test_explain_of_a_claim_that_is_not_there(files: list[str]) -> None:
-    with pytest.raises(InvalidManifest, match="ResourceClaim nobody: is not among the pending claims"):
+    with pytest.raises(NotFound, match=r"claim nobody is not there$"):
         run(explain, *files, "nobody")
+    with pytest.raises(NotFound, match=r"claim default/larg is not there; did you mean large\?"):
+        run(explain, *files, "claim/larg")
 
 
 def test_claims_are_made_from_templates(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.allocation.writes import Writer
-from koordra.controller.node_evictions import (
+from koordra.controller.reconcile.node_evictions import (
     IN_ALL,
     OF_NODE,
     PAUSE,

@@ -1,0 +1,66 @@
+"""Answers of `koordra explain`, and who may have been meant where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from koordra.api import kinds, objects
+from koordra.api.objects import Fields
+from koordra.cli.output import Document
+from koordra.controller.explain.answer import answer
+from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.view import ClusterView
+from koordra.controller.gangs.annotations import gang_of
+from koordra.errors import NotFound
+from koordra.spelling import meant
+
+Answers = list[tuple[Subject, Document]]
+
+DEFAULT_NAMESPACE: Final = "default"
+KINDS: Final = {
+    Subject.CLAIM: kinds.RESOURCE_CLAIMS,
+    Subject.POD: kinds.PODS,
+    Subject.GANG: kinds.PODS,
+    Subject.NODE: kinds.NODES,
+}
+"""Where the names of each are found."""
+
+
+def place(word: str) -> tuple[str, str]:
+    namespace, _, name = word.rpartition("/")
+    return namespace, name
+
+
+def question_about(claim: Fields) -> Question:
+    return Question(Subject.CLAIM, objects.namespace(claim), objects.name(claim))
+
+
+def answered(view: ClusterView, question: Question, known: Iterable[Fields]) -> Document:
+    try:
+        found: Document = answer(view, question)[question.subject]
+        return found
+    except NotFound as error:
+        raise nobody(question, known) from error
+
+
+def nobody(question: Question, known: Iterable[Fields]) -> NotFound:
+    """With the name that may have been meant."""
+    kind = KINDS[question.subject].kind
+    there = [obj for obj in known if obj.get("kind") == kind]
+    named = [(_name_of(question.subject, obj), objects.namespace(obj)) for obj in there]
+    elsewhere = sorted({namespace for name, namespace in named if name == question.name})
+    close = meant(question.name, sorted({name for name, _ in named if name}))
+    text = f"{question} is not there"
+    if elsewhere and question.namespace:
+        text += f"; one of that name is in namespace {', '.join(elsewhere)} (-n)"
+    elif close:
+        text += f"; did you mean {close}?"
+    return NotFound(text)
+
+
+def _name_of(subject: Subject, obj: Fields) -> str:
+    if subject is not Subject.GANG:
+        return objects.name(obj)
+    gang = gang_of(obj)
+    return "" if gang is None else gang.name

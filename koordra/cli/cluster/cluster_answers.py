@@ -1,0 +1,114 @@
+"""What `koordra explain` says of a cluster: its controller's answers, or where it gives none what comes of
+the objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cached_property
+
+from koordra.api import kinds, objects
+from koordra.cli.cluster.answers import Answers, answered, nobody, place, question_about
+from koordra.cli.cluster.claims import latest_events
+from koordra.cli.cluster.cluster_objects import EVERYTHING, Listed, listed
+from koordra.cli.options import Scope
+from koordra.cli.output import Document
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import Tables, tables_of
+from koordra.controller.explain.question import Question, Subject, question_of
+from koordra.controller.explain.view import ClusterView, view_of
+from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.phase import GangPhase
+from koordra.controller.reconcile.dry_run import refusals
+from koordra.errors import InvalidInput, NotFound
+from koordra.kube.client import KubeClient
+
+
+class Cluster:
+    """All objects of a cluster, read when something has to be worked out from it. `found`: it was read
+    already."""
+
+    def __init__(self, client: KubeClient, found: Listed | None) -> None:
+        self._client = client
+        self._found = found
+
+    @cached_property
+    def found(self) -> Listed:
+        return listed(self._client, EVERYTHING) if self._found is None else self._found
+
+    @cached_property
+    def tables(self) -> Tables:
+        return tables_of(obj for found in self.found.values() for obj in found)
+
+    @cached_property
+    def view(self) -> ClusterView:
+        now = datetime.now(UTC)
+        return view_of(self.tables, refused=refusals(self.found[kinds.EVENTS], now), now=now)
+
+
+def of_cluster(
+    client: KubeClient, words: Sequence[str], namespace: str | None, scope: Scope, cluster: Cluster
+) -> Answers:
+    """Every question answered; of what nobody named, what waits."""
+    named = [(word, question_of(word, namespace or "")) for word in words]
+    if namespace is None and any(q and q.subject is not Subject.NODE for _, q in named):
+        raise InvalidInput(
+            "a name is of one namespace", object="explain", field="-A", remedy="name it with -n"
+        )
+    questions: list[Question] = []
+    for word, question in named:
+        questions += [question] if question else _claims_named(client, word, scope)
+    if words:
+        return [(question.subject, _asked(question, cluster)) for question in questions]
+    answers: Answers = []
+    for question in _everything(client, namespace, scope):
+        with suppress(NotFound):  # gone since, or a gang that is not koordra's
+            answers.append((question.subject, _asked(question, cluster)))
+    return [
+        (subject, entry)
+        for subject, entry in answers
+        if entry.get("status") != "Foreign" and entry.get("stage") != GangPhase.WHOLE
+    ]
+
+
+def _claims_named(client: KubeClient, word: str, scope: Scope) -> list[Question]:
+    """`namespace/name`, or a name in any namespace that the caller may read."""
+    namespace, name = place(word)
+    within = namespace or scope.namespace
+    claims, _ = client.list(kinds.RESOURCE_CLAIMS, namespace=within, label_selector=scope.selector)
+    found = [question_about(claim) for claim in claims if objects.name(claim) == name]
+    if not found:
+        raise nobody(Question(Subject.CLAIM, within or "", name), claims)
+    return found
+
+
+def _everything(client: KubeClient, namespace: str | None, scope: Scope) -> list[Question]:
+    """The claims without devices, and the gangs, by name; with a selector the claims that have these labels
+    alone."""
+    claims, _ = client.list(kinds.RESOURCE_CLAIMS, namespace=namespace, label_selector=scope.selector)
+    waiting = [question_about(claim) for claim in claims if not claims_of.is_allocated(claim)]
+    pods = [] if scope.selector else client.list(kinds.PODS, namespace=namespace)[0]
+    gangs = {ref for pod in pods if (ref := gang_of(pod)) is not None}
+    return sorted(waiting, key=lambda one: one.key) + sorted(
+        (Question(Subject.GANG, ref.namespace, ref.name) for ref in gangs), key=lambda one: one.key
+    )
+
+
+def _asked(question: Question, cluster: Cluster) -> Document:
+    known = (obj for found in cluster.found.values() for obj in found)
+    entry = answered(cluster.view, question, known)
+    _add_last_words(question, entry, cluster)
+    return entry
+
+
+def _add_last_words(question: Question, entry: Document, cluster: Cluster) -> None:
+    """What the controller said last of the claim, or of the pod and its claims."""
+    words = latest_events(cluster.found[kinds.EVENTS])
+    told = [(kinds.RESOURCE_CLAIMS, one) for one in entry.get("claims") or [entry]]
+    if question.subject is Subject.POD:
+        told.append((kinds.PODS, entry))
+    for kind, one in told if question.subject in (Subject.CLAIM, Subject.POD) else ():
+        obj = cluster.tables[kind].get(f"{one.get('namespace')}/{one.get('name')}")
+        if obj is not None and objects.uid(obj) in words:
+            one["controller"] = words[objects.uid(obj)]

@@ -1,0 +1,101 @@
+"""What `koordra explain` says of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+
+from koordra.allocator.explain.telling import lines
+from koordra.api import objects
+from koordra.api.objects import Fields, Object
+from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, answered, nobody, place, question_about
+from koordra.cli.options import Scope
+from koordra.cli.output import Document
+from koordra.controller.cache.changes import tables_of
+from koordra.controller.explain.answer import answer
+from koordra.controller.explain.question import Question, Subject, question_of
+from koordra.controller.explain.view import ClusterView, view_of
+from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.phase import GangPhase
+from koordra.placement import Plan, plan
+
+
+def of_files(
+    manifests: Sequence[Fields], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
+) -> Answers:
+    """What waits is planned: also claims of which no pod is in the files."""
+    planned = [
+        (Subject.CLAIM, entry)
+        for entry in explained(plan(manifests, policy=policy, features=features, report_errors=True))
+        if scope.namespace in (None, entry["namespace"])
+    ]
+
+    @cache
+    def view() -> ClusterView:
+        return view_of(tables_of(map(_identified, manifests)), refused={}, now=datetime.now(UTC))
+
+    if not words:
+        marked = any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests)
+        gangs = _waiting_gangs(view()) if marked else []
+        return planned + [(Subject.GANG, entry) for entry in gangs]
+    found: Answers = []
+    for word in words:
+        question = question_of(word, scope.namespace or DEFAULT_NAMESPACE)
+        if question is None:
+            question = Question(Subject.CLAIM, *place(word))
+            waiting = [one for one in planned if _is_named(one[1], question)]
+            ours = [
+                obj
+                for obj in manifests
+                if obj["kind"] == "ResourceClaim" and _is_named(obj["metadata"], question)
+            ]
+            found += waiting or [
+                (Subject.CLAIM, answered(view(), question_about(obj), manifests)) for obj in ours
+            ]
+            if not waiting and not ours:
+                raise nobody(question, manifests)
+        else:
+            found.append((question.subject, answered(view(), question, manifests)))
+    return found
+
+
+def _identified(obj: Fields) -> Object:
+    """With the uid that it gets where it is applied: objects are told apart by it."""
+    metadata = objects.metadata(obj)
+    uid = objects.uid(obj) or f"{obj.get('kind')}/{objects.key(obj)}"
+    return {**obj, "metadata": {**metadata, "uid": uid}}
+
+
+def _is_named(entry: Fields, question: Question) -> bool:
+    namespace = entry.get("namespace") or DEFAULT_NAMESPACE
+    return entry.get("name") == question.name and question.namespace in ("", namespace)
+
+
+def _waiting_gangs(view: ClusterView) -> list[Document]:
+    waiting = [gang for gang in view.gangs.values() if view.statuses[gang.key].phase is not GangPhase.WHOLE]
+    return [
+        answer(view, Question(Subject.GANG, gang.ref.namespace, gang.ref.name))["gang"]
+        for gang in sorted(waiting, key=lambda gang: (gang.urgency, gang.key))
+    ]
+
+
+def explained(found: Plan) -> list[Document]:
+    """One entry per claim: namespace, name, status (Fits, DoesNotFit, Undecided), node, level, reasons."""
+    entries = []
+    for claim in sorted({*found.allocations, *found.unsatisfiable, *found.undecided}):
+        namespace, _, name = claim.partition("/")
+        node = found.nodes.get(claim)
+        reasons = found.unsatisfiable.get(claim) or found.undecided.get(claim) or ()
+        entries.append(
+            {
+                "namespace": namespace,
+                "name": name,
+                "status": "Fits" if node else "Undecided" if claim in found.undecided else "DoesNotFit",
+                "node": node,
+                "level": found.levels.get(claim),
+                "reasons": [reason.to_dict() for reason in reasons],
+                "told": lines(reasons),
+            }
+        )
+    return entries

@@ -1,0 +1,12 @@
+"""What `koordra explain` answers about one claim, pod, gang or node, as a document. Pure.
+
+question       what is asked: a kind of object and its name
+view           what it is answered from: the cache and the engine, the leader's or made of a full read
+answer         from a question to the document
+claims         one claim: why it waits, or why its devices are these
+pods           one pod: its claims, and the words of the stack that it was written for
+gangs          one gang: its members, and what those that wait lack
+nodes          one node: its devices, who holds them, and who waits that could run there
+device_rows    the devices of nodes, for `koordra devices` too
+isolation      what is enforced of an allocated device, and what is only accounted for
+"""

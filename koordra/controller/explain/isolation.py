@@ -1,0 +1,117 @@
+"""What is enforced of an allocated device, and what is only accounted for.
+
+Three things say it: the allocation's parameters with the policy that the node publishes (which backend keeps
+a share: koordra.api.opaque.isolation), the kind of the device (a card's own partition, a function of its
+own), and the conditions that the node's plugin and hook have written, which say whether it holds. What
+nobody has looked at yet is said to be so, not taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from koordra.allocator.devices.inventory import PublishedDevice
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.device_status import device_key
+from koordra.api.devices import DeviceID
+from koordra.api.objects import Fields, Object
+from koordra.api.opaque.configuration import Configuration, configuration
+from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_policy
+from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra.errors import InvalidInput
+from koordra.inert import inert
+from koordra.quantity import canonical
+
+BACKENDS: Final[Mapping[str, str]] = {
+    "limiter": "by the limiter inside the container",
+}
+"""How a backend keeps memory, where more is to be said than its name."""
+
+
+def isolation_of(claim: Fields, devices: Mapping[DeviceID, PublishedDevice]) -> list[Object]:
+    """One entry per device of koordra's that the claim has. `devices`: those that are published now."""
+    allocation = Allocation.of_claim(claim)
+    if allocation is None:
+        return []
+    try:
+        said = configuration(allocation.config, claim=objects.key(claim), holds=True)
+    except InvalidInput:  # told as the claim's trouble by who prepares it
+        said = Configuration()
+    conditions = {
+        device_key(entry): list(entry.get("conditions") or ())
+        for entry in objects.status_of(claim).get("devices") or ()
+        if isinstance(entry, Mapping)
+    }
+    return [
+        _entry(result, devices.get(result.device), said, conditions.get(device_key(result.to_dict()), ()))
+        for result in allocation.results
+        if result.device.driver == names.DRIVER
+    ]
+
+
+def _entry(
+    result: DeviceResult, offered: PublishedDevice | None, said: Configuration, conditions: Iterable[Fields]
+) -> Object:
+    kind = offered.plain.get(names.ATTR_TYPE) if offered else None
+    enforced, accounted, word = list[str](), list[str](), None
+    if result.admin_access:
+        accounted = ["admin access: it watches the device and holds nothing of it"]
+    elif offered is None:
+        accounted = ["the node does not publish the device any more"]
+    elif kind == names.TYPE_MIG:
+        enforced = ["memory and cores: a partition of the card, kept by the card itself"]
+    elif kind == names.TYPE_VF:
+        enforced = ["a function of its own: nobody else is on it"]
+        accounted = [*_amounts(result, names.CAPACITY_BANDWIDTH)]
+    elif kind == names.TYPE_NIC:
+        enforced, accounted = _nic(result, offered)
+    else:
+        word, enforced, accounted = _gpu(result, offered, said)
+    return {
+        "request": result.request,
+        "device": result.device.device,
+        "type": kind,
+        "isolation": word,
+        "enforced": enforced,
+        "accounted": accounted,
+        "conditions": [
+            {name: inert(str(one.get(name) or "")) for name in ("type", "status", "reason", "message")}
+            for one in conditions
+        ],
+    }
+
+
+def _nic(result: DeviceResult, offered: PublishedDevice) -> tuple[list[str], list[str]]:
+    whole = offered.device.capacity.get(names.CAPACITY_SHARE)
+    taken = result.consumed.get(names.CAPACITY_SHARE)
+    if result.share_id is None or (whole is not None and taken == whole.value):
+        return ["the whole function: nobody else is on it"], []
+    shared = "a shared function: others use the same one"
+    return [], [shared, *_amounts(result, names.CAPACITY_SHARE, names.CAPACITY_BANDWIDTH)]
+
+
+def _gpu(
+    result: DeviceResult, offered: PublishedDevice, said: Configuration
+) -> tuple[str | None, list[str], list[str]]:
+    share = result.share_id is not None and is_share(result.consumed, offered.device.capacity)
+    policy = published_policy(offered.plain)
+    asked = said.isolation(result.request)
+    word = asked.on(policy or IsolationPolicy(), share=share)
+    if not share:
+        return word, ["the whole card: nobody else is on it"], []
+    cores = [*_amounts(result, names.CAPACITY_CORES)]
+    memory = [*_amounts(result, names.CAPACITY_MEMORY)]
+    if policy is None and not asked.wanted:
+        return None, [], [*memory, *cores, "the node does not say how it keeps shares"]
+    if word == NO_ISOLATION:
+        return word, [], [*memory, *cores]
+    how = BACKENDS.get(word, f"by {word}")
+    return word, [f"{one}, {how}" for one in memory], cores
+
+
+def _amounts(result: DeviceResult, *capacities: str) -> Iterator[str]:
+    for name in capacities:
+        if result.consumed.get(name):
+            yield f"{name} {canonical(result.consumed[name])}"

@@ -1,0 +1,102 @@
+"""One pod: its claims, the gang that it is in, and what it asked for in the words of another stack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from koordra.api import names, objects
+from koordra.api.objects import Fields, Object
+from koordra.api.pods import SIDES, amounts, containers
+from koordra.compat.dialect import covers
+from koordra.compat.dialect.allocation import DIALECT_LABEL
+from koordra.compat.dialects import DIALECTS, dialect_named
+from koordra.compat.original_request import ANNOTATION
+from koordra.controller.cache import pod_index
+from koordra.controller.explain.claims import claim_entry
+from koordra.controller.explain.view import ClusterView
+from koordra.placement.request.claim_groups import claim_keys
+
+
+def pod_document(view: ClusterView, pod: Object) -> Object:
+    keys = claim_keys(pod)
+    claims = [view.cache.claims[key] for key in keys if key in view.cache.claims]
+    gang = view.gang_of(pod)
+    return {
+        "namespace": objects.namespace(pod),
+        "name": objects.name(pod),
+        "phase": str(objects.status_of(pod).get("phase") or "Pending"),
+        "node": str(objects.spec_of(pod).get("nodeName") or "") or None,
+        "gates": pod_index.gates(pod),
+        "gang": gang and gang.key,
+        "asked": asked_in_other_words(pod),
+        "claims": [claim_entry(view, claim) for claim in claims],
+        "lacks": [key for key in keys if key not in view.cache.claims]
+        + [entry for entry, name in objects.pod_claim_names(pod).items() if name is None],
+        "waits": _waits(view, pod, keys),
+    }
+
+
+def _waits(view: ClusterView, pod: Object, keys: list[str]) -> str | None:
+    """What the pod waits for that no claim of it says."""
+    if view.beyond_quota.get(objects.uid(pod)):
+        return f"it is beyond its quota: {view.beyond_quota[objects.uid(pod)]}"
+    gates = [gate for gate in pod_index.gates(pod) if gate != names.JOINT_GATE]
+    if gates:
+        return f"it is held by the scheduling gate {', '.join(gates)} of somebody else"
+    if not objects.pod_claim_names(pod):
+        return "it has no claims, so koordra gives it nothing and keeps it from nothing"
+    scheduled = pod_index.pod_scheduled(pod)
+    if scheduled.is_unschedulable and not pod_index.is_gated(pod):
+        return f"kube-scheduler does not place it: {scheduled.message}"
+    return None
+
+
+def asked_in_other_words(pod: Object) -> Object | None:
+    """What the pod asked for in another stack's resource names, by container. `rewritten`: its claims say the
+    same; otherwise nobody has translated it, and koordra gives it nothing for these names."""
+    dialect = objects.annotations_of(pod).get(DIALECT_LABEL, "")
+    said = _taken_out(pod)
+    if said:
+        known = dialect_named(dialect)
+        return {"dialect": known.title if known else dialect or None, "rewritten": True, "containers": said}
+    own = {
+        str(raw.get("name")): found
+        for raw in containers(pod)
+        if (
+            found := {
+                name: str(value)
+                for side in SIDES
+                for name, value in amounts(raw, side).items()
+                if _title(name)
+            }
+        )
+    }
+    titles = [title for asked in own.values() for name in asked if (title := _title(name))]
+    return {"dialect": titles[0], "rewritten": False, "containers": own} if own else None
+
+
+def _title(resource: str) -> str:
+    """The first dialect that has the resource name; empty for none."""
+    return next((one.title for one in DIALECTS if covers(one.resources, resource)), "")
+
+
+def _taken_out(pod: Fields) -> dict[str, dict[str, str]]:
+    """Container -> resource -> amount, of every entry of the annotation that the webhook wrote."""
+    try:
+        said = json.loads(objects.annotations_of(pod).get(ANNOTATION) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for entry in _mapping(said).values():
+        for container, sides in _mapping(_mapping(entry).get("containers")).items():
+            for asked in _mapping(sides).values():
+                found.setdefault(str(container), {}).update(
+                    {str(name): str(amount) for name, amount in _mapping(asked).items()}
+                )
+    return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,128 @@
+"""Why devices that were given out are where they are: the placement beside the best one of any other node,
+term by term, as if the group were placed now.
+
+When it was placed other things were free, so a node may be better by now. What decided then is not kept: it
+is worked out anew, in an overlay of the index without the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.allocator.explain.grouping import grouped
+from koordra.allocator.offer import Offer
+from koordra.allocator.reasons import Cause, Reason, reason_of
+from koordra.allocator.score import CLAIM_TERMS, TERMS, effective_policy
+from koordra.api import objects
+from koordra.api.devices import DeviceID
+from koordra.api.opaque.parameters import DevicePolicy
+from koordra.placement.candidates.candidate_list import CandidateCost
+from koordra.placement.decide import Engine, Excluded
+from koordra.placement.explain import explain, unlike_nodes
+from koordra.placement.request.claim_groups import ClaimGroup
+from koordra.placement.request.request_class import ResolvedGroup
+
+Chosen = Mapping[tuple[int, str], Collection[DeviceID]]
+"""(position of the claim, label of the request) -> devices."""
+
+EXPECTED_WASTE: Final = "expectedWaste"
+NAME: Final = "name"
+"""The two words besides score.TERMS for what decides: what the workload is expected to leave unusable, and
+the node that is named first."""
+_ALWAYS_THE_CLAIMS: Final = frozenset(TERMS[:2])
+_MOST_EXPLAINED: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A placement on a node: the terms of its written cost, and what it is compared by."""
+
+    node: str
+    terms: Mapping[str, int]
+    cost: CandidateCost
+
+
+@dataclass(frozen=True, slots=True)
+class WhyHere:
+    """`here` is None where the placement could not be made any more. `other`: the best of all other nodes;
+    None where there is none, and `reasons` say why. `decided_by`: the term by which the worse of the two
+    loses; empty where there are not two. `by_waste`: the learned workload ranks nodes that are equal to the
+    claim."""
+
+    here: Judged | None
+    other: Judged | None = None
+    decided_by: str = ""
+    by_waste: bool = False
+    reasons: Sequence[Reason] = ()
+
+    @property
+    def other_is_better(self) -> bool:
+        here, other = self.here, self.other
+        return bool(here and other and (other.cost, other.node) < (here.cost, here.node))
+
+
+def why_here(engine: Engine, group: ClaimGroup, node: str, chosen: Chosen, *, excluded: Excluded) -> WhyHere:
+    """The group has these devices of the node. `excluded`: other nodes that it has to stay off. Raises
+    ClaimRefused, and PlanError."""
+    index = engine.index
+    gone = frozenset([one.uid or one.key for one in group.claims] + [*map(objects.uid, group.pods)])
+    free = ClaimGroup(group.claims, tuple(map(_unbound, group.pods)))
+    with index.overlay(gone):
+        resolved = engine.resolve(free)
+        engine.settle()
+        off = {**excluded, node: reason_of(Cause.NODE_UNSUITABLE, "it is here already", node)}
+        here = _judged(engine, resolved, node, chosen)
+        found = engine.decide(resolved, excluded=off)
+        if isinstance(found, Offer):
+            other = _judged(engine, resolved, found.node, _chosen(found))
+            by_waste = engine.goes_by_waste(resolved)
+            return WhyHere(here, other, _decided_by(engine, resolved, here, other), by_waste)
+        nodes = unlike_nodes(engine, free, excluded=off, most=_MOST_EXPLAINED + 1)
+        why = explain(engine, free, excluded=off, nodes=[name for name in nodes if name != node])
+        return WhyHere(here, reasons=grouped(reason for _, reason in why.reasons))
+
+
+def _judged(engine: Engine, resolved: ResolvedGroup, node: str, chosen: Chosen) -> Judged | None:
+    info = engine.index.nodes.get(node)
+    if info is None:
+        return None
+    found = engine.placement_for(resolved).terms(
+        info.pools, engine.index.taken, chosen, honors_partitions=info.devices.honors_partitions
+    )
+    return found and Judged(node, found[0], engine.value(resolved, node, found[1]))
+
+
+def _chosen(offer: Offer) -> dict[tuple[int, str], list[DeviceID]]:
+    found: dict[tuple[int, str], list[DeviceID]] = {}
+    for one in offer.placed:
+        found.setdefault((one.wanted.claim, one.wanted.label), []).append(offer.devices[one.device].id)
+    return found
+
+
+def _decided_by(engine: Engine, resolved: ResolvedGroup, here: Judged | None, other: Judged | None) -> str:
+    """The most significant term that speaks for the better one; what the claim pays comes first."""
+    if here is None or other is None:
+        return ""
+    policy = effective_policy([claim.placement for claim in resolved.asked], engine.policy)
+    of_claim = CLAIM_TERMS if policy.device is DevicePolicy.TOPOLOGY_AWARE else _ALWAYS_THE_CLAIMS
+    more = {term: other.terms[term] - here.terms[term] for term in TERMS}
+    if here.cost.claim != other.cost.claim:
+        return _first(more, [term for term in TERMS if term in of_claim], other.cost.claim - here.cost.claim)
+    if here.cost.cluster == other.cost.cluster:
+        return NAME
+    if engine.goes_by_waste(resolved):
+        return EXPECTED_WASTE
+    rest = [term for term in TERMS if term not in of_claim]
+    return _first(more, rest, other.cost.cluster - here.cost.cluster)
+
+
+def _first(more: Mapping[str, int], terms: Sequence[str], sign: int) -> str:
+    return next(term for term in terms if more[term] * sign > 0)
+
+
+def _unbound(pod: objects.Fields) -> objects.Object:
+    """As it was before it was scheduled: a pod that has its node goes nowhere else."""
+    spec = {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}
+    return {**pod, "spec": spec}

@@ -1,0 +1,112 @@
+"""`koordra explain` of a claim, a pod, a gang and a node, as a person and a program read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koordra.api.opaque.isolation import attribute
+from koordra.cli.cluster.explain import explain
+from koordra.errors import NotFound
+from tests.unit.explain.scene import Dict, cluster, with_condition
+
+ASKED = {
+    "claim-with-a-nic": ["claim/pair"],
+    "claim-with-a-limit": ["claim/share", "-o", "wide"],
+    "claim-that-waits": ["claim/large"],
+    "claim-without-a-pod": ["claim/lonely"],
+    "gang": ["gang/train"],
+    "pod": ["pod/share"],
+    "pod-of-another-stack": ["pod/vgpu"],
+    "pod-that-nobody-rewrote": ["pod/old"],
+    "node": ["node/node-1"],
+    "node-with-devices": ["node/node-3", "-o", "wide"],
+}
+
+
+@pytest.fixture(scope="module")
+def objects() -> list[Dict]:
+    return cluster()
+
+
+def told(folder: Path, manifests: list[Dict], *words: str) -> str:
+    path = folder / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
+    done = CliRunner().invoke(explain, ["-f", str(path), *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_in_words(name: str, objects: list[Dict], tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    text = told(tmp_path, objects, *ASKED[name])
+    golden(f"explain/{name}.txt", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_documents(objects: list[Dict], tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    words = ("claim/share", "pod/vgpu", "gang/train", "node/node-3")
+    text = told(tmp_path, objects, *words, "-o", "yaml")
+    golden("explain/documents.yaml", text)
+    assert yaml.safe_load(text) == json.loads(told(tmp_path, objects, *words, "-o", "json"))
+
+
+def test_who_is_not_there_is_told_with_who_may_have_been_meant(objects: list[Dict], tmp_path: Path) -> None:
+    for word, text in (
+        ("claim/shar", "claim default/shar is not there; did you mean share?"),
+        ("pod/sharee", "pod default/sharee is not there; did you mean share?"),
+        ("gang/trains", "gang default/trains is not there; did you mean train?"),
+        ("node/node-9", "node node-9 is not there; did you mean node-3?"),
+        ("gang/qqqqqq", "gang default/qqqqqq is not there"),
+        ("other/share", "claim other/share is not there; one of that name is in namespace default (-n)"),
+        ("claim/", "claim default/ is not there"),
+    ):
+        with pytest.raises(NotFound) as found:
+            told(tmp_path, objects, word)
+        assert str(found.value) == text
+
+
+def test_a_first_word_that_is_no_kind_is_a_namespace(objects: list[Dict], tmp_path: Path) -> None:
+    assert told(tmp_path, objects, "default/large") == told(tmp_path, objects, "claim/large")
+    assert told(tmp_path, objects, "share") == told(tmp_path, objects, "claim/share")
+
+
+def test_a_limit_that_does_not_hold_is_told(objects: list[Dict], tmp_path: Path) -> None:
+    broken = json.loads(json.dumps(objects))
+    with_condition(broken, "share", "Limited", "False", "OverLimit", "process 7 has 30Gi")
+    assert "condition Limited: False (OverLimit): process 7 has 30Gi" in told(tmp_path, broken, "claim/share")
+
+
+def test_shares_without_a_limit_are_accounted_for_only(objects: list[Dict], tmp_path: Path) -> None:
+    def with_policy(**policy: Any) -> dict[str, Any]:
+        changed = json.loads(json.dumps(objects))
+        for device in (
+            d for one in changed if one["kind"] == "ResourceSlice" for d in one["spec"]["devices"]
+        ):
+            for name in ("none", "limiter"):
+                device["attributes"].pop(attribute(name), None)
+                if name in policy:
+                    device["attributes"][attribute(name)] = {"bool": policy[name]}
+        (entry,) = json.loads(told(tmp_path, changed, "claim/share", "-o", "json"))["claims"]
+        (device,) = entry["isolation"]
+        return {key: device[key] for key in ("isolation", "enforced", "accounted")}
+
+    assert with_policy(none=True) == {
+        "isolation": "none",
+        "enforced": [],
+        "accounted": ["memory 20Gi", "cores 30"],
+    }
+    assert with_policy() == {
+        "isolation": None,
+        "enforced": [],
+        "accounted": ["memory 20Gi", "cores 30", "the node does not say how it keeps shares"],
+    }
+    assert with_policy(none=False, limiter=True)["enforced"] == [
+        "memory 20Gi, by the limiter inside the container"
+    ]
