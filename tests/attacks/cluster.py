@@ -79,7 +79,11 @@ class InstalledCluster:
         return sum((obj.get("source") or {}).get("component") == "koordra-controller" for obj in mine)
 
     def close(self) -> None:
-        """Tenants and what was made in their name are gone."""
+        """Tenants, the programs' pods and what was made in their name are gone."""
+        for pod in self.admin.list(
+            kinds.PODS, namespace="koordra-system", label_selector="koordra.io/test=true"
+        )[0]:
+            self.admin.delete(kinds.PODS, objects.name(pod), namespace="koordra-system", grace_period=0)
         for name in (TENANT, INNOCENT):
             self.admin.delete(kinds.NAMESPACES, name)
         self.admin.delete(CLUSTER_ROLES, "tenant")

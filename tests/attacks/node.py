@@ -49,7 +49,7 @@ NODE: Final = (
         "the plugin and the hook of one node write status.devices of a claim whose devices are on another",
         "refused",
         "the API server (1.36): `associated-node` counts for claims of the token's node",
-        seen=(answer("requires permission on resourceclaims/driver"),),
+        seen=(answer('requires resource="resourceclaims/driver"'),),
     ),
     Attack(
         "allocation-by-a-node",

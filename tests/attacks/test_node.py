@@ -33,7 +33,7 @@ def stolen(scene: Scene, program: str = "koordra-kubelet-plugin") -> KubeClient:
         for each in scene.admin.list(kinds.PODS, namespace="koordra-system")[0]
         if objects.name(each) == name
     ]
-    body = {"metadata": {"name": name}, "spec": spec}
+    body = {"metadata": {"name": name, "labels": {"koordra.io/test": "true"}}, "spec": spec}
     (made,) = found or [scene.admin.create(kinds.PODS, body, namespace="koordra-system")]
     return scene.cluster.account(program, bound_to={"kind": "Pod", "apiVersion": "v1", **made})
 

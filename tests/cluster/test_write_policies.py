@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api import kinds, names
+from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube.client import JSON_PATCH, KubeClient
@@ -118,8 +118,9 @@ def test_of_a_node_the_controller_writes_its_annotations(client: KubeClient, acc
 
 
 def a_claim(client: KubeClient, namespace: str, *results: Object) -> Object:
-    """A claim that somebody has allocated, for a pod that waits."""
-    a_pod(client, namespace, claim="held")
+    """A claim that somebody has allocated, for a pod that waits; with results it is reserved for that, too,
+    so that the controller leaves it alone."""
+    waits = a_pod(client, namespace, claim="held")
     request = {"name": "gpu", "exactly": {"deviceClassName": "nobodys.example.com"}}
     body = {
         "apiVersion": "resource.k8s.io/v1",
@@ -133,7 +134,8 @@ def a_claim(client: KubeClient, namespace: str, *results: Object) -> Object:
     field = {"key": "metadata.name", "operator": "In", "values": [results[0]["pool"]]}
     where = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     allocation = {"devices": {"results": list(results)}, "nodeSelector": where}
-    return patched(client, namespace, {"allocation": allocation})
+    reserved = [{"resource": "pods", "name": "held", "uid": objects.uid(waits)}]
+    return patched(client, namespace, {"allocation": allocation, "reservedFor": reserved})
 
 
 def patched(client: KubeClient, namespace: str, status: Object) -> Object:
@@ -218,7 +220,7 @@ def test_of_a_claim_a_node_writes_what_its_own_devices_do(
         patched(own, namespace, {"reservedFor": [{"resource": "pods", "name": "p", "uid": "p"}]})
     with pytest.raises(REFUSED, match=r"not bound to a node|resourceclaims/driver"):
         patched(account(process), namespace, {"devices": [*others, an_entry(first)]})
-    patched(client, namespace, {"devices": None, "allocation": None})
+    patched(client, namespace, {"devices": None, "allocation": None, "reservedFor": None})
 
 
 def test_the_controller_writes_no_classes_and_templates_of_others(

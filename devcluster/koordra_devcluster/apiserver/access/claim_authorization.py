@@ -2,13 +2,15 @@
 
 Besides `resourceclaims/status` the writer needs, on resources that are no objects:
 
-    allocation, reservedFor   the verb of the request on `resourceclaims/binding`
+    allocation, reservedFor   the verb of the request on `resourceclaims/binding`, cluster-wide
     devices                   `associated-node:<verb>` (a token bound to the claim's node) or
                               `arbitrary-node:<verb>` on `resourceclaims/driver`, by the name of each driver
-                              whose entries change
+                              whose entries change, while the claim is allocated
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
@@ -18,40 +20,35 @@ from koordra_devcluster.apiserver.serving.users import NODE_NAME, User
 from koordra_devcluster.apiserver.status import FieldErrors, invalid
 from koordra_devcluster.apiserver.storage.store import Store
 
+GROUP: Final = "resource.k8s.io"
+
 
 def check_claim_status(store: Store, new: Object, old: Object, *, user: User, verb: str) -> None:
-    """Raises Refusal 422 naming what the user may not change."""
-    if user.is_administrator:
-        return
+    """Raises Refusal 422 naming what the user may not change, in the real server's words."""
     before, after = old.get("status") or {}, new.get("status") or {}
     errors = FieldErrors()
-    namespace = new["metadata"]["namespace"]
-    for field in ("allocation", "reservedFor"):
-        if before.get(field) != after.get(field) and not _may(
-            store, user, Access(verb, "resource.k8s.io", "resourceclaims/binding", namespace)
-        ):
-            errors.forbidden(
-                f"status.{field}", f"changing {field} requires {verb} permission on resourceclaims/binding"
-            )
-    for driver in sorted(_changed_drivers(before, after)):
-        prefixes = ["arbitrary-node"]
-        if user.extra.get(NODE_NAME) and user.extra[NODE_NAME][0] in _nodes(after):
-            prefixes.append("associated-node")
-        wanted = [
-            Access(f"{prefix}:{verb}", "resource.k8s.io", "resourceclaims/driver", namespace, driver)
-            for prefix in prefixes
-        ]
-        if not any(_may(store, user, access) for access in wanted):
-            errors.forbidden(
-                "status.devices",
-                f"changing devices of driver {driver} requires permission on resourceclaims/driver",
-            )
+    if any(before.get(field) != after.get(field) for field in ("allocation", "reservedFor")):
+        said = _refused(store, user, Access(verb, GROUP, "resourceclaims/binding"))
+        if said:
+            needs = f'requires resource="resourceclaims/binding", verb="{verb}" permission: {said}'
+            errors.forbidden("status.allocation", f"changing status.allocation or status.reservedFor {needs}")
+    node = _node(after)
+    here = ["associated-node"] if node and user.extra.get(NODE_NAME) == (node,) else []
+    verbs = [f"{prefix}:{verb}" for prefix in (*here, "arbitrary-node")]
+    for driver in sorted(_changed_drivers(before, after)) if after.get("allocation") else ():
+        namespace = new["metadata"]["namespace"]
+        wanted = (Access(each, GROUP, "resourceclaims/driver", namespace, driver) for each in verbs)
+        refused = [_refused(store, user, access) for access in wanted]
+        if all(refused):
+            needs = f'requires resource="resourceclaims/driver", verb="[{" ".join(verbs)}]" permission'
+            errors.forbidden("status.devices", f"changing status.devices {needs}: {refused[0]}")
     if errors.found:
         raise invalid(kinds.RESOURCE_CLAIMS, new["metadata"]["name"], errors.found)
 
 
-def _may(store: Store, user: User, access: Access) -> bool:
-    return rbac.allows(store, user, access)
+def _refused(store: Store, user: User, access: Access) -> str:
+    """Why not; empty where it is allowed."""
+    return "" if rbac.allows(store, user, access) else rbac.refusal(user, access).message
 
 
 def _changed_drivers(before: Object, after: Object) -> set[str]:
@@ -60,11 +57,10 @@ def _changed_drivers(before: Object, after: Object) -> set[str]:
     return {str(one.get("driver")) for one in changed}
 
 
-def _nodes(status: Object) -> set[str]:
+def _node(status: Object) -> str:
+    """Of an allocation that names its node, and says no more of it."""
     selector = (status.get("allocation") or {}).get("nodeSelector") or {}
-    return {
-        str(value)
-        for term in selector.get("nodeSelectorTerms") or ()
-        for field in term.get("matchFields") or ()
-        for value in field.get("values") or ()
-    }
+    match selector.get("nodeSelectorTerms"):
+        case [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}], **more}]:
+            return "" if more.get("matchExpressions") else str(node)
+    return ""
