@@ -74,6 +74,7 @@ from koordra.logs import get_logger
 from koordra.metrics import Metrics, Shared
 from koordra.node_state.disk import Disk
 from koordra.process.lifecycle import spawn
+from koordra.process.progress import step, watched
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
 
@@ -262,6 +263,7 @@ class Driver:
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
 
+    @watched("restore")
     def _supervise(self, stop: threading.Event) -> None:
         """Until `stop`: restore missing sockets and files."""
         files_at = time.monotonic() + FILE_CHECK_INTERVAL
@@ -271,6 +273,7 @@ class Driver:
                 files_at = time.monotonic() + FILE_CHECK_INTERVAL
                 checks.append(self._state.restore_files)
             for check in checks:  # a failed check does not stop the others
+                step()
                 try:
                     check()
                 except NodeError as error:

@@ -48,6 +48,7 @@ from koordra.kubelet_plugin.publish.devices import faults_of
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
+from koordra.process.progress import watched
 from koordra.topology.machine import Machine
 
 log = get_logger(__name__)
@@ -160,7 +161,7 @@ class Calls:
     def _observed(self, call: str, step: Callable[[ClaimRef], _T], ref: ClaimRef) -> _T:
         done = False
         try:
-            with self.metrics.observe_call(call):
+            with watched(f"{call} {ref}"), self.metrics.observe_call(call):
                 result = step(ref)
             done = True
         finally:

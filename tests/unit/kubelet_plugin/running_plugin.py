@@ -56,6 +56,7 @@ class FakeApi(FakeSliceApi):
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         self.asked += 1
         if kind is kinds.RESOURCE_CLAIMS:
+            self._answer()
             assert namespace == "team-a"
             if name not in self.claims:
                 raise NotFound(f"{name} not found", code=404)

@@ -61,7 +61,7 @@ def test_the_pod_has_no_power_that_it_does_not_need() -> None:
     assert security["readOnlyRootFilesystem"]
     assert not any(spec.get(name) for name in ("hostPID", "hostIPC", "hostNetwork"))
     written = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert written == {"state", "nri", "tmp"}
+    assert written == {"state", "tmp"}
 
 
 def test_the_role_is_what_the_hook_calls() -> None:

@@ -37,6 +37,8 @@ from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.locks import abandoned, sole_instance
+from koordra.process import progress
+from koordra.process.watchdog import Watchdog
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.patience import PATIENCE
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
@@ -130,6 +132,29 @@ def test_what_the_kubelet_gave_up_is_not_prepared(node: PluginNode) -> None:
     answer = service.NodePrepareResources(batch(dra_v1_pb2, 1), KubeletCall(active=False))
     assert "the kubelet gave this call up" in answer.claims[uid(1)].error
     assert node.files() == set()
+
+
+def test_a_call_that_hangs_is_told(node: PluginNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the lock, where all others then wait in vain."""
+    monkeypatch.setattr(progress, "threads", {})
+    node.claims.put(claim(1, gpu("gpu", GPU_0)))
+    gate, dog = threading.Event(), Watchdog(Metrics(), write_stacks=lambda: None)
+    plugin = node.plugin()
+    monkeypatch.setattr(plugin, "_write_files", lambda _record: gate.wait() and None)
+    service = DraService(calls_of(plugin), dra_v1_pb2, with_share_id=True)
+    call = threading.Thread(target=service.NodePrepareResources, args=(batch(dra_v1_pb2, 1), KubeletCall()))
+    call.start()
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not dog.stuck and time.monotonic() < deadline:
+            dog.look()
+            time.sleep(0.001)
+        assert dog.stuck == {"prepare ResourceClaim team-a/claim-1"}
+    finally:
+        gate.set()
+        call.join(PATIENCE)
+    dog.look()
+    assert dog.is_well()
 
 
 def test_an_unprepare_that_overtakes_a_prepare_wins(node: PluginNode) -> None:

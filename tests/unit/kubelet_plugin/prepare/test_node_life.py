@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backen
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.kubelet_plugin.prepare import claim_audit
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
+from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
+from koordra.process.watchdog import Watchdog
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -135,6 +138,10 @@ def test_an_api_server_that_is_away_stops_nothing_that_runs(running: RunningPlug
     assert running.prepare().error == ""
     running.api.away = True
     running.api.kubelet_deletes_all()
+    file = running.paths.cdi_file(uid(1))
+    before = file.read_bytes()
+    assert "cannot be read from the API" in running.prepare().error, "what is to start waits"
+    assert file.read_bytes() == before, "and what runs keeps what it has"
     with grpc.insecure_channel(f"unix://{running.endpoint()}") as channel:
         stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
         one = dra_v1_pb2.Claim(namespace="team-a", name="claim-1", uid=uid(1))
@@ -154,6 +161,17 @@ def test_a_clock_that_jumps_changes_nothing(node: PluginNode, monkeypatch: pytes
         monkeypatch.setattr("time.time", lambda now=now: now)
         assert node.plugin().prepare(ref_of(claim(1))) == before
         assert node.holders() == {uid(1)}
+
+
+def test_a_check_that_hangs_is_told(running: RunningPlugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that does not answer: the sockets do, and nothing is put right any more."""
+    gate, dog = threading.Event(), Watchdog(Metrics(), write_stacks=lambda: None)
+    monkeypatch.setattr(running.driver._guarded, "ensure", lambda: gate.wait() and None)
+    try:
+        assert wait_for(lambda: (dog.look(), "restore" in dog.stuck)[1])
+    finally:
+        gate.set()
+    assert wait_for(lambda: (dog.look(), "restore" not in dog.stuck)[1])
 
 
 # Fuzzed input: a clear error or a prepared claim, never a crash, never something in between.
