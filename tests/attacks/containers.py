@@ -148,9 +148,12 @@ CONTAINERS: Final = (
         "a pod that is not privileged names the class system-node-critical and has the host's folder of the kubelet's pod "
         "resources, as dcgm-exporter does",
         "open",
-        "it keeps the cards that NVIDIA's runtime gives to images that ask for all, and is an Event. Pod Security `baseline` forbids "
+        "it keeps the cards that NVIDIA's runtime gives to images that ask for all. Pod Security `baseline` forbids "
         "the hostPath volume; a volume of another kind, or a privileged container, gains nothing by it",
+        seen=(event("NotConfined"),),
         tests=(
+            "tests/unit/nri/hook/test_shipped_pods.py::test_dcgm_exporter_keeps_the_cards_of_nvidias_runtime",
+            "tests/unit/nri/verify/test_verify.py::test_what_nvidias_runtime_gave_a_monitor_is_a_notice",
             "tests/unit/nri/hook/test_shipped_pods.py::test_who_passes_for_a_monitor_gets_no_card",
             "tests/unit/nri/hook/test_shipped_pods.py::test_a_privileged_monitor_is_denied_the_cards_like_others",
         ),
@@ -165,10 +168,11 @@ CONTAINERS: Final = (
     Attack(
         "api-away",
         "a privileged pod on the host's network, bound to the node before, is tried again while the API server does not answer",
-        "open",
-        "the server may be away because the network is, and the network is such a pod. Nobody creates pods meanwhile; one whose "
-        "priority was asked before is refused as before. It is an Event as soon as the server is back",
-        seen=(event("NotConfined"),),
+        "detected",
+        "the server may be away because the network is, and the network is such a pod: it starts. Nobody creates pods meanwhile; "
+        "one whose priority was asked before is refused as before. Once the server is back, who was nobody's is a breach "
+        "(difference ForeignDevice), and evicted with `nri/evict`",
+        seen=drift("ForeignDevice"),
         tests=("tests/e2e/test_system_pods.py::test_while_the_api_is_away_the_network_still_starts",),
     ),
     Attack(
@@ -402,10 +406,61 @@ CONTAINERS: Final = (
         "detected",
         "after 1.5 s the hook answers with an error, which fails the creation; when even that comes late the container is "
         "created and found (NotAdjusted). p99 is far below: benchmarks/nri_latency.py",
-        seen=(*drift("NotAdjusted"),),
+        seen=drift("NotAdjusted")[1:],  # no breach, and nobody's Event
         tests=(
             "tests/unit/nri/test_stub.py::test_a_hanging_handler_fails_closed_and_the_plugin_is_kept",
             "tests/e2e/test_nri_runtimes.py::test_a_hook_that_hangs_is_dropped_and_what_it_missed_is_found",
+        ),
+    ),
+    Attack(
+        "connections-to-probes",
+        "a pod opens connections to the address of metrics and probes of plugin, hook or controller, says nothing or a byte now and "
+        "then, or asks without end, to use up their threads and memory or keep the kubelet's probes from an answer",
+        "bounded",
+        "their number is bounded, who says nothing makes room, and what many ask at once is answered once",
+        seen=(
+            metric('koordra_metrics_connections_closed_total{reason="displaced"}'),
+            metric('koordra_metrics_connections_closed_total{reason="slow"}'),
+        ),
+        tests=(
+            "tests/unit/test_metrics.py::test_who_opens_connections_and_says_nothing_takes_no_threads_and_no_probes_place",
+            "tests/unit/test_metrics.py::test_who_trickles_is_cut_off",
+            "tests/unit/test_metrics.py::test_what_many_ask_at_once_is_answered_once_and_nobody_hears_of_before_he_asked",
+        ),
+    ),
+    Attack(
+        "metrics-read",
+        "a pod reads the metrics of plugin and hook, which answer everybody",
+        "open",
+        "they say how many containers were refused and by which rule, faults of devices, and of each limited claim, by its uid, what "
+        "it uses of which card: no names, and no nonces. A NetworkPolicy of koordra-system that lets in your Prometheus alone "
+        "keeps others out, where the network enforces them; the kubelet's probes come from the node",
+        tests=(
+            "tests/unit/nri/hook/test_plugin.py::test_metrics_name_no_pod_no_claim_and_no_nonce",
+            "tests/unit/limiter/test_report.py::test_metrics_name_a_claim_by_its_uid_alone",
+        ),
+    ),
+    Attack(
+        "log-flood",
+        "a container that is refused again and again, with a megabyte in what a refusal quotes",
+        "bounded",
+        "a line for each of the kubelet's tries, which are ever fewer, of a bounded length; so are all lines and tracebacks",
+        tests=(
+            "tests/unit/nri/hook/test_plugin.py::test_a_refusal_quotes_no_more_than_a_person_reads",
+            "tests/unit/test_logs.py::test_a_tenants_text_fills_no_disk",
+            "tests/unit/test_metrics.py::test_a_peer_that_breaks_off_leaves_no_line",
+        ),
+    ),
+    Attack(
+        "hook-used-up",
+        "variables, claim markers and lists of devices by the ten thousand in each of a node's pods, to use up the hook's time and memory",
+        "bounded",
+        "lists of devices have a length, markers beyond a thousand are no claim's, and large specs are not kept",
+        seen=(refusal("ForeignDeviceNamed"), refusal("UnknownClaim")),
+        tests=(
+            "tests/unit/nri/hook/test_environment.py::test_a_list_is_compared_up_to_a_length_and_refused_beyond",
+            "tests/unit/nri/hook/test_grants.py::test_of_markers_by_the_ten_thousand_some_are_looked_up_and_the_container_is_refused",
+            "tests/unit/nri/verify/test_verify.py::test_large_specs_are_looked_at_and_not_kept",
         ),
     ),
 )

@@ -159,7 +159,11 @@ MURPHY: Final = (
         "the node's clock jumps by years, both ways",
         "bounded",
         "what is timed is timed by the monotonic clock",
-        tests=(f"{_PREPARE}test_node_life.py::test_a_clock_that_jumps_changes_nothing",),
+        tests=(
+            f"{_PREPARE}test_node_life.py::test_a_clock_that_jumps_changes_nothing",
+            "tests/unit/nri/test_process.py::test_a_first_start_to_come_is_now",
+            "tests/unit/nri/verify/test_verify.py::test_a_clock_that_was_set_back_makes_no_container_older_than_the_hook",
+        ),
     ),
     Attack(
         "gpu-falls-off",
@@ -191,6 +195,32 @@ MURPHY: Final = (
         tests=(
             "tests/e2e/test_nri_runtimes.py::test_the_runtime_restarts_with_running_containers",
             "tests/e2e/test_nri_runtimes.py::test_what_was_created_while_the_hook_was_dead_is_found_and_told",
+        ),
+    ),
+    Attack(
+        "files-replaced",
+        "a link, a pipe, a socket, a device, a folder or a huge file stands in the place of a file of koordra's",
+        "repaired",
+        "nothing is read from there, nobody waits for it, and the next write puts it right; a lost checkpoint is put together anew",
+        tests=(
+            "tests/unit/node_state/test_disk.py::test_what_is_no_file_of_ours_is_not_read_and_holds_nobody_up",
+            "tests/unit/kubelet_plugin/claims/test_checkpoint.py::test_something_else_in_place_of_the_checkpoint_is_a_lost_one",
+            "tests/unit/nri/verify/test_verify.py::test_whatever_stands_in_the_ledger_the_hook_starts",
+            f"{_PREPARE}test_node_life.py::test_stored_files_heal_while_the_plugin_runs",
+        ),
+    ),
+    Attack(
+        "something-hangs",
+        "the disk, the driver's library or an isolation backend does not answer in the middle of a call or a check",
+        "detected",
+        "after two minutes without a step the stacks are in the log. The plugin goes on, since other cards may be well; what waits for the "
+        "same lock is refused after 20 s, and the kubelet asks again",
+        seen=(metric("koordra_stuck_threads"),),
+        tests=(
+            "tests/unit/kubelet_plugin/dra/test_sockets.py::test_a_call_that_hangs_is_told",
+            f"{_PREPARE}test_node_life.py::test_a_check_that_hangs_is_told",
+            "tests/unit/kubelet_plugin/nvidia_driver/test_release.py::test_an_nvml_that_hangs_is_not_said_to_be_closed",
+            "tests/unit/kubelet_plugin/test_third_party_isolation.py::test_one_that_hangs_is_left_alone_and_holds_nobody_else_up",
         ),
     ),
 )

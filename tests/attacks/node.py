@@ -112,4 +112,35 @@ NODE: Final = (
         "RBAC",
         seen=(answer('resource "secrets"'), answer('resource "leases"')),
     ),
+    Attack(
+        "forged-calls",
+        "who has the plugin's socket, which is the node's root's, asks for claims under other names or uids, of other nodes and drivers, "
+        "for such as are gone, again and again",
+        "denied",
+        "a claim is what the API says of it: another uid is refused, results of other pools and drivers give nothing, and a call that is "
+        "repeated gives what it gave",
+        tests=(
+            "tests/unit/kubelet_plugin/dra/test_forged_calls.py::test_a_claim_that_is_not_the_one_of_the_api_gets_nothing",
+            "tests/unit/kubelet_plugin/dra/test_forged_calls.py::test_what_was_allocated_elsewhere_gets_nothing_here",
+            "tests/unit/kubelet_plugin/dra/test_forged_calls.py::test_a_call_again_and_again_is_one_prepare",
+            "tests/unit/kubelet_plugin/dra/test_forged_calls.py::test_the_same_uid_under_other_names_is_what_the_api_says",
+        ),
+    ),
+    Attack(
+        "socket-taken-over",
+        "another program puts a socket of its own in the place of the plugin's",
+        "repaired",
+        "the plugin looks every two seconds whether the file is the one that it bound, and binds again",
+        seen=(log("socket_lost"),),
+        tests=("tests/unit/kubelet_plugin/dra/test_sockets.py::test_a_lost_socket_is_bound_again",),
+    ),
+    Attack(
+        "passes-for-the-driver",
+        "another program registers with the kubelet in koordra's name, by a socket of another name",
+        "open",
+        "the kubelet calls who registered last, and believes whoever can write to its folder. What it answers are names of CDI devices: "
+        "a claim's own come with its nonce, and the hook refuses a container of another namespace (`marker-of-other-namespace`). Pod "
+        "Security `baseline` forbids the hostPath volume",
+        not_run="who can write there is root on the node: see `host-root`",
+    ),
 )

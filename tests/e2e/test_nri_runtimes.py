@@ -255,6 +255,8 @@ def test_a_hook_that_hangs_is_dropped_and_what_it_missed_is_found(
     process = node.hook._process
     assert process is not None
     times = node.hook.count("nri_synchronized")
+    found = 'koordra_nri_drift_found_total{kind="NotAdjusted"}'
+    before = node.metric(found)
     os.kill(process.pid, signal.SIGSTOP)
     missed = None
     try:
@@ -266,6 +268,7 @@ def test_a_hook_that_hangs_is_dropped_and_what_it_missed_is_found(
     node.wait_hook_registered(times=times + 1)
     if missed is not None and not adjusted(containerd, missed):
         wait_found(node, "NotAdjusted", ["c"], pod=dns_label(request))
+        wait_until(lambda: node.metric(found) > before, found, log=node.hook.log)
     assert adjusted(containerd, containerd.cri.run(pod, "d", WANTS_ALL))
 
 

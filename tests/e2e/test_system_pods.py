@@ -164,16 +164,30 @@ def test_while_the_api_is_away_the_network_still_starts(
     elsewhere = replace(CALICO, namespace="network", priority=0)
     with pytest.raises(grpc.RpcError, match="it is privileged"):
         run(elsewhere, CALICO.containers[-1])
+    before = node.metric('koordra_nri_drift_found_total{kind="ForeignDevice"}')
     node.control_plane.stop()
+    stopped = True
     try:
         pod = containerd.cri.run_pod("away", namespace="network", privileged=True)
         try:
             containerd.cri.run(pod, "calico-node", ContainerSpec(privileged=True))
             node.hook.wait_for("priority_unknown")
+            restart(node.control_plane)
+            stopped = False
+
+            def told() -> bool:
+                events, _ = node.api.list(kinds.EVENTS, namespace="network")
+                return ("away", "IsolationDrift") in {
+                    (event["involvedObject"]["name"], event["reason"]) for event in events
+                }
+
+            wait_until(told, "the Event, once the server says that it is nobody's", log=node.hook.log)
+            assert node.metric('koordra_nri_drift_found_total{kind="ForeignDevice"}') > before
         finally:
             containerd.cri.remove_pod(pod)
     finally:
-        restart(node.control_plane)
+        if stopped:
+            restart(node.control_plane)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])

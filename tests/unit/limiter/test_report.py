@@ -54,6 +54,18 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     assert 'koordra_limiter_claims{state="waiting"} 1.0' in text
 
 
+def test_metrics_name_a_claim_by_its_uid_alone(tmp_path: Path) -> None:
+    """Every pod of the cluster reaches them."""
+    uid = "0c1a0001-7d1e-4c5a-9b9f-2f6a5c3d4e5f"
+    region.allow(tmp_path / uid, claim="team-a/secret-project", uuid=UUID, limit=GIB)
+    metrics, read = Metrics(), read_all(tmp_path)
+    LimiterMetrics(metrics).observe(read, verdicts(read).values())
+    assert sample(metrics, "koordra_limiter_limit_bytes", {"claim": uid, "gpu": UUID}) == GIB
+    text = metrics.text()
+    assert "team-a" not in text
+    assert "secret-project" not in text
+
+
 def test_a_limiter_that_turned_a_process_away_does_not_enforce(tmp_path: Path) -> None:
     assert enforces(tmp_path, "a") is None
     region.allow(tmp_path / "a", claim="a", uuid=UUID, limit=GIB)

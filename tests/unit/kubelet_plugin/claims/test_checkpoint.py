@@ -35,6 +35,7 @@ from koordra.kubelet_plugin.claims.claim_record import (
     Mount,
     State,
 )
+from koordra.kubelet_plugin.isolation import NoIsolation
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
@@ -404,6 +405,50 @@ def test_a_wiped_state_directory_does_not_pass_for_a_clean_start(node: PluginNod
 @given(st.binary(max_size=300))
 def test_any_bytes_in_place_of_a_record_for_the_hook_are_no_claim(data: bytes) -> None:
     assert recover_record(uid(1), data, pool="node-a", boot_id="b") is None
+
+
+def test_a_record_under_the_name_of_another_claim_is_nobodys(node: PluginNode) -> None:
+    """Or one claim would be given what the other holds."""
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    data = node.paths.prepared_file(uid(1)).read_bytes()
+    found = recover_record(uid(1), data, pool="node-a", boot_id="b")
+    assert found is not None
+    assert [device.device for device in found.devices] == [GPU_0]
+    assert recover_record(uid(2), data, pool="node-a", boot_id="b") is None
+    empty = json.dumps({**json.loads(data), "devices": []}).encode()
+    assert recover_record(uid(1), empty, pool="node-a", boot_id="b") is None
+
+
+def test_a_share_that_cannot_be_ended_is_not_given_back(
+    node: PluginNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows any more whose share it is: the next claim would have the card beside the old one."""
+    prepare(node, claim(1, gpu("gpu", GPU_0, "10Gi")))
+    plugin = node.plugin()
+    damage(node)
+    node.paths.prepared_file(uid(1)).write_text("{")
+
+    def refuse(self: NoIsolation, *, claim_uid: str, device: str) -> None:
+        raise PrepareError(f"{device} is busy")
+
+    with monkeypatch.context() as context:
+        context.setattr(NoIsolation, "stop", refuse)
+        with pytest.raises(PrepareError, match="is busy"):
+            plugin.unprepare(ref_of(claim(1)))
+    assert node.paths.cdi_file(uid(1)).exists()
+    plugin.unprepare(ref_of(claim(1)))
+    assert not node.paths.cdi_file(uid(1)).exists()
+
+
+def test_a_claim_that_is_prepared_again_has_its_share_made_ready_again(
+    node: PluginNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps it may have been lost since, a file of limits, say."""
+    started: list[str] = []
+    monkeypatch.setattr(NoIsolation, "start", lambda _self, share, _config: started.append(share.device))
+    for _ in range(2):
+        prepare(node, claim(1, gpu("gpu", GPU_0, "10Gi")))
+    assert started == [GPU_0, GPU_0]
 
 
 def test_files_that_somebody_removed_come_back(node: PluginNode) -> None:

@@ -39,6 +39,7 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.locks import abandoned, sole_instance
 from koordra.process import progress
 from koordra.process.watchdog import Watchdog
+from tests.fakes.metric_samples import sample
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.patience import PATIENCE
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
@@ -138,7 +139,8 @@ def test_a_call_that_hangs_is_told(node: PluginNode, monkeypatch: pytest.MonkeyP
     """Under the lock, where all others then wait in vain."""
     monkeypatch.setattr(progress, "threads", {})
     node.claims.put(claim(1, gpu("gpu", GPU_0)))
-    gate, dog = threading.Event(), Watchdog(Metrics(), write_stacks=lambda: None)
+    gate, metrics = threading.Event(), Metrics()
+    dog = Watchdog(metrics, write_stacks=lambda: None)
     plugin = node.plugin()
     monkeypatch.setattr(plugin, "_write_files", lambda _record: gate.wait() and None)
     service = DraService(calls_of(plugin), dra_v1_pb2, with_share_id=True)
@@ -150,6 +152,7 @@ def test_a_call_that_hangs_is_told(node: PluginNode, monkeypatch: pytest.MonkeyP
             dog.look()
             time.sleep(0.001)
         assert dog.stuck == {"prepare ResourceClaim team-a/claim-1"}
+        assert sample(metrics, "koordra_stuck_threads") == 1
     finally:
         gate.set()
         call.join(PATIENCE)
@@ -292,7 +295,9 @@ def test_a_lost_socket_is_bound_again(served: SocketServer, short_path: Path, lo
     else:
         (short_path / "other").write_text("")
         (short_path / "other").rename(served.path)
-    assert served.ensure()
+    with capture_logs() as lines:
+        assert served.ensure()
+    assert [line["event"] for line in lines] == ["socket_lost"]
     assert not served.ensure()
     with grpc.insecure_channel(f"unix://{served.path}") as channel:
         stub = dra_v1_pb2_grpc.DRAPluginStub(channel)

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import RemoteError
+from koordra.metrics import Metrics
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, encode_attached
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.reader import StateReader
@@ -109,6 +110,20 @@ def test_a_refusal_quotes_no_more_than_a_person_reads(hook: HookPlugin, letter: 
     before = _spelled.cache_info().currsize
     assert host_path(where + "x") == where[len("/var") :] + "x"
     assert _spelled.cache_info().currsize == before, "a path that no kernel takes is not kept"
+
+
+def test_metrics_name_no_pod_no_claim_and_no_nonce(tmp_path: Path, hook: HookPlugin) -> None:
+    """Every pod of the cluster reaches them."""
+    metrics = Metrics()
+    hook.__post_init__(metrics)
+    hook.create_container(request(GPU0, VERBS0, env=markers(0, 1)), CALL)
+    with pytest.raises(RemoteError):
+        hook.create_container(request(GPU0), CALL)
+    text = metrics.text()
+    assert 'koordra_nri_adjusted_total{devices="granted"} 1.0' in text
+    assert 'koordra_nri_refusals_total{rule="UngrantedDevice"} 1.0' in text
+    for word in ("train-0", "team", NONCE, MARKER, UID):
+        assert word not in text
 
 
 def test_an_exempt_namespace_is_left_alone(hook: HookPlugin) -> None:
