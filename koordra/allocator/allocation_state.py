@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from math import lcm
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ class AllocationState:
         self.pools, self.taken, self.features = pools, taken, features
         self.honors_partitions = honors_partitions
         self.verdicts: Verdicts = {} if verdicts is None else verdicts
-        self.devices, self.pool_of, self.capacity, self.whole, self.fabric = _published(pools)
+        self.devices, self.pool_of, self.capacity = _published(pools)
         sharing = gates.CONSUMABLE_CAPACITY in features
         self.shared = [sharing and one.device.allow_multiple_allocations for one in self.devices]
         in_use = [
@@ -60,12 +61,24 @@ class AllocationState:
         ]
         self.used = [{name: nano(amount) for name, amount in use.consumed.items()} for use in in_use]
         self.holders = [use.shares for use in in_use]
-        self.parts = [self.part(device, used) if used else 0 for device, used in enumerate(self.used)]
         self.counters = [
             {name: nano(amount) for name, amount in available_counters(pool, taken).items()} for pool in pools
         ]
         self._left_out: dict[tuple[object, int], Verdict | None] = {}
         self._values: dict[tuple[str, int], rules.Values] = {}
+
+    @cached_property
+    def parts(self) -> list[int]:
+        """How much of each device is used."""
+        return [self.part(device, used) if used else 0 for device, used in enumerate(self.used)]
+
+    @cached_property
+    def whole(self) -> int:
+        return _whole(self.pools)
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        return _fabric(self.pools)
 
     def verdict(self, wanted: RequestAlternative, device: int) -> Verdict:
         """The static verdict, judged once per kind of request and device."""
@@ -151,14 +164,11 @@ class AllocationState:
 
 
 class _Published(NamedTuple):
-    """What a node's pools publish, in whole numbers: the same whatever is in use. `whole` is the least common
-    multiple of the capacities that measure devices."""
+    """What a node's pools publish, in whole numbers: the same whatever is in use."""
 
     devices: list[PublishedDevice]
     pool_of: list[int]
     capacity: list[Mapping[str, int]]
-    whole: int
-    fabric: Fabric
 
 
 @kept_with_pools
@@ -167,8 +177,22 @@ def _published(pools: Sequence[Pool]) -> _Published:
     capacity: list[Mapping[str, int]] = [
         {name: nano(entry.value) for name, entry in offered.device.capacity.items()} for offered in devices
     ]
-    measuring = {
-        amount for amounts in capacity for name, amount in amounts.items() if amount > 0 and measures(name)
-    }
     pool_of = [number for number, pool in enumerate(pools) for _ in pool.devices]
-    return _Published(devices, pool_of, capacity, lcm(*measuring), fabric_of(devices))
+    return _Published(devices, pool_of, capacity)
+
+
+@kept_with_pools
+def _whole(pools: Sequence[Pool]) -> int:
+    """The least common multiple of the capacities that measure devices."""
+    measuring = {
+        amount
+        for amounts in _published(pools).capacity
+        for name, amount in amounts.items()
+        if amount > 0 and measures(name)
+    }
+    return lcm(*measuring)
+
+
+@kept_with_pools
+def _fabric(pools: Sequence[Pool]) -> Fabric:
+    return fabric_of(_published(pools).devices)

@@ -147,6 +147,41 @@ def chooses_nodes(pod: Fields) -> bool:
     return bool(spec.get("nodeName") or spec.get("nodeSelector") or _required(spec))
 
 
+class NamedNodes(NamedTuple):
+    """Nodes that a pod names: by the label, or by name where it is empty. `said_by`: the pod's field."""
+
+    label: str
+    values: frozenset[str]
+    said_by: str
+
+
+def named_nodes(pod: Fields) -> NamedNodes | None:
+    """The nodes, one by one, of which one has to be the pod's; None where it says nothing of the kind.
+
+    A DaemonSet says it by required affinity to the field `metadata.name`.
+    """
+    spec = objects.spec_of(pod)
+    if spec.get("nodeName"):
+        return NamedNodes("", frozenset({str(spec["nodeName"])}), "spec.nodeName")
+    selector = spec.get("nodeSelector") or {}
+    if HOSTNAME in selector:
+        return NamedNodes(HOSTNAME, frozenset({str(selector[HOSTNAME])}), f"nodeSelector {HOSTNAME}")
+    named: list[NamedNodes] = []
+    for term in _mappings((_required(spec) or {}).get("nodeSelectorTerms")) or ():
+        own = [
+            NamedNodes(label, frozenset(map(str, one.get("values") or ())), "required node affinity")
+            for field, label in (("matchFields", ""), ("matchExpressions", HOSTNAME))
+            for one in _mappings(term.get(field)) or ()
+            if one.get("operator") == "In" and one.get("key") == (label or "metadata.name")
+        ]
+        if not own:
+            return None
+        named.append(own[0])
+    if len({one.label for one in named}) != 1:
+        return None
+    return named[0]._replace(values=frozenset().union(*(one.values for one in named)))
+
+
 def labels_read(pods: Iterable[Fields]) -> frozenset[str]:
     """Labels of nodes that decide, without the one that is every node's own."""
     found: set[str] = set()

@@ -311,8 +311,6 @@ class Engine:
     ) -> NodeAnswer:
         """What the node says to the group. `pools`: as if the node had these, and no others."""
         asking = placement or self.placement_for(resolved)
-        of = info.devices.node_class
-        alone = pools is not None or self._alone(resolved)
         return asking.on_node(
             info.name,
             info.pools if pools is None else pools,
@@ -320,7 +318,7 @@ class Engine:
             honors_partitions=info.devices.honors_partitions,
             alike=alike,
             ceiling=ceiling,
-            verdicts=None if of is None or alone else resolved.request_class.verdicts.get_or_make(of, dict),
+            verdicts=None if pools is not None else resolved.request_class.verdicts_of(info),
         )
 
     def placement_for(self, resolved: ResolvedGroup) -> GroupSearch:

@@ -70,7 +70,8 @@ class NodeInfo:
     """One node. `load` is what its pods ask for together, `trouble` why nothing may be placed here: an
     allocation that cannot be read.
 
-    `generation` goes up with every change that an answer about the node can depend on.
+    `generation` goes up with every change that an answer about the node can depend on, `settled` also where
+    the same is in use by somebody else.
     """
 
     name: str
@@ -83,6 +84,7 @@ class NodeInfo:
     state: EquivalentNodes | None = None
     trouble: str = ""
     generation: int = 0
+    settled: int = 0
 
     @property
     def holders(self) -> tuple[Any, ...]:
@@ -307,6 +309,7 @@ class ClusterIndex:
             self.changes.clear()
 
     def _settle(self, info: NodeInfo) -> None:
+        info.settled += 1
         pools = self.inventory.pools(info.node)
         if pools is not info.pools:
             self._view(info, pools)

@@ -171,11 +171,8 @@ class _Planning:
             return None
         if len(group.pods) > 1:
             return self._place_pod_by_pod(group)
-        why = explain(self.engine, group, excluded=excluded)
+        why = explain(self.engine, group, excluded=excluded, errors=True)
         reasons = why.reasons
-        if not self.engine.index.nodes:
-            nothing = reason_of(Cause.NODE_UNSUITABLE, "there is no node and no ResourceSlice that names one")
-            reasons = tuple((position, nothing) for position in range(len(group.claims)))
         if why.error is not None:
             return self._refuse(group, why.error, reasons)
         if self.report_errors and not group.pods and len(group.claims) > 1:
@@ -193,10 +190,7 @@ class _Planning:
         if failed is not None:
             return self._refuse(group, failed, reasons)
         table = self.result.undecided if exhausted else self.result.unsatisfiable
-        reasons_of = {
-            claim.key: grouped(reason for owner, reason in reasons if owner == position)
-            for position, claim in enumerate(group.claims)
-        }
+        reasons_of = {claim.key: own for claim, own in zip(group.claims, reasons, strict=True)}
         for key, own in reasons_of.items():
             # What would fit by itself waits for the others, in their words.
             table[key] = own or tuple(
@@ -268,7 +262,7 @@ class _Planning:
         return refused
 
     def _refuse(
-        self, group: ClaimGroup, error: ClaimRefused, reasons: Sequence[tuple[int, Reason]] = ()
+        self, group: ClaimGroup, error: ClaimRefused, reasons: Sequence[tuple[Reason, ...]] = ()
     ) -> ClaimRefused | None:
         """The claim that is wrong gets its reason. Claims that no pod ties to it are planned without it."""
         if not group.pods and self.report_errors and len(group.claims) > 1:
@@ -276,11 +270,8 @@ class _Planning:
             rest = tuple(claim for claim in group.claims if claim.key != error.claim)
             return self._place(ClaimGroup(rest))
         for position, claim in enumerate(group.claims):
-            own = [
-                reason
-                for owner, reason in reasons
-                if owner == position and reason.detail != error.reason.detail
-            ]
+            told = reasons[position] if reasons else ()
+            own = [reason for reason in told if reason.detail != error.reason.detail]
             first = error.reason if claim.key == error.claim else _waits_for(error.claim, error.reason)
             self.result.unsatisfiable[claim.key] = grouped([first, *own])
         return error

@@ -20,7 +20,7 @@ from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import DevicePolicy
 from koordra.placement.candidates.candidate_list import CandidateCost
 from koordra.placement.decide import Engine, Excluded
-from koordra.placement.explain import explain, unlike_nodes
+from koordra.placement.explain import explain
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.request.request_class import ResolvedGroup
 
@@ -32,7 +32,6 @@ NAME: Final = "name"
 """The two words besides score.TERMS for what decides: what the workload is expected to leave unusable, and
 the node that is named first."""
 _ALWAYS_THE_CLAIMS: Final = frozenset(TERMS[:2])
-_MOST_EXPLAINED: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +78,8 @@ def why_here(engine: Engine, group: ClaimGroup, node: str, chosen: Chosen, *, ex
             other = _judged(engine, resolved, found.node, _chosen(found))
             by_waste = engine.goes_by_waste(resolved)
             return WhyHere(here, other, _decided_by(engine, resolved, here, other), by_waste)
-        nodes = unlike_nodes(engine, free, excluded=off, most=_MOST_EXPLAINED + 1)
-        why = explain(engine, free, excluded=off, nodes=[name for name in nodes if name != node])
-        return WhyHere(here, reasons=grouped(reason for _, reason in why.reasons))
+        why = explain(engine, free, excluded=off, besides=node)
+        return WhyHere(here, reasons=grouped(reason for own in why.reasons for reason in own))
 
 
 def _judged(engine: Engine, resolved: ResolvedGroup, node: str, chosen: Chosen) -> Judged | None:

@@ -95,13 +95,16 @@ def _of_request(node: str, wanted: RequestAlternative, state: AllocationState) -
     usable = suitable = 0
     for device in asked:
         miss = device_reason(wanted, device, state)
-        suitable += state.verdict(wanted, device).cause is None
         if miss is None:
             usable += 1
             continue
-        those = alike.setdefault((miss.cause, miss.alike), _Alike(device, miss))
+        suitable += not miss.for_ever
+        those = alike.get((miss.cause, miss.alike))
+        if those is None:
+            those = alike[miss.cause, miss.alike] = _Alike(device, miss)
         those.number += 1
-        those.values.update(miss.values)
+        if miss.values:
+            those.values.update(miss.values)
         if miss.short is not None and miss.short < (those.nearest.short or 0):
             those.device, those.nearest = device, miss
     reasons = [_told(node, wanted.label, those, state) for those in alike.values()]
@@ -109,7 +112,7 @@ def _of_request(node: str, wanted: RequestAlternative, state: AllocationState) -
     if usable >= needed:
         return True, reasons
     if devices or not any(pool.trouble for pool in state.pools):
-        counts = DeviceCounts(needed, len(devices), len(of_class), suitable, usable)
+        counts = DeviceCounts(needed, len(devices), len(of_class), suitable + usable, usable)
         reasons.append(counts.reason(node, wanted, {cause for cause, _ in alike}))
     return False, reasons
 

@@ -33,28 +33,32 @@ _Key = tuple[bool, str | None, str, str, bool, bool]
 class _Group:
     """`last`: the node of the last reason, which counts once; reasons of a node come one after the other."""
 
-    best: Reason
+    best: Reason | None = None
+    nearness: tuple[float, int, str, str] = (0.0, 0, "", "")
     last: str | None = None
     nodes: int = 0
     devices: int = 0
     values: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
-    def add(self, reason: Reason, others: Sequence[str]) -> None:
-        times = max(1, len(others))
-        if reason.node != self.last:
-            self.nodes, self.last = self.nodes + times * reason.nodes, reason.node
+    def add(self, reason: Reason, nodes: Sequence[str]) -> None:
+        times = max(1, len(nodes))
+        node = nodes[0] if nodes else reason.node
+        if node != self.last:
+            self.nodes, self.last = self.nodes + times * reason.nodes, node
         self.devices += times * reason.devices
         for value, number in reason.values:
             known = value if value in self.values or len(self.values) < _MOST_VALUES else "another"
             self.values[known] += times * number
-        named = others[:MOST_EXAMPLES] or reason.examples
+        named = nodes[:MOST_EXAMPLES] or reason.examples
         if named and (len(self.examples) < MOST_EXAMPLES or named[0] < self.examples[-1]):
             self.examples = sorted({*self.examples, *named})[:MOST_EXAMPLES]
-        if _nearness(reason) < _nearness(self.best):
-            self.best = reason
+        nearness = _nearness(reason, node)
+        if self.best is None or nearness < self.nearness:
+            self.best, self.nearness = replace(reason, node=node), nearness
 
     def told(self) -> Reason:
+        assert self.best is not None
         best, detail = self.best, self.best.detail
         if self.values:
             detail = f"{best.clause} {values_text(self.values)}"
@@ -77,7 +81,7 @@ class ReasonGroups:
         self._groups: dict[_Key, _Group] = {}
 
     def add(self, reason: Reason, nodes: Sequence[str] = ()) -> None:
-        """`nodes`: all that say the same, by name, where the reason was worked out on the first of them."""
+        """`nodes`: those that say so, by name, where it is not the reason's own node alone."""
         counts = reason.device is None and reason.short is not None and reason.request is not None
         key = (
             reason.is_pinned,
@@ -89,7 +93,7 @@ class ReasonGroups:
         )
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(reason)
+            group = self._groups[key] = _Group()
         group.add(reason, nodes)
 
     def told(self) -> tuple[Reason, ...]:
@@ -120,9 +124,9 @@ def rank(word: str) -> int:
     return _RANK.get(word, len(_RANK))
 
 
-def _nearness(reason: Reason) -> tuple[float, int, str, str]:
+def _nearness(reason: Reason, node: str | None) -> tuple[float, int, str, str]:
     short = float("inf") if reason.short is None else reason.short
-    return short, rank(reason.reason), reason.node or "", reason.device or ""
+    return short, rank(reason.reason), node or "", reason.device or ""
 
 
 def _order(reason: Reason) -> tuple[object, ...]:

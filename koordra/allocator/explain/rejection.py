@@ -34,13 +34,15 @@ _BUSY: Final = Words("device: requested 1, free 0 of 1, in use by ResourceClaim"
 
 class Rejection(NamedTuple):
     """Why one device does not do. `alike`: equal for rejections that are told together; `values`: what
-    differs among them. `short`: the part of the whole that is lacking, where it is a matter of amounts."""
+    differs among them. `short`: the part of the whole that is lacking, where it is a matter of amounts.
+    `for_ever`: it would not do either if nobody used it."""
 
     cause: Cause
     alike: object
     words: Callable[[], Words]
     short: float | None = None
     values: tuple[str, ...] = ()
+    for_ever: bool = False
 
 
 def device_reason(wanted: RequestAlternative, device: int, state: AllocationState) -> Rejection | None:
@@ -78,9 +80,11 @@ def _of_verdict(verdict: Verdict) -> Rejection:
         words = Words(
             f"{short.clause},", f"the device has {short.has}", f"no device has more than {short.has}"
         )
-        return Rejection(verdict.cause, short.clause, lambda: words, short.part)
+        return Rejection(verdict.cause, short.clause, lambda: words, short.part, for_ever=True)
     values = (verdict.value,) if verdict.value else ()
-    return Rejection(verdict.cause, verdict.clause, lambda: Words(verdict.clause), None, values)
+    return Rejection(
+        verdict.cause, verdict.clause, lambda: Words(verdict.clause), None, values, for_ever=True
+    )
 
 
 def _busy(state: AllocationState, device: int) -> Rejection:

@@ -1,8 +1,7 @@
 """The placement engine as the controller uses it: kept by the changes of the cache, asked group by group.
 
     cache ── listeners ──▶ index ──▶ decide ─┬▶ allocations to be written
-    pods that ran ───────▶ learned order     └▶ explain ──▶ reasons, once for every state of a node,
-                                                            MOST_EXPLAINED at most
+    pods that ran ───────▶ learned order     └▶ explain ──▶ reasons, by clause over all nodes
 
 The engine is `koordra.placement`'s: what is planned offline is what happens. Here groups of plain objects
 become claims that are read once, and offers become plain allocations. What keeps a pod off nodes (refused by
@@ -25,7 +24,6 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
-from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.predicates import readable_amounts
@@ -56,7 +54,7 @@ from koordra.errors import (
 )
 from koordra.logs import get_logger
 from koordra.placement.decide import Engine, Excluded, Undecided
-from koordra.placement.explain import explain, unlike_nodes
+from koordra.placement.explain import explain
 from koordra.placement.index import ClusterChange, NodeInfo
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.request.claim_groups import ClaimGroup
@@ -69,8 +67,6 @@ MOST_CLAIMS: Final = 256
 """Claims that are placed together."""
 _FEW: Final = 64
 """Pods that any node holds: more are counted against the nodes."""
-MOST_EXPLAINED: Final = 24
-"""Nodes that an Event is made from; it has room for fewer."""
 
 _KINDS: Final = (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_SLICES, NODES, RESOURCE_CLAIMS, PODS)
 
@@ -279,23 +275,10 @@ class Placer:
         known = self._explained.get(resolved.request_class) if is_common else None
         if known is not None and known[0] == version:
             return renamed(known[1], known[2], names_now)
-        nodes = unlike_nodes(self.engine, asked, excluded=excluded, most=MOST_EXPLAINED)
-        gone = self._gone(asked)
-        own = [[*gone] for _ in group.pending]
-        for owner, reason in explain(self.engine, asked, excluded=excluded, nodes=nodes).reasons:
-            own[owner].append(reason)
-        found = tuple(map(grouped, own))
+        found = explain(self.engine, asked, excluded=excluded).reasons
         if is_common:
             self._explained[resolved.request_class] = version, found, names_now
         return found
-
-    def _gone(self, asked: ClaimGroup) -> list[Reason]:
-        """The one node that the pods' other claims are on is not there any more."""
-        pinned = self.engine.pinned(asked) if asked.allocated else []
-        if len(pinned) != 1 or pinned[0] in self.nodes:
-            return []
-        text = f"ResourceClaim {', '.join(asked.allocated)} of the pod is allocated on node {pinned[0]}, which is gone"
-        return [reason_of(Cause.SHARED_CLAIM_PINNED, text, pinned[0])]
 
     def _readable(self, groups: Iterable[Group]) -> Iterator[tuple[Group, ResolvedGroup]]:
         for group in groups:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from koordra.allocator.allocation_state import Verdicts
+from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.predicates import (
     Unsuitable,
     chooses_nodes,
@@ -45,6 +46,35 @@ MOST_ANSWERS: Final = 1 << 19
 """Of nodes that they remember together, of about half a kilobyte each."""
 
 
+class OneByOne(NamedTuple):
+    """What a node's devices say to each request by itself, and when that was: whether all of them could be
+    `served`, whether upstream `may_fail` there, and why other devices cannot serve them."""
+
+    info: NodeInfo
+    settled: int
+    served: bool
+    may_fail: bool
+    reasons: tuple[ClaimReason, ...]
+
+
+@dataclass(slots=True, eq=False)
+class KnownReasons:
+    """What was found out about nodes that do not serve the class (`placement.explain`). Of a node: why it is
+    none for the pods. Of a state: the node that was looked into, and what all requests together fail there.
+    All of it holds while the node's `settled` is the same."""
+
+    of_nodes: BoundedCache[NodeInfo, tuple[int, tuple[Reason, ...]]] = field(
+        default_factory=lambda: BoundedCache(1 << 14)
+    )
+    of_devices: BoundedCache[Hashable, OneByOne] = field(default_factory=lambda: BoundedCache(1 << 14))
+    together: BoundedCache[Hashable, tuple[NodeInfo, int, tuple[ClaimReason, ...]]] = field(
+        default_factory=lambda: BoundedCache(64)
+    )
+
+    def __len__(self) -> int:
+        return len(self.of_nodes) + len(self.of_devices)
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class RequestClass:
     """`reads`: attribute names, without their domain, that selectors read; None is all. `names_nodes`: the
@@ -62,12 +92,20 @@ class RequestClass:
     names."""
     verdicts: BoundedCache[NodeClass, Verdicts] = field(default_factory=lambda: BoundedCache(64))
     """What was found out about the requests and the devices that nodes of a class publish."""
+    reasons: KnownReasons = field(default_factory=KnownReasons)
     size: int = 0
     """Characters of its selectors."""
 
     def reads_any_of(self, identities: set[str]) -> bool:
         """Whether some selector reads what node classes do not keep by value."""
         return self.reads is None or not self.reads.isdisjoint(identities)
+
+    def verdicts_of(self, info: NodeInfo) -> Verdicts | None:
+        """What is known of the devices of the node's class; None where nodes of a class are not alike."""
+        of = info.devices.node_class
+        if of is None or self.reads_any_of(info.index.known.identities):
+            return None
+        return self.verdicts.get_or_make(of, dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +182,8 @@ def _size_of(asked: Sequence[ResolvedClaim]) -> int:
 def _too_much(new: RequestClass, known: Collection[RequestClass]) -> bool:
     """Whether the classes hold too much together, in selectors or in what was found out about nodes."""
     return new.size + sum([one.size for one in known]) > MOST_TEXT or (
-        sum([len(one.candidates.entries) + len(one.results) for one in known]) > MOST_ANSWERS
+        sum([len(one.candidates.entries) + len(one.results) + len(one.reasons) for one in known])
+        > MOST_ANSWERS
     )
 
 
