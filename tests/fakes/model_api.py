@@ -145,8 +145,11 @@ class Knowledge:
     def __init__(self, api: ModelApi) -> None:
         self._api = api
         self._seen: dict[str, int] = {}
-        self.allocates = False
-        """Whether the last change of a claim that was sent gives devices out."""
+        self._given = ""
+        """The version that the last change of a claim has made, where it gave devices out."""
+        self.takes_back = False
+        """Whether the last change of a claim that was sent does nothing but take back what the one before it
+        gave out."""
 
     def saw(self, claim: Object) -> None:
         """A state of a claim has come to the process: by a watch, a list or an answer."""
@@ -158,7 +161,9 @@ class Knowledge:
         """The patch as it is sent now."""
         if kind is not RESOURCE_CLAIMS:
             return change
-        self.allocates = bool((body.get("status") or {}).get("allocation"))
+        allocation = (body.get("status") or {"allocation": ...}).get("allocation")
+        given, self._given = self._given, ""
+        self.takes_back = allocation is None and body["metadata"].get("resourceVersion") == given != ""
         seen = dict(self._seen)
 
         def checked() -> Object:
@@ -167,6 +172,8 @@ class Knowledge:
             known = seen.get(before["metadata"]["uid"], 0)
             version = int(before["metadata"]["resourceVersion"])
             assert after is before or version <= known, f"{name} was changed by who had not seen what it was"
+            if isinstance(allocation, dict):
+                self._given = after["metadata"]["resourceVersion"]
             return after
 
         return checked

@@ -148,8 +148,10 @@ class Watch:
             self._mirror[object_key] = obj
 
     def _until(self, reached: Callable[[], bool]) -> None:
-        for _ in range(PATIENCE + 2 * len(self._api.history.get(self.kind.plural, ()))):
+        for done in range(PATIENCE + 2 * len(self._api.history.get(self.kind.plural, ()))):
             if reached():
+                if not done:
+                    return
                 self.check()
                 met = _defects() - self._met
                 assert not met, f"caught by the watch: {dict(met)}"

@@ -17,8 +17,8 @@ from a seed.
                       nodes and repel each other
 
 `check_bound` holds after every step: a pod that has its node keeps its claims, allocated there and reserved
-for it. `check_lifted`: a gate goes only when the pod's claims have got their devices. `check_fence`: no
-allocation is sent by a process whose last renewal, as the world saw it sent, is too long ago. `check_claims`
+for it. `check_lifted`: a gate goes only when the pod's claims have got their devices. `check_fence`: nothing
+is written by a process whose last renewal, as the world saw it sent, is too long ago. `check_claims`
 holds after every step while every write arrived in its time. Once a request of a process that had lost its
 lease has landed (`beyond`), claims may overlap, and what is left is that no node prepares beyond a card's
 capacity, which `prepare` asserts. `become_quiet` ends all disturbance, at last the scheduler's noes that
@@ -70,8 +70,9 @@ WATCHED: tuple[Kind, ...] = (
     RESOURCE_CLAIMS,
     PODS,
 )
-NOES_ROUNDS = 45
-"""Of 20 seconds each: longer than the longest patience and the longest exclusion together."""
+NOES = 900.0
+"""Seconds: longer than the longest patience and the longest exclusion together."""
+ROUND = 20.0
 ZONE = "zone"
 TAINT = {"key": "maintenance", "effect": "NoSchedule"}
 LOUD = {"sound": "loud"}
@@ -100,6 +101,10 @@ class InFlight:
     what: str
     lag: float = 0.0
     """Seconds beyond that limit that something on the way keeps it."""
+    is_beyond: bool = False
+    """Whether its sender's clock had stood still for longer than its lease (`Controller.is_beyond`)."""
+    takes_back: bool = False
+    """`Knowledge.takes_back`."""
 
     @property
     def deadline(self) -> float:
@@ -112,6 +117,7 @@ class Informers:
 
     def __init__(self, api: ModelApi, faults: Faults, saw: Callable[[Object], None]) -> None:
         self._saw = saw
+        self.have_news = True
         self._queue = ChangeQueue()
         self._wire = Wire(api, _never, faults)
         client = client_over(self._wire)
@@ -120,6 +126,7 @@ class Informers:
             watch.begin()
 
     def changes(self) -> list[Change]:
+        self.have_news = False
         return self._queue.changes()
 
     def deliver(self, kind: Kind, events: int | None = None, *, again: int = 0) -> None:
@@ -149,6 +156,7 @@ class Informers:
     def _tell(self, kind: Kind, event: str, obj: Object) -> None:
         if kind is RESOURCE_CLAIMS and event != "DELETED":
             self._saw(obj)
+        self.have_news = True
         self._queue.observe(kind, event, obj)
 
 
@@ -192,6 +200,10 @@ class Controller:
         )
         self.caches: Informers | None = None
         self.reconciler: Reconciler | None = None
+        self.due = -math.inf
+        """When the next pass is due by its own clock, even if nothing changes."""
+        self.compared = -1
+        """The version of the reconciler's cache whose indices were compared last."""
 
     def clock(self) -> float:
         return self.world.now + self.skew
@@ -237,15 +249,23 @@ class Controller:
     def start_term(self) -> None:
         self.caches = Informers(self.world.api, self.world.faults, self.knowledge.saw)
         self.reconciler = self.world.new_reconciler(self)
-        self.world.term = (self.process, self.world.now)
+        self.due, self.compared = -math.inf, -1
+        if not self.is_beyond():
+            self.world.term = (self.process, self.world.now)
+
+    def reconcile_if_due(self) -> None:
+        """As the loop of passes does: when something has changed, or when the last pass said so."""
+        if self.caches is not None and (self.caches.have_news or self.clock() >= self.due):
+            self.reconcile()
 
     def reconcile(self) -> None:
         if self.reconciler is None or self.busy:
             return
         self.busy = True
-        reconciler = self.reconciler
+        reconciler, self.due = self.reconciler, -math.inf
         try:
-            reconciler.reconcile()
+            pause = reconciler.reconcile()
+            self.due = math.inf if pause is None else self.clock() + pause
         except ApiUnreachable:
             pass
         except Killed:
@@ -272,7 +292,7 @@ class World:
         self.made = 0
         self.in_flight: list[InFlight] = []
         self.term = ("", 0.0)
-        """The process that listed last, and when."""
+        """The process that listed last, and when; not one whose lease is over by every clock but its own."""
         self.blocked: set[tuple[str, str]] = set()
         self.cycles: dict[str, tuple[str, str]] = {}
         """What the scheduler has decided and not written yet: uid of a pod -> its name and its node."""
@@ -446,7 +466,7 @@ class World:
             raise Killed
         if fate in {"late", "killed, late"}:
             if what != "read":
-                self.in_flight.append(InFlight(self.now, sender.process, request, what, self.draw_lag()))
+                self.in_flight.append(self.sent(sender, request, what))
             raise Killed if fate == "killed, late" else unreachable(fate)
         if fate == "paused before":
             self.go_on_without(sender)
@@ -460,6 +480,17 @@ class World:
             raise Killed
         self.go_on_without(sender, paused=fate == "paused after")
         return answer
+
+    def sent(self, sender: Controller, request: Request, what: str) -> InFlight:
+        return InFlight(
+            self.now,
+            sender.process,
+            request,
+            what,
+            self.draw_lag(),
+            is_beyond=sender.is_beyond(),
+            takes_back=what == RESOURCE_CLAIMS.plural and sender.knowledge.takes_back,
+        )
 
     def draw_lag(self) -> float:
         if self.upheaval is None:
@@ -525,12 +556,10 @@ class World:
                     continue
                 if self.now > late.deadline - late.lag:
                     self.faults.note("upheaval", "request after its time limit")
-                    self.beyond = self.beyond or late.what == RESOURCE_CLAIMS.plural
+                elif not late.is_beyond:
+                    self.check_term(late)
                     continue
-                leader, since = self.term
-                told = f"{late.sender} changed a claim after {leader} had listed them"
-                foreign = late.what == RESOURCE_CLAIMS.plural and late.sender != leader
-                assert not foreign or late.sent > since, told
+                self.beyond = self.beyond or late.what == RESOURCE_CLAIMS.plural
 
     # --- controllers
 
@@ -862,6 +891,13 @@ class World:
         if pod is not None:
             self.schedule(pod)
 
+    def scheduling_queue(self) -> list[Object]:
+        """Pods without a node: by priority, and else in no order that one can rely on. Of pods without gates
+        that share a claim, one that has no place there could else take it from the others again and again."""
+        waiting = [pod for pod in self.pods() if not pod["spec"].get("nodeName")]
+        self.random.shuffle(waiting)
+        return sorted(waiting, key=lambda pod: -pod["spec"].get("priority", 0))
+
     def schedule(self, pod: Object) -> None:
         if pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"):
             return
@@ -1077,9 +1113,13 @@ class World:
         two every few passes are full, so that both ways of going on are followed."""
         if controller.reconciler is not reconciler or self.depth:
             return
+        is_same, controller.compared = (
+            controller.compared == reconciler.cache.version,
+            reconciler.cache.version,
+        )
         if reconciler.audit.differences or (self.full_passes is not None and self.full_passes.random() < 0.2):
             reconciler.audit.run()
-        else:
+        elif not is_same:
             reconciler.audit.compare()
         assert not reconciler.audit.differences, f"indices differ: {dict(reconciler.audit.differences)}"
 
@@ -1092,12 +1132,21 @@ class World:
         assert not over, f"allocated beyond capacity: {over}"
 
     def check_fence(self, sender: Controller, what: str) -> None:
-        """A request that gives devices out ends before its sender's lease does."""
-        if what == RESOURCE_CLAIMS.plural and sender.knowledge.allocates:
-            if sender.is_beyond():
-                return
-            end = sender.renewed + TIMES.lease - TIMES.timeout
-            assert self.now < end, f"{sender.identity} allocates although its lease may be over"
+        """A write ends before its sender's lease, but for one that takes back what was just given out."""
+        if what in {LEASES.plural, "read"} or sender.is_beyond():
+            return
+        if what == RESOURCE_CLAIMS.plural and sender.knowledge.takes_back:
+            return
+        end = sender.renewed + TIMES.lease - TIMES.timeout
+        assert self.now < end, f"{sender.identity} writes although its lease may be over"
+
+    def check_term(self, late: InFlight) -> None:
+        """Nobody changes a claim behind a successor that has listed it. Who is answered after its lease
+        takes back what it has just given out: that holds for this version alone, and gives nothing out."""
+        leader, since = self.term
+        told = f"{late.sender} changed a claim after {leader} had listed them"
+        foreign = late.what == RESOURCE_CLAIMS.plural and late.sender != leader
+        assert not foreign or late.sent > since or late.takes_back, told
 
     def check_bound(self) -> None:
         """Nobody takes from a pod that has its node what it was bound with."""
@@ -1158,9 +1207,11 @@ class World:
         }
         if not blocked or self.starves_after or self.preemption:
             return
-        for _ in range(NOES_ROUNDS):
+        ends = self.now + NOES
+        while self.now < ends:
+            before = self.work_version()
             self.round_of_work()
-            self.now += 20.0
+            self.now += ROUND if self.work_version() != before else self.idle_time(ends - self.now)
             if not any(self.is_refused(pod, blocked) for pod in self.pods()):
                 return
         for pod in self.pods():
@@ -1170,6 +1221,12 @@ class World:
             name = pod["metadata"]["name"]
             for where in ("n0", "n1"):
                 assert not self.would_take(where, pod, own), f"{name} is refused and not tried on {where}"
+
+    def idle_time(self, most: float) -> float:
+        """Seconds for which nothing happens, since nothing has changed and no pass is due; not long while
+        nobody leads."""
+        pauses = [one.due - one.clock() for one in self.controllers if one.reconciler is not None]
+        return max(ROUND, min([*pauses, most])) if pauses else ROUND
 
     def is_refused(self, pod: Object, blocked: set[str]) -> bool:
         """Whether it still waits with claims of its own that it could take elsewhere."""
@@ -1218,12 +1275,11 @@ class World:
             if controller.caches is not None:
                 for kind in WATCHED:
                     controller.caches.deliver(kind)
-            controller.reconcile()
+            controller.reconcile_if_due()
             self.check_claims()
-        for pod in self.pods():
-            if not pod["spec"].get("nodeName"):
-                self.schedule(pod)
-                self.check_claims()
+        for pod in self.scheduling_queue():
+            self.schedule(pod)
+            self.check_claims()
         for name in ("n0", "n1"):
             self.clean_up(name)
             for pod in self.pods():

@@ -28,6 +28,8 @@ SCHEDULES = 10_000
 BLOCKS = 20
 REAL_SCHEDULES = 300
 STEPS = 36
+FOUND = (19609, 21209, 29813, 30317, 37835, 41849, 41885, 46280, 56378)
+"""Schedules far from the first ones that a soak has found wrong."""
 FIRST_OF_SOAK = 10_000_000
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
 SOAK_FILE = Path(os.environ["KOORDRA_SOAK_FILE"]) if "KOORDRA_SOAK_FILE" in os.environ else None
@@ -69,6 +71,12 @@ def test_no_schedule_prepares_twice_or_loses_anything(request: pytest.FixtureReq
         one_block(block)
     else:
         request.getfixturevalue("blocks")[block - 1].result()
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_schedule_that_was_wrong(seed: int) -> None:
+    one_schedule(seed)
 
 
 @pytest.mark.skipif(SEED is not None, reason="one seed is replayed")

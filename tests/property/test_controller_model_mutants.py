@@ -18,6 +18,7 @@ from koordra.controller.allocation.writes import Writer, WriteResult
 from koordra.controller.cache import assume_cache
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.leadership import LeaderLease
+from koordra.controller.reconcile import reconciler
 from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.errors import NotFound
 from koordra.placement.index import ClusterIndex
@@ -131,6 +132,14 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
         # A candidate does not wait; a write asks nobody.
         (leadership, "if self.clock() >= self._seen[1]:", "if True:", "had listed them", 11),
         (writes, "if fenced and not self.may_write():", "if False:", "its lease may be over", 12),
+        # What no pod uses stays on a card that a late write gave to others.
+        (
+            reconciler,
+            "if self.allocation.conflicts.over_committed() else ()",
+            "if False else ()",
+            BEYOND,
+            21209,
+        ),
         # What was written is forgotten, or an older state of it believed.
         (assume_cache, "if before is None or not is_older(claim, before):", "if False:", BEYOND, 0),
         (assume_cache, "        if not is_older(cached, newest):", "        if True:", BEYOND, 0),

@@ -82,7 +82,7 @@ class GroupPlacement:
 
     `allocations` are what is to be written, by claim key. `interrupted`: it is undecided because one question
     may cost so much only; asked again, it goes on. `defect`: the traceback of an error inside the
-    allocator.
+    allocator. `served`: the pods that can start with it, of those that were asked for.
     """
 
     node: str | None = None
@@ -92,6 +92,7 @@ class GroupPlacement:
     undecided: bool = False
     interrupted: bool = False
     defect: str = ""
+    served: tuple[Object, ...] = ()
 
 
 class Placer:

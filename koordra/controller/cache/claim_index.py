@@ -102,8 +102,7 @@ class ClaimIndex:
         return [key for key, entry in self._granted() if not entry.is_allocated and not entry.is_deleting]
 
     def idle(self) -> list[ClaimEntry]:
-        """Claims whose devices no pod uses, has reserved, or waits for, the oldest first; not those that keep
-        them."""
+        """Claims whose devices no pod uses, has reserved, or waits for; not those that keep them."""
         return [
             entry
             for key, entry in self._granted()

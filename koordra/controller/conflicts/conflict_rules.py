@@ -16,7 +16,7 @@ and a metric); koordra never guesses its way around it.
                          pool that is not the node's
     ForeignWriter        an allocation of a joint device that another field manager wrote
     OverCommitted        a device that is given out beyond what it has, whoever did it: the node refuses what
-                         is too much
+                         is too much, and an Immediate claim that no pod uses gives its devices back
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ docs/allocation-modes.md has the whole protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from itertools import chain
 from typing import Final
 
@@ -152,6 +152,11 @@ class ConflictWatch:
     @property
     def refused(self) -> int:
         return len(self._refused)
+
+    def over_committed(self) -> KeysView[Place]:
+        """Devices that are given out beyond what they have."""
+        self._judge_claims()
+        return self._over_committed.keys()
 
     # after all writes of a pass
 

@@ -2,7 +2,8 @@
 
     the whole group fits                           every claim is allocated
     not so, but it has several pods                the most urgent pod that fits alone is served; the claims
-                                                   it shares then pin the others, who are planned beside it
+                                                   it shares then pin the others, who are planned beside it;
+                                                   their gates go when it has reserved them
     not so, and it holds claims that nobody uses   those are given back: waiting while holding could lock two
                                                    pods against each other
     not so, but without Immediate claims that no   those lose their devices (allocation/displacement)
@@ -23,6 +24,9 @@ from math import inf
 from typing import Final
 
 from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.objects import Object
+from koordra.api.tables import set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.displacement import displaced
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
@@ -91,6 +95,9 @@ class AllocationStep:
         )
         self.queue = GroupQueue(context, self.gangs, quota)
         self._turns = Turns()
+        self._served: dict[str, frozenset[str]] = {}
+        """By uid of a claim that was given out for some of the pods that share it: uids of these."""
+        context.cache.on_gone(RESOURCE_CLAIMS, lambda uid: self._served.pop(uid, None))
         self.took = 0.0
         """Seconds of the last planning step, writes included."""
 
@@ -199,6 +206,9 @@ class AllocationStep:
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
 
     def _write(self, group: Group, placement: GroupPlacement, *, at_once: bool) -> float | None:
+        served = frozenset(map(objects.uid, placement.served)) if placement.served != group.pods else None
+        for claim in group.pending:
+            set_or_drop(self._served, objects.uid(claim), served)
         for key in sorted(placement.allocations):
             level = placement.levels.get(key)
             written = self._context.allocate(
@@ -208,6 +218,18 @@ class AllocationStep:
                 return _PAUSES.get(written.outcome)
         self.reservations.forget(group.key)
         return None
+
+    def comes_later(self, pod: Object) -> bool:
+        """Whether a claim of the pod was given out for others that share it, and is not reserved yet. The
+        scheduler, which finds that the pod has no place there, would erase the allocation."""
+        uid, cache = objects.uid(pod), self._context.cache
+        for key in cache.pod_index.entries[uid].keys if self._served else ():
+            claim = cache.claims[key]
+            served = self._served.get(objects.uid(claim), frozenset())
+            using = map(objects.uid, self._context.users().get(key, ()))
+            if uid not in served and not served.isdisjoint(using) and not claims_of.reserved_for(claim):
+                return True
+        return False
 
     def _displace(self, group: Group, now: float) -> bool:
         """Take devices from Immediate claims that no pod uses, where that helps; whether any were taken."""
@@ -269,7 +291,7 @@ def best_placement(parts: Sequence[Group], placer: Placer, excluded: Sequence[Ex
             break
         if given := tried[-1].allocations:
             rest = {key: why for key, why in tried[0].reasons.items() if key not in given}
-            return replace(tried[-1], reasons=rest)
+            return replace(tried[-1], reasons=rest, served=part.pods)
     return replace(
         tried[0],
         undecided=any(one.undecided for one in tried),

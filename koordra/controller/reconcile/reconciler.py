@@ -3,7 +3,8 @@ pure modules.
 
     1. pending writes        repeat allocations whose outcome is unknown
     2. feedback              kube-scheduler refused: give the pod's devices back, exclude the node
-    3. unusable allocations  all consumers are gone, or a pod's claims are pinned to different nodes
+    3. unusable allocations  all consumers are gone, or a pod's claims are pinned to different nodes, or
+                             an Immediate claim that no pod uses has devices that others have too
        and of the gangs      what a cut-off pass has left of one (gangs/)
        and evictions         from nodes whose GPU driver is to be free
     4. plan                  groups that wait, most urgent first, each against all writes so far
@@ -170,6 +171,9 @@ class Reconciler:
             why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
             for claim in filterfalse(pods.serves, split_across_nodes(member)):
                 context.give_back(claim, why=why)
+        for entry in self.cache.claim_index.idle() if self.allocation.conflicts.over_committed() else ():
+            if not entry.places.isdisjoint(self.allocation.conflicts.over_committed()):
+                context.give_back(entry.claim, why="no pod uses it, and others have its devices too")
 
     # 5. gates
 
@@ -180,7 +184,7 @@ class Reconciler:
             (pods.entries[uid].pod for uid in pods.complete - self._ungated if not in_gang(uid)),
             key=objects.key,
         ):
-            if not context.may_ungate(pod):
+            if not context.may_ungate(pod) or self.allocation.comes_later(pod):
                 continue
             written = context.settled(context.writer.ungate(pod))
             if written.ok:

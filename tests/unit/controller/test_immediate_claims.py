@@ -238,6 +238,27 @@ def test_a_claim_that_is_reserved_meanwhile_keeps_its_devices() -> None:
     assert cluster.reconciler.cache.claim_index.idle() == []
 
 
+def test_what_no_pod_uses_gives_way_to_whom_a_late_write_gave_the_same_devices() -> None:
+    """Of two without a pod one keeps its devices."""
+    cluster = JointCluster(nodes=1, gpus=1)
+    for name in ("idle", "late", "used"):
+        cluster.claim(name, annotations=NOW if name != "used" else {})
+    cluster.settle()
+    (first,) = given(cluster, "idle", "late")
+    (other,) = {"idle", "late"} - {first}
+    allocation = cluster.allocation(first)
+    twice = {"status": {"allocation": allocation}}
+    cluster.api.edit(RESOURCE_CLAIMS, other, lambda found: found.update(twice))
+    cluster.settle()
+    assert len(given(cluster, "idle", "late")) == 1
+    cluster.pod("p", "used", gates=["another"])
+    cluster.api.edit(RESOURCE_CLAIMS, "used", lambda found: found.update(twice))
+    cluster.scheduler_binds("p", "used")
+    cluster.settle()
+    assert given(cluster, "idle", "late", "used") == ["used"]
+    assert "OverCommitted" not in cluster.reasons(), "it is over before it is told"
+
+
 def test_what_retains_gives_way_to_nobody() -> None:
     cluster = JointCluster(nodes=1, gpus=1)
     cluster.claim("kept", annotations=NOW, finalizers=[names.RETAIN_FINALIZER])

@@ -32,6 +32,10 @@ def objects_of(cluster: JointCluster) -> list[Object]:
     ]
 
 
+def gated(cluster: JointCluster, *pods: str) -> list[str]:
+    return [name for name in pods if cluster.api.get(PODS, name)["spec"].get("schedulingGates")]
+
+
 def two_of_whom_one_cannot_come() -> JointCluster:
     """The only node has free cards, and a pod on the port that q wants; p shares a claim with q."""
     cluster = JointCluster(nodes=1)
@@ -61,6 +65,36 @@ def test_when_no_node_suits_all_consumers_the_most_urgent_one_is_served() -> Non
     cluster.pod("q", "shared", nodeSelector={"kubernetes.io/hostname": "n1"}, priority=5)
     cluster.settle()
     assert cluster.node_of("shared") == "n1"
+
+
+def test_a_consumer_that_has_no_place_there_keeps_its_gate_until_another_one_is_safe() -> None:
+    """kube-scheduler would try it first, find no node, and erase the allocation, again and again."""
+    cluster = JointCluster(nodes=1)
+    cluster.claim("shared")
+    gates = [names.JOINT_GATE]
+    elsewhere = {"kubernetes.io/hostname": "elsewhere"}
+    cluster.pod("first", "shared", gates=gates, nodeSelector=elsewhere, priority=5)
+    cluster.pod("second", "shared", gates=gates)
+    cluster.settle()
+    assert cluster.node_of("shared") == "n0"
+    assert gated(cluster, "first", "second") == ["first"]
+    cluster.scheduler_binds("second", "shared")
+    cluster.settle()
+    assert gated(cluster, "first", "second") == []
+
+
+def test_a_consumer_keeps_its_gate_for_nobody_who_is_gone() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.claim("shared")
+    gates = [names.JOINT_GATE]
+    elsewhere = {"kubernetes.io/hostname": "elsewhere"}
+    cluster.pod("first", "shared", gates=gates, nodeSelector=elsewhere, priority=5)
+    cluster.pod("second", "shared")
+    cluster.settle()
+    assert gated(cluster, "first") == ["first"]
+    cluster.api.delete(PODS, "second")
+    cluster.settle()
+    assert gated(cluster, "first") == []
 
 
 def test_what_keeps_one_consumer_off_a_node_keeps_no_other_off() -> None:
