@@ -9,6 +9,7 @@ touch something on its way out.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,13 @@ from tests.fakes.disks import Killed
 
 ENOUGH = 20_000
 """Steps of one task; more are an endless loop."""
+
+
+def _held_lock() -> threading.Lock:
+    """Whoever acquires it waits until somebody else releases it: half the price of a semaphore."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 @dataclass(eq=False)
@@ -40,7 +48,9 @@ class Task:
     point: str = "start"
     steps: int = 0
     wakes: float = 0.0
-    _go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    waits: Callable[[], bool] = lambda: False
+    """Whether it would only look and go on waiting."""
+    _go: threading.Lock = field(default_factory=_held_lock)
 
 
 class Interleaving:
@@ -50,7 +60,7 @@ class Interleaving:
         self.now = 0.0
         self.tasks: list[Task] = []
         self._current: Task | None = None
-        self._back = threading.Semaphore(0)
+        self._back = _held_lock()
 
     def start(self, name: str, process: Process, work: Callable[[], object]) -> Task:
         task = Task(name, process, work)
@@ -61,6 +71,7 @@ class Interleaving:
     def go_on(self, task: Task) -> None:
         """To the task's next pause, or its end."""
         task.steps += 1
+        task.waits = lambda: False
         assert task.steps < ENOUGH, f"{task.name} does not come to an end at {task.point}"
         self.now = max(self.now, task.wakes)
         self._current = task
@@ -111,6 +122,11 @@ class Interleaving:
             self._current.wakes = self.now + seconds
         self.pause("sleep")
 
+    def wait(self, waits: Callable[[], bool]) -> None:
+        if self._current is not None:
+            self._current.waits = waits
+        self.sleep(0.01)
+
     def Lock(self) -> Lock:
         return Lock(self)
 
@@ -123,12 +139,12 @@ class Lock:
         self._is_held = False
 
     def acquire(self, timeout: float = -1.0) -> bool:
-        ends = self._interleaving.now + timeout
+        ends = self._interleaving.now + timeout if timeout >= 0.0 else math.inf
         self._interleaving.pause("lock")
         while self._is_held:
-            if timeout >= 0.0 and self._interleaving.now >= ends:
+            if self._interleaving.now >= ends:
                 return False
-            self._interleaving.sleep(0.01)
+            self._interleaving.wait(lambda: self._is_held and self._interleaving.now < ends)
         self._is_held = True
         return True
 

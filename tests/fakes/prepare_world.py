@@ -17,6 +17,7 @@ What must hold, whatever the order:
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
 import tempfile
@@ -155,6 +156,11 @@ class PrepareWorld:
         self._nonces = itertools.count(1)
         self._lives = itertools.count(1)
         self.wishes = [_wish(each) for each in CLAIMS]
+        self._files = {
+            uid: (self.paths.cdi_file(uid).name, self.paths.prepared_file(uid).name)
+            for uid in (wish.ref.uid for wish in self.wishes)
+        }
+        """By uid of a claim: its CDI file and its record for the hook, no two of one name."""
         self.claims = SteppedClaims(self.interleaving.pause)
         self.stalled: set[Task] = set()
         """They do not get to run for a while."""
@@ -201,12 +207,14 @@ class PrepareWorld:
 
     def go_on(self) -> None:
         if self.interleaving.tasks:
-            tasks = [each for each in self.interleaving.tasks if each not in self.stalled]
+            tasks = [
+                each for each in self.interleaving.tasks if each not in self.stalled and not each.waits()
+            ]
             if not tasks or self.random.random() < 0.02:
                 self.stalled.clear()
             task = self.random.choice(tasks or self.interleaving.tasks)
             for _ in range(self.random.choice((1, 1, 2, 5, 12))):
-                if not task.is_over:
+                if not task.is_over and not task.waits():
                     self.interleaving.go_on(task)
             self.trace.append(f"  {task.name} of {task.process.name} at {task.point}")
         self.hear()
@@ -359,21 +367,22 @@ class PrepareWorld:
 
     def check(self) -> None:
         used: Counter[str] = Counter()
+        files = set().union(*(_names(folder) for folder in (self.paths.cdi, self.paths.prepared)))
         for wish in self.wishes:
             if wish.answered is not None:
                 used += wish.use
-                for file in (self.paths.cdi_file(wish.ref.uid), self.paths.prepared_file(wish.ref.uid)):
-                    assert file.exists(), f"{wish.ref.name} runs and has lost {file.name}"
+                for file in self._files[wish.ref.uid]:
+                    assert file in files, f"{wish.ref.name} runs and has lost {file}"
         over = {card: amount for card, amount in used.items() if amount > CARD}
         assert not over, f"prepared beyond capacity: {over}"
+        checkpoint = self.checkpoint()
         for wish in self.wishes:
-            uid = wish.ref.uid
-            known = self.checkpoint().get(uid) or not self.paths.cdi_file(uid).exists()
+            known = checkpoint.get(wish.ref.uid) or self._files[wish.ref.uid][0] not in files
             assert known, f"{wish.ref.name} has a CDI file and no record"
         wanted = {wish.ref.uid for wish in self.wishes if wish.wants == "prepared"}
-        for record in self.checkpoint().claims:
+        for record in checkpoint.claims:
             if record.state is State.COMPLETED and record.ref.uid in wanted:
-                assert self.paths.cdi_file(record.ref.uid).exists(), (
+                assert self._files[record.ref.uid][0] in files, (
                     f"{record.ref.name} is completed without files"
                 )
 
@@ -437,6 +446,13 @@ class PrepareWorld:
         if number != self._checkpoint[0]:
             self._checkpoint = number, decode(self.paths.checkpoint.read_bytes())
         return self._checkpoint[1]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208  made of strings, after every step
+    except FileNotFoundError:
+        return []
 
 
 def _wish(obj: Object) -> Wish:

@@ -42,20 +42,20 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         device_state,
         "            with self._lock.held():\n                require_wanted()\n",
         "            if True:\n                require_wanted()\n",
-        2,
+        0,
     ),
     (
         device_state,
         "        with self._lock.held():\n            self._release_network(ref)\n",
         "        if True:\n            self._release_network(ref)\n",
-        0,
+        1,
     ),
-    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 2),
+    (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 19),
     (
         device_state,
         '        with self._lock.held():\n            try:\n                checkpoint = self._load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
         '        if True:\n            try:\n                checkpoint = self._load()\n            except CheckpointError as error:\n                log.error("checkpoint_unreadable"',
-        3,
+        1,
     ),
     (
         locks,
@@ -69,12 +69,12 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         device_state,
         "                require_wanted()\n                return self._prepare",
         "                return self._prepare",
-        60,
+        52,
     ),
-    (device_state, "        self._calls.overtake(ref.uid)\n", "", 23),
-    (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 23),
+    (device_state, "        self._calls.overtake(ref.uid)\n", "", 52),
+    (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 46),
     # A kill leaves what nobody undoes, or a claim that nobody knows of.
-    (device_state, "            self._checkpoint.save(checkpoint.with_claim(started))\n", "", 6),
+    (device_state, "            self._checkpoint.save(checkpoint.with_claim(started))\n", "", 0),
     (
         device_state,
         "            self._write_files(started)\n            self._checkpoint.save(checkpoint.with_claim(started.completed()))\n",
@@ -106,13 +106,13 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         0,
     ),
     # Who holds what is not looked at, or not told apart.
-    (device_state, "holders=checkpoint.of_boot(inventory.boot_id)", "holders=()", 5),
+    (device_state, "holders=checkpoint.of_boot(inventory.boot_id)", "holders=()", 0),
     (device_state, "nonce=held.nonce if held else self._new_nonce()", "nonce=self._new_nonce()", 1),
     (
         device_state,
         "            keep = {record.ref.uid for record in checkpoint.of_boot(boot_id)}\n",
         "            keep = set()\n",
-        1,
+        0,
     ),
 )
 
