@@ -40,6 +40,7 @@ from koordra._proto.dra import (
 )
 from koordra.api import names
 from koordra.errors import KoordraError
+from koordra.inert import inert
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.dra.health import HEALTH_VERSIONS, DeviceHealth, Health
@@ -156,7 +157,7 @@ class Calls:
             # An unexpected error in one claim must not fail the batch, or the server.
             event = "prepare_failed" if call == "prepare" else "unprepare_failed"
             log.exception(event, claim=str(ref), uid=ref.uid)
-            return None, f"{ref}: internal error: {type(error).__name__}: {error}"
+            return None, inert(f"{ref}: internal error: {type(error).__name__}: {error}")
 
     def _observed(self, call: str, step: Callable[[ClaimRef], _T], ref: ClaimRef) -> _T:
         done = False

@@ -26,9 +26,20 @@ from google.protobuf.message import DecodeError
 
 from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import KoordraError, NRIError, RemoteError
+from koordra.inert import inert, shortened
 from koordra.logs import get_logger
 from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer
-from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame, status_frame
+from koordra.nri.transport.ttrpc import (
+    DATA,
+    LONGEST_STATUS,
+    REQUEST,
+    Call,
+    Code,
+    Frame,
+    encode,
+    response_frame,
+    status_frame,
+)
 from koordra.process.lifecycle import spawn
 
 ANSWER_BY: Final = 0.75
@@ -160,7 +171,7 @@ class Dispatcher:
             answer = status_frame(stream, Code.UNKNOWN, str(error))
         except Exception as error:
             log.exception("nri_handler_failed", method=call.method)
-            why = f"{call.method}: {type(error).__name__}: {error}"
+            why = inert(shortened(f"{call.method}: {type(error).__name__}: {error}", LONGEST_STATUS))
             answer = status_frame(stream, Code.UNKNOWN, why)
         took = time.monotonic() - received
         if call.deadline is not None and took > (call.deadline - received) * SLOW:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import socket
@@ -180,3 +181,26 @@ def test_a_defect_met_with_one_message_keeps_no_other_claim_waiting(tmp_path: Pa
     for uid in ("a", "b", "a", "b"):
         with call(tmp_path / uid, struct.pack("=QQ", SLOTS_MAX, 0)):
             assert called.acquire(timeout=PATIENCE)
+
+
+def test_processes_by_the_thousand_push_out_their_own_claims_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or those of another would be strangers to the node."""
+    monkeypatch.setattr(limiter_broker, "MOST_CALLERS", 3)
+    begun = itertools.count()
+    monkeypatch.setattr(limiter_broker, "start_time", lambda _pid: next(begun))
+    broker, called = Broker(tmp_path), threading.Semaphore(0)
+    broker.on_call = called.release
+    for uid in ("a", "b"):
+        (tmp_path / uid).mkdir()
+        broker.listen(uid)
+    for uid in ("b", *"aaaaa", "b"):
+        with call(tmp_path / uid, struct.pack("=QQ", SLOTS_MAX, 0)):
+            assert called.acquire(timeout=PATIENCE)
+    known = [broker.caller(os.getpid(), began) for began in range(7)]
+    assert known == ["b", None, None, "a", "a", "a", "b"]
+    broker._remember("a", (os.getpid(), 6))
+    assert broker.caller(os.getpid(), 6) == "a", "who has two claims, and calls both, is the last one's"
+    broker.forget("a")
+    assert [broker.caller(os.getpid(), began) for began in range(7)] == ["b", *[None] * 6]

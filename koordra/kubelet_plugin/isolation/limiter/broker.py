@@ -36,8 +36,8 @@ log = get_logger(__name__)
 
 _MESSAGE: Final = struct.Struct("=QQ")
 _CREDENTIALS: Final = struct.Struct("=iII")
-MOST_CALLERS: Final = 65536
-"""Processes that are remembered; the oldest is dropped."""
+MOST_CALLERS: Final = 8192
+"""Processes of a claim that are remembered; its oldest is dropped, and none of another's."""
 _PATIENCE: Final = 0.2
 """Seconds that a connection may take to send its 16 bytes, which usually arrive before it is accepted."""
 
@@ -56,6 +56,8 @@ class Broker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._callers: dict[tuple[int, int], str] = {}
+        self._callers_of: dict[str, dict[tuple[int, int], None]] = {}
+        """By claim, in the order of their calls."""
 
     def resume(self) -> None:
         with self._lock:
@@ -82,7 +84,8 @@ class Broker:
 
     def forget(self, claim_uid: str) -> None:
         with self._lock:
-            self._callers = {caller: claim for caller, claim in self._callers.items() if claim != claim_uid}
+            for caller in self._callers_of.pop(claim_uid, ()):
+                self._callers.pop(caller, None)
             self._close(claim_uid)
 
     def _close(self, claim_uid: str) -> None:
@@ -162,10 +165,20 @@ class Broker:
         started = start_time(pid)
         if started is not None:
             with self._lock:
-                self._callers[pid, started] = claim_uid
-                while len(self._callers) > MOST_CALLERS:
-                    del self._callers[next(iter(self._callers))]
+                self._remember(claim_uid, (pid, started))
         slot, generation = _MESSAGE.unpack(message)
         if region.write_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
             log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)
         self.on_call()
+
+    def _remember(self, claim_uid: str, caller: tuple[int, int]) -> None:
+        """Lock held. A container of two claims calls both sockets: the last counts."""
+        before = self._callers.get(caller)
+        if before is not None:
+            del self._callers_of[before][caller]
+        self._callers[caller] = claim_uid
+        known = self._callers_of.setdefault(claim_uid, {})
+        known[caller] = None
+        if len(known) > MOST_CALLERS:
+            oldest = next(iter(known))
+            del known[oldest], self._callers[oldest]

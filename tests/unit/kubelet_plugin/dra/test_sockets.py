@@ -200,7 +200,7 @@ def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) 
     class Surprising:
         def get(self, namespace: str, name: str) -> Any:
             if name == "claim-1":
-                raise ZeroDivisionError("surprise")
+                raise ZeroDivisionError("surprise\x1b[2J\ud800")
             return claim(2, gpu("gpu", GPU_0))
 
     state = node.plugin()
@@ -208,7 +208,7 @@ def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) 
     service = DraService(calls_of(state), dra_v1_pb2, with_share_id=True)
     with capture_logs() as lines:
         answer = service.NodePrepareResources(batch(dra_v1_pb2, 1, 2), KubeletCall())
-    assert "internal error: ZeroDivisionError: surprise" in answer.claims[uid(1)].error
+    assert r"internal error: ZeroDivisionError: surprise\x1b[2J\ud800" in answer.claims[uid(1)].error
     assert answer.claims[uid(2)].error == ""
     assert [line["uid"] for line in lines if line["event"] == "prepare_failed"] == [uid(1)]
 
@@ -217,7 +217,7 @@ def test_a_surprise_of_unprepare_is_named_in_the_log(
     node: PluginNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def surprising(self: DeviceState, ref: ClaimRef) -> None:
-        raise ZeroDivisionError("surprise")
+        raise ZeroDivisionError("surprise\x1b[2J\ud800")
 
     monkeypatch.setattr(DeviceState, "unprepare", surprising)
     service = DraService(calls_of(node.plugin()), dra_v1_pb2, with_share_id=True)
@@ -225,7 +225,7 @@ def test_a_surprise_of_unprepare_is_named_in_the_log(
         answer = service.NodeUnprepareResources(
             batch(dra_v1_pb2, 1, kind="NodeUnprepareResourcesRequest"), KubeletCall()
         )
-    assert "internal error: ZeroDivisionError: surprise" in answer.claims[uid(1)].error
+    assert r"internal error: ZeroDivisionError: surprise\x1b[2J\ud800" in answer.claims[uid(1)].error
     assert [line["uid"] for line in lines if line["event"] == "unprepare_failed"] == [uid(1)]
 
 

@@ -117,3 +117,10 @@ def test_cards_are_numbered_in_the_order_of_the_bus(tmp_path: Path) -> None:
     assert devices.minors() == (5, 7, 2, 0)
     assert devices.minor_of("GPU-7") == 7
     assert NodeDevices(tmp_path / "none").minors() == ()
+
+
+def test_nothing_of_the_kind_is_set_in_an_exempt_namespace() -> None:
+    """There a container keeps what it asks for."""
+    answer = adjusted(privileged(GPU0, env=markers(0)), old(GPU_CLAIM), exempt=True)
+    assert CUDA not in dict(answer.env)
+    assert answer.confined

@@ -79,7 +79,7 @@ class Bench:
         raise RemoteError(Code.PERMISSION_DENIED, self.refusal)
 
     def broken(self, _payload: bytes, _call: Call) -> bytes:
-        raise KeyError("oops")
+        raise KeyError("oops\x1b[2J")
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_a_handler_knows_how_long_the_caller_waits(bench: Bench) -> None:
     ("frame", "code", "text"),
     [
         (request(1, "refuse"), Code.PERMISSION_DENIED, "not yours"),
-        (request(1, "break"), Code.UNKNOWN, "break: KeyError: 'oops'"),
+        (request(1, "break"), Code.UNKNOWN, "break: KeyError: 'oops\\x1b[2J'"),
         (request(1, "nothing"), Code.UNIMPLEMENTED, "s/nothing is not served here"),
         (request(2, "echo"), Code.INVALID_ARGUMENT, "odd"),
         (Frame(1, DATA, b"x"), Code.INVALID_ARGUMENT, "closed stream"),
