@@ -150,7 +150,11 @@ class Driver:
             add_health_services(self._feed, server, pool=settings.node)
 
         self._dra = SocketServer(
-            sockets.dra, add, restored=self._metrics.sockets_restored.inc, stopping=self._feed.close
+            sockets.dra,
+            add,
+            workers=dra_service.CALLS_AT_ONCE,
+            restored=self._metrics.sockets_restored.inc,
+            stopping=self._feed.close,
         )
         self._registration = SocketServer(
             sockets.registration,

@@ -149,10 +149,13 @@ MURPHY: Final = (
     ),
     Attack(
         "node-cut-off",
-        "a node does not reach the API server",
+        "a node does not reach the API server, or gets no answer from it",
         "bounded",
-        "what runs goes on; what is to start waits",
-        tests=(f"{_PREPARE}test_node_life.py::test_an_api_server_that_is_away_stops_nothing_that_runs",),
+        "what runs goes on and can end; what is to start waits",
+        tests=(
+            f"{_PREPARE}test_node_life.py::test_an_api_server_that_is_away_stops_nothing_that_runs",
+            "tests/unit/kubelet_plugin/dra/test_sockets.py::test_while_an_api_server_hangs_pods_of_a_full_node_keep_no_other_from_its_end",
+        ),
     ),
     Attack(
         "clock-jumps",

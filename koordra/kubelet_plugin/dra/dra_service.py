@@ -60,6 +60,10 @@ PLUGIN_TYPE: Final = "DRAPlugin"
 SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_VERSIONS)
 """gRPC services as registration names them, preferred first."""
 
+CALLS_AT_ONCE: Final = 128
+"""Threads of the DRA socket. A kubelet has 110 pods, whose Prepares all wait while an API server does not
+answer; Unprepares, which ask nobody, and probes have room beside them."""
+
 SIDE_BY_SIDE: Final = 8
 """Claims of one batch that are read from the API at the same time."""
 

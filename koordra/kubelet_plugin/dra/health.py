@@ -143,7 +143,7 @@ HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """As registration names them, preferred first."""
 
 MOST_STREAMS: Final = 6
-"""Streams that may wait at a time, of the server's 16 threads: Prepare must always find one."""
+"""Streams that may wait at a time: each keeps a thread, and calls must always find one."""
 
 _ANSWER_WITHIN: Final = 5.0
 

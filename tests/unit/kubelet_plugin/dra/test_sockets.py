@@ -24,8 +24,9 @@ from koordra._proto.dra import (
     pluginregistration_pb2,
     pluginregistration_pb2_grpc,
 )
-from koordra.errors import NodeError, PrepareError
+from koordra.errors import ApiUnreachable, NodeError, PrepareError
 from koordra.kubelet_plugin.dra.dra_service import (
+    CALLS_AT_ONCE,
     Calls,
     DraService,
     PluginMetrics,
@@ -194,6 +195,40 @@ def test_two_pods_of_one_claim_that_start_together_are_both_answered(node: Plugi
     assert first == answers[1]
     assert len(state.records()) == 1
     assert state._calls._calls == set()
+
+
+def test_while_an_api_server_hangs_pods_of_a_full_node_keep_no_other_from_its_end(
+    node: PluginNode, short_path: Path
+) -> None:
+    """Nor a probe from its answer: the plugin would be killed, again and again, for the server's fault."""
+    gate, state = threading.Event(), node.plugin()
+
+    class Hanging:
+        def get(self, namespace: str, name: str) -> Any:
+            gate.wait(PATIENCE)
+            raise ApiUnreachable("no answer")
+
+    state._claims = Hanging()
+    server = SocketServer(
+        short_path / "dra.sock", partial(add_services, calls_of(state)), workers=CALLS_AT_ONCE
+    )
+    server.start()
+    try:
+        with grpc.insecure_channel(f"unix://{server.path}") as channel:
+            stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
+            pods = [stub.NodePrepareResources.future(batch(dra_v1_pb2, number)) for number in range(110)]
+            ended = stub.NodeUnprepareResources(
+                batch(dra_v1_pb2, 200, kind="NodeUnprepareResourcesRequest"), timeout=PATIENCE / 2
+            )
+            assert ended.claims[uid(200)].error == ""
+            assert not stub.NodePrepareResources(batch(dra_v1_pb2), timeout=PATIENCE / 2).claims
+            assert not any(pod.done() for pod in pods)
+            gate.set()
+            for number, pod in enumerate(pods):
+                assert "cannot be read from the API" in pod.result(PATIENCE).claims[uid(number)].error
+    finally:
+        gate.set()
+        server.stop(grace=0)
 
 
 def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) -> None:
