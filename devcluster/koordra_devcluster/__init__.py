@@ -6,7 +6,7 @@ kubelet plugin and NRI plugin run against it unchanged over the same sockets.
 
     apiserver/   HTTP API server on loopback, bearer token, state in sqlite
     controllers/ kube-controller-manager's loops: ResourceClaims, workloads; garbage: owner references,
-                 namespaces
+                 namespaces; operators/: those of JobSet, Kueue, Kubeflow and Volcano
     scheduler/   kube-scheduler: filters in the real order, pre-allocated claims, the two ways of saying no
     kubelet/     one kubelet per node: registers plugins, prepares claims, runs pods
     container_runtime/  CDI and the runtime side of NRI; containers are records

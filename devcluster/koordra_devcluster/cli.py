@@ -7,6 +7,7 @@ import threading
 import click
 
 from koordra.cli import options
+from koordra_devcluster.controllers.operators import OPERATORS
 
 
 @click.group()
@@ -46,6 +47,13 @@ def command() -> None:
     help="A gate that is off in Kubernetes and on here: GenericWorkload serves Workload and PodGroup "
     "(scheduling.k8s.io/v1alpha2). Repeatable.",
 )
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    type=click.Choice(list(OPERATORS)),
+    help="Also the double of this operator, with its kinds. Repeatable.",
+)
 @options.log_level
 def control_plane(
     directory: str,
@@ -53,6 +61,7 @@ def control_plane(
     kubeconfig: str | None,
     audit_log: str | None,
     gates: tuple[str, ...],
+    operators: tuple[str, ...],
     log_level: str,
 ) -> None:
     """Double of kube-apiserver, kube-controller-manager (claims, workloads, garbage) and kube-scheduler, in
@@ -77,6 +86,7 @@ def control_plane(
         compile_cel=partial(admission_error, list_attributes=False),
         audit=Path(audit_log) if audit_log else None,
         gates=frozenset(gates),
+        operators=operators,
     )
     plane.start(stop)
     _sleep_until(stop)

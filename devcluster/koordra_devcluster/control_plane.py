@@ -1,5 +1,5 @@
 """The control plane of the development cluster in one process: API server, claim loops, workloads, garbage,
-scheduler.
+scheduler, and the operators that are wanted.
 
 The loops are threads that talk HTTP to the API server like anyone else, with the kubeconfig that it writes.
 """
@@ -7,6 +7,7 @@ The loops are threads that talk HTTP to the API server like anyone else, with th
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from koordra.kube.kubeconfig import new_client
@@ -16,6 +17,7 @@ from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
 from koordra_devcluster.controllers import claims, garbage
 from koordra_devcluster.controllers.informers import Informers
+from koordra_devcluster.controllers.operators import loops as operator_loops
 from koordra_devcluster.controllers.workloads import loops as workloads
 from koordra_devcluster.scheduler import loop as scheduler
 
@@ -23,7 +25,9 @@ log = get_logger(__name__)
 
 
 class ControlPlane:
-    """`directory`: where the state lives. `first_backoff`: the scheduler's first backoff in seconds."""
+    """`directory`: where the state lives. `first_backoff`: the scheduler's first backoff in seconds.
+
+    `operators`: names of koordra_devcluster.controllers.operators."""
 
     def __init__(
         self,
@@ -35,7 +39,9 @@ class ControlPlane:
         first_backoff: float = 1.0,
         audit: Path | None = None,
         gates: frozenset[str] = frozenset(),
+        operators: Sequence[str] = (),
     ) -> None:
+        self._operators = operators
         self.server = ApiServer(directory, port=port, compile_cel=compile_cel, audit=audit, gates=gates)
         self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self._first_backoff = first_backoff
@@ -44,7 +50,17 @@ class ControlPlane:
         """Serves, writes the kubeconfig and starts the loops; returns once they run."""
         self.server.start()
         self.server.write_kubeconfig(self.kubeconfig)
-        watched = dict.fromkeys((*claims.WATCHED, *garbage.WATCHED, *workloads.WATCHED, *scheduler.WATCHED))
+        operator = new_client(str(self.kubeconfig), user_agent="operators")
+        operator_loops.install(operator, self._operators)
+        watched = dict.fromkeys(
+            (
+                *claims.WATCHED,
+                *garbage.WATCHED,
+                *workloads.WATCHED,
+                *scheduler.WATCHED,
+                *operator_loops.watched(self._operators),
+            )
+        )
         informers = Informers(
             new_client(str(self.kubeconfig), user_agent="devcluster-watches"), tuple(watched)
         )
@@ -63,6 +79,7 @@ class ControlPlane:
                 informers,
                 first_backoff=self._first_backoff,
             ),
+            operator_loops.OperatorLoops(operator, informers, self._operators),
         )
         informers.start(stop)
         informers.wait_synced(stop)

@@ -79,25 +79,6 @@ DEVICE_TAINT_RULES: Final = Kind(
     RESOURCE_GROUP, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False
 )
 
-ALL: Final = (
-    NAMESPACES,
-    NODES,
-    PODS,
-    EVENTS,
-    SERVICE_ACCOUNTS,
-    LEASES,
-    RESOURCE_SLICES,
-    RESOURCE_CLAIMS,
-    RESOURCE_CLAIM_TEMPLATES,
-    DEVICE_CLASSES,
-    DEVICE_TAINT_RULES,
-)
-
-
-def of_manifest(api_version: str, kind: str) -> Kind | None:
-    """The resource a manifest's apiVersion and kind name, or None where koordra does not know it."""
-    return next((known for known in ALL if (known.api_version, known.kind) == (api_version, kind)), None)
-
 
 V1: Final = "v1"
 V1BETA1: Final = "v1beta1"

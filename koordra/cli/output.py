@@ -1,5 +1,4 @@
-"""How commands print: tables of aligned columns (with rich where it is installed and the output is a
-terminal), JSON, YAML.
+"""How commands print: tables of aligned columns, JSON, YAML.
 
 YAML is read back by kubectl, every text as a text: kubectl takes more texts for numbers and truth values than
 this YAML library does (`1e3`, `0o17`, `y`), so these are quoted; the same value twice is written twice, not
@@ -10,16 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import yaml
 
 from koordra.cli.options import say
-from koordra.inert import inert, inert_lines
-from koordra.topology.pictures.columns import aligned
+from koordra.inert import inert_lines
+from koordra.topology.pictures.columns import table
 
 Document = dict[str, Any]
 """A result as it is printed in JSON or YAML."""
@@ -28,39 +27,44 @@ Document = dict[str, Any]
 Cell = str | Sequence[str]
 """One line, or several. What a text brings along is escaped, ends of lines too."""
 
+NARROW: Final = 80
+"""Columns of a terminal that nobody made larger, and of whatever is no terminal."""
+
 
 def _lines(cell: Cell) -> Sequence[str]:
     return [cell] if isinstance(cell, str) else cell
 
 
-def render_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Plain columns two blanks apart."""
-    cells = (map(_lines, row) for row in (header, *rows))
-    lines = [line for row in cells for line in zip_longest(*row, fillvalue="")]
-    return aligned(lines).removesuffix("\n")
+def render_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    width: int | None = None,
+    shortened: bool = False,
+) -> str:
+    """Plain columns two blanks apart, wrapped to a width where one is given (pictures/columns)."""
+    cells = [[*map(_lines, row)] for row in ([header, *rows] if header else rows)]
+    return table(cells, width=width, shortened=shortened).removesuffix("\n")
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "") -> None:
-    """`empty` stands in place of a table without rows. No header: the rows alone, below those of before."""
+def show_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    empty: str = "",
+    wide: bool | None = None,
+) -> None:
+    """In the width of the terminal, or 80 columns. `empty` stands in place of a table without rows. No
+    header: the rows alone, below those of before.
+
+    `wide`: what `-o wide` says of a command that has it: then words are as long as they are, and else they
+    are shortened where there is no room; a command without it keeps its words whole.
+    """
     if empty and not rows:
         say(empty)
         return
-    if header and sys.stdout.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text
-        except ImportError:
-            pass
-        else:
-            table = Table(box=None, pad_edge=False, header_style="bold")
-            for title in header:
-                table.add_column(title, overflow="fold")
-            for row in rows:
-                table.add_row(*(Text("\n".join(map(inert, _lines(cell)))) for cell in row))
-            Console().print(table)
-            return
-    say(render_table(header, rows))
+    width = shutil.get_terminal_size((NARROW, 24)).columns if sys.stdout.isatty() else NARROW
+    say(render_table(header, rows, width=None if wide else width, shortened=wide is False))
 
 
 def show_rows(
@@ -85,9 +89,9 @@ def show_rows(
                 say("---")
             show_document({name: changed}, output)
         elif before is None:
-            show_table(header, [*map(cells, changed)], empty=empty)
+            show_table(header, [*map(cells, changed)], empty=empty, wide=output == "wide")
         else:
-            show_table((), [*map(cells, changed)])
+            show_table((), [*map(cells, changed)], wide=output == "wide")
         before = rows
 
 

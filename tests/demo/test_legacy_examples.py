@@ -24,11 +24,14 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict
 from koordra.kube.client import KubeClient
+from koordra.topology import presets
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS
-from koordra_devcluster.demo import manifests
+from koordra_devcluster.demo import examples, manifests
+from koordra_devcluster.demo import run as running
+from koordra_devcluster.demo.needs import Needs
 from koordra_devcluster.demo.processes import Program
-from koordra_devcluster.demo.run import Demo, Layout, node_programs
-from tests.cluster.installation import Installation, free_port
+from koordra_devcluster.demo.programs import Layout
+from koordra_devcluster.demo.run import Demo
 from tests.cluster.waiting import eventually
 from tests.unit.limiter.native_build import build
 
@@ -44,23 +47,24 @@ class LegacyDemo:
 
     def __init__(self, folder: Path) -> None:
         self.layout = Layout(folder, ("node-a", "node-b"))
-        self._stop = threading.Event()
-        self._demo = Demo(self.layout, preset="hgx-h100", timeout=LONG, stop=self._stop, say=lambda _: None)
+        self._demo = Demo(
+            self.layout,
+            machines=(presets.load("hgx-h100"),) * len(self.layout.nodes),
+            needs=Needs(legacy=True),
+            timeout=LONG,
+            stop=threading.Event(),
+            say=lambda _: None,
+        )
         self.client = self._up()
 
     def _up(self) -> KubeClient:
-        from koordra_devcluster.demo import run as running
-
-        port = free_port()
+        """With templates that live only for seconds after their last use."""
         before = running.node_programs
-        running.node_programs = lambda layout: _with_webhook(node_programs(layout), port)
+        running.node_programs = lambda *arguments, **more: _impatient(before(*arguments, **more))
         try:
             client = self._demo.up()
         finally:
             running.node_programs = before
-        installation = Installation(client, port, more=("legacy",))
-        installation.apply()
-        self.until(installation.webhook_answers, "the webhook")
         self.until(lambda: len(_published(client)) == 2, "the nodes' devices")
         return client
 
@@ -134,10 +138,9 @@ class LegacyDemo:
         self._demo.down()
 
 
-def _with_webhook(programs: list[Program], port: int) -> list[Program]:
-    more = ("--webhook-address", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1", "--legacy-pods")
+def _impatient(programs: list[Program]) -> list[Program]:
     return [
-        Program(one.name, (*one.arguments, *more, "--legacy-template-grace", "3"))
+        Program(one.name, (*one.arguments, "--legacy-template-grace", "3"))
         if one.name == "controller"
         else one
         for one in programs
@@ -176,7 +179,7 @@ def demo() -> Iterator[LegacyDemo]:
 def test_examples_run_as_they_stand_and_leave_nothing(demo: LegacyDemo) -> None:
     deployments = {}
     for folder in FOLDERS:
-        (path,) = (EXAMPLES / folder).glob("*.yaml")
+        (path,) = examples.files(folder)
         assert (EXAMPLES / folder / "README.md").is_file()
         assert "koordra.io" not in path.read_text(), "nothing in it knows koordra"
         (deployments[folder],) = manifests.read(path)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from koordra.api import objects
-from koordra.api.kinds import ALL, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
+from koordra.api import kinds, objects
+from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.cache.kept_fields import kept_of
@@ -257,7 +257,20 @@ class FakeKubeApi:
         self.history.append(("DELETED", key[0], copy.deepcopy(gone)))
 
 
-_BY_PLURAL = {kind.plural: kind for kind in ALL}
+KINDS = (
+    kinds.NAMESPACES,
+    kinds.NODES,
+    PODS,
+    EVENTS,
+    kinds.SERVICE_ACCOUNTS,
+    LEASES,
+    kinds.RESOURCE_SLICES,
+    RESOURCE_CLAIMS,
+    kinds.RESOURCE_CLAIM_TEMPLATES,
+    kinds.DEVICE_CLASSES,
+    kinds.DEVICE_TAINT_RULES,
+)
+_BY_PLURAL = {kind.plural: kind for kind in KINDS}
 
 
 class FakeCaches:
@@ -266,7 +279,7 @@ class FakeCaches:
 
     def __init__(self, api: FakeKubeApi) -> None:
         self._api = api
-        self._position = dict.fromkeys([kind.plural for kind in ALL], 0)
+        self._position = dict.fromkeys([kind.plural for kind in KINDS], 0)
         self._objects: dict[Key, Object] = {}
         self._queue = ChangeQueue()
 

@@ -53,7 +53,7 @@ class ApiServer:
         self.store = Store(directory / "apiserver.db")
         self.registry = Registry(self.store, compile_cel=compile_cel, gates=gates)
         self.token = self.store.setting("token", secrets.token_urlsafe(24))
-        _create_first_objects(self.registry)
+        create_first_objects(self.registry)
         self._audit = Audit(audit) if audit else None
         self._http = self._listen(port)
         self.store.set("port", str(self._http.port))
@@ -120,7 +120,8 @@ def kubeconfig(url: str, token: str) -> Object:
     }
 
 
-def _create_first_objects(registry: Registry) -> None:
+def create_first_objects(registry: Registry) -> None:
+    """What every cluster has: namespaces with their ServiceAccounts, the system's priority classes."""
     for namespace in NAMESPACES:
         _create(registry, BY_PATH[("", "v1", kinds.NAMESPACES.plural)], "", namespace)
         _create(registry, BY_PATH[("", "v1", kinds.SERVICE_ACCOUNTS.plural)], namespace, "default")

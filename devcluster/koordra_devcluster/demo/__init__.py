@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from koordra_devcluster.demo.run import Layout
+    from koordra_devcluster.demo.programs import Layout
 
 LONGEST_SOCKET = 107
 """Bytes of a unix socket's path (sun_path of unix(7), without the closing zero)."""
@@ -28,7 +28,12 @@ EARLIER_RUN = ".koordra-demo"
 
 
 @click.command("demo")
-@click.option("--nodes", default=2, show_default=True, type=click.IntRange(1, 16), help="How many nodes.")
+@click.option(
+    "--nodes",
+    show_default="2, or as many as gangs of the files have members",
+    type=click.IntRange(1, 16),
+    help="How many nodes.",
+)
 @click.option("--preset", default="hgx-h100", show_default=True, help="Which machine every node is.")
 @click.option(
     "-f",
@@ -36,20 +41,31 @@ EARLIER_RUN = ".koordra-demo"
     "files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Your manifests instead of ours.",
+    help="Your manifests instead of ours. Repeatable.",
 )
-@click.option("--jobs", is_flag=True, help="Three gangs on six nodes in two blocks: one waits, one grows.")
+@click.option(
+    "--example",
+    metavar="NAME",
+    help="One of deploy/examples, on the nodes that it is for; 'list' says which there are.",
+)
 @click.option("--keep", is_flag=True, help="Leave it running and print the KUBECONFIG; Ctrl-C ends it.")
 @click.option("--timeout", default=140.0, show_default=True, help="Seconds after which waiting ends.")
-@click.option("-o", "--output", default="table", type=click.Choice(["table", "json"]), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    default="table",
+    type=click.Choice(["table", "wide", "json"]),
+    show_default=True,
+    help="wide: names in full, however long the lines.",
+)
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path), help="Where to keep its files (default: temporary)."
 )
 def command(
-    nodes: int,
+    nodes: int | None,
     preset: str,
     files: tuple[Path, ...],
-    jobs: bool,
+    example: str | None,
     keep: bool,
     timeout: float,
     output: str,
@@ -57,70 +73,64 @@ def command(
 ) -> None:
     """A whole cluster on this machine: made-up GPUs and NICs, real sockets, every koordra component.
 
-    With --jobs the nodes, manifests and what has to happen are those of deploy/examples/three-jobs.
+    With -f your manifests: Pods, Deployments, StatefulSets, Jobs, claims, classes, pods of other GPU stacks,
+    JobSets, PyTorchJobs, MPIJobs, Volcano Jobs, and kinds that the file defines. What they need (the
+    webhook, an operator's double) is started by itself. They are checked first; where something is wrong,
+    nothing is started.
+
     Ends with exit code 0 only if everything that is not annotated koordra.io/demo-expect=Pending was placed
-    and prepared.
+    and prepared; with --example, if what the example says has come of it.
     """
     from koordra.process.lifecycle import stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
-    from dataclasses import replace
-
-    from koordra.errors import InvalidInput
-    from koordra.topology import presets
-    from koordra_devcluster.demo import manifests, report
-    from koordra_devcluster.demo.jobs import NODES, node_labels
-    from koordra_devcluster.demo.jobs_run import run_jobs, seen_of_jobs, shipped_jobs
+    from koordra.cli.options import say
+    from koordra_devcluster.demo import checks, limiter
+    from koordra_devcluster.demo.plan import listed, planned
+    from koordra_devcluster.demo.programs import installed
     from koordra_devcluster.demo.run import Demo
 
-    if preset not in presets.names():
-        raise InvalidInput(
-            f"there is no machine {preset!r}",
-            field="--preset",
-            remedy=f"use one of {', '.join(presets.names())}",
-        )
-    documents = (
-        [document for path in files for document in manifests.read(path)]
-        if files
-        else manifests.shipped(manifests.deploy_folder())
-    )
-    if jobs:
-        documents, nodes = shipped_jobs(), NODES
-    names = tuple(f"node-{number}" for number in range(nodes))
-    layout = replace(_layout(folder, names), labels=node_labels(names) if jobs else {})
+    if example == "list":
+        say(listed())
+        return
+    run = planned(files, example=example, nodes=nodes, preset=preset)
+    found = checks.problems(run.documents, installed=installed(run.needs), gates=run.needs.gates)
+    for problem in found:
+        say(f"koordra demo: {problem}", err=True)
+    if found:
+        say("koordra demo: nothing was started", err=True)
+        sys.exit(2)
+    if limiter.wants_limiter(run.documents) and not limiter.is_built():
+        limiter.build(lambda text: say(text, err=True))
+    names = tuple(f"node-{number}" for number in range(len(run.machines)))
     demo = Demo(
-        layout, preset=preset, timeout=timeout, stop=stop, say=lambda text: click.echo(text, err=True)
+        _layout(folder, names),
+        machines=run.machines,
+        needs=run.needs,
+        timeout=timeout,
+        stop=stop,
+        say=lambda text: say(text, err=True),
     )
     try:
-        demo.say(
-            f"starting {nodes} nodes of preset {preset}; machines and cluster are doubles, koordra is real"
-        )
+        demo.say(f"starting {run.title}; machines and cluster are doubles, koordra is real")
         client = demo.up()
         demo.say(f"API server at {client.server}")
-        outcome = (
-            run_jobs(demo, client, documents) if jobs else demo.wait(client, demo.apply(client, documents))
-        )
-        shown = report.document(
-            outcome.observation,
-            outcome.refused,
-            nodes=dict.fromkeys(layout.nodes, preset),
-            folders=[layout.node(name) for name in layout.nodes],
-        )
-        if jobs:
-            shown |= seen_of_jobs(client, outcome.observation)
-        _show(shown, output)
-        for sentence in outcome.missing:
-            click.echo(f"koordra demo: {sentence}", err=True)
+        ending = demo.show(client, run)
+        _show(demo.document(ending.observation, ending.refused), output)
+        for sentence in ending.missing:
+            say(f"koordra demo: {sentence}", err=True)
+        if run.example and not ending.missing:
+            demo.say(f"as example {run.example.name} says: {run.example.title}")
         if keep:
-            click.echo(f"KUBECONFIG={shlex.quote(str(layout.kubeconfig))}", err=output == "json")
-            click.echo("running; Ctrl-C ends it", err=True)
+            say(f"KUBECONFIG={shlex.quote(str(demo.layout.kubeconfig))}", err=output == "json")
+            say("running; Ctrl-C ends it", err=True)
             demo.stay()
     finally:
         demo.down()
         if folder is None:
-            shutil.rmtree(layout.folder, ignore_errors=True)
-    if outcome.missing:
+            shutil.rmtree(demo.layout.folder, ignore_errors=True)
+    if ending.missing:
         sys.exit(1)
 
 
@@ -128,7 +138,7 @@ def _layout(folder: Path | None, nodes: tuple[str, ...]) -> Layout:
     """A fresh folder whose sockets' paths fit; what an earlier run left in `folder` is removed, nothing else
     is."""
     from koordra.errors import InvalidInput
-    from koordra_devcluster.demo.run import Layout
+    from koordra_devcluster.demo.programs import Layout
 
     if folder is None:
         layout = Layout(Path(tempfile.mkdtemp(prefix="koordra-")), nodes)
@@ -165,5 +175,5 @@ def _show(shown: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(shown, indent=2))
     else:
-        tables.show(shown)
+        tables.show(shown, wide=output == "wide")
     sys.stdout.flush()

@@ -3,27 +3,42 @@ belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import koordra
-from koordra.api import kinds, objects
+from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, Conflict, InvalidManifest
 from koordra.kube.client import KubeClient
 from koordra.yaml_text import read_yaml
-from koordra_devcluster.apiserver.resources import JOBS
+from koordra_devcluster.apiserver.resources import CRDS, SERVED, Served
+from koordra_devcluster.apiserver.storage.custom import of_definition
 
 EXAMPLES = ("eight-gpus-eight-nics", "two-gpus-two-nics", "gpu-share-with-nic", "does-not-fit")
+"""What the demo shows where nobody says what: all of them on two nodes."""
 
 _FIRST = (
-    kinds.NAMESPACES,
-    kinds.DEVICE_CLASSES,
-    kinds.DEVICE_TAINT_RULES,
-    kinds.RESOURCE_CLAIM_TEMPLATES,
-    kinds.RESOURCE_CLAIMS,
+    "Namespace",
+    "CustomResourceDefinition",
+    "ResourceClassParameters",
+    "ResourceClass",
+    "ElasticGPUClass",
+    "DeviceClass",
+    "DeviceTaintRule",
+    "PriorityClass",
+    "ConfigMap",
+    "Service",
+    "ResourceClaimTemplate",
+    "ResourceClaim",
+    "ElasticGPUClaim",
+    "NetworkAttachmentDefinition",
 )
+
+
+_WEBHOOK_AWAY = "failed calling webhook"
+"""In the server's words where a webhook does not answer: it is started again, as the API server is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,46 +104,67 @@ def _objects(document: object, *, where: str) -> Iterator[Object]:
     yield document
 
 
-def apply(client: KubeClient, manifests: Iterable[Object], *, rest: Callable[[], object]) -> list[Refused]:
+def all_served(installed: Iterable[Object]) -> tuple[Served, ...]:
+    """The kinds of a cluster in which these objects are: built-in ones, and those of the definitions."""
+    return (
+        *SERVED,
+        *(one for obj in installed if obj.get("kind") == CRDS.kind for one in of_definition(obj)),
+    )
+
+
+def served(everything: Iterable[Served], manifest: Object) -> Served | None:
+    """What an object's apiVersion and kind name, None where nothing of them is served."""
+    told = str(manifest.get("apiVersion")), str(manifest.get("kind"))
+    return next((one for one in everything if (one.kind.api_version, one.kind.kind) == told), None)
+
+
+def rank(manifest: Object) -> int:
+    """What others refer to goes first."""
+    kind = manifest.get("kind")
+    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
+
+
+def apply(
+    client: KubeClient,
+    manifests: Sequence[Object],
+    *,
+    rest: Callable[[], object],
+    installed: Sequence[Object] = (),
+) -> list[Refused]:
     """Create every object; what the server refuses is returned, and does not stop the others.
 
     What pods refer to goes first. While the server is away `rest` is called and the same object is tried
-    again; `rest` raises to end that.
+    again; `rest` raises to end that. `installed` are definitions of kinds that are there already.
     """
     refused = []
-    for manifest in sorted(manifests, key=_rank):
-        message = _create(client, manifest, rest=rest)
+    everything = all_served([*installed, *manifests])
+    for manifest in sorted(manifests, key=rank):
+        message = _create(client, manifest, everything, rest=rest)
         if message is not None:
             refused.append(Refused(manifest, f"{objects.describe(manifest)} was refused: {message}"))
     return refused
 
 
-def _create(client: KubeClient, manifest: Object, *, rest: Callable[[], object]) -> str | None:
+def _create(
+    client: KubeClient, manifest: Object, everything: Sequence[Served], *, rest: Callable[[], object]
+) -> str | None:
     """The server's reason for not taking it. An object whose creation went unanswered may be there
     already."""
-    kind = _kind(manifest)
-    if kind is None:
-        known = ", ".join(f"{entry.api_version} {entry.kind}" for entry in kinds.ALL)
-        return f"the demo's API server takes only {known}"
+    found = served(everything, manifest)
+    if found is None:
+        return f"the demo's API server serves no {manifest.get('apiVersion')} {manifest.get('kind')}"
     unanswered = False
     while True:
         try:
-            client.create(kind, manifest, strict=True)
+            client.create(found.kind, manifest, strict=True)
         except ApiUnreachable:
             unanswered = True
             rest()
         except ApiError as error:
+            if _WEBHOOK_AWAY in error.message:
+                rest()
+                continue
             taken = unanswered and isinstance(error, Conflict) and error.reason == "AlreadyExists"
             return None if taken else error.message
         else:
             return None
-
-
-def _kind(manifest: Object) -> kinds.Kind | None:
-    told = str(manifest.get("apiVersion")), str(manifest.get("kind"))
-    return JOBS if told == (JOBS.api_version, JOBS.kind) else kinds.of_manifest(*told)
-
-
-def _rank(manifest: Object) -> int:
-    kind = _kind(manifest)
-    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)

@@ -20,16 +20,19 @@ from koordra.api.objects import Object
 from koordra.errors import PlanError
 from koordra.kube.client import KubeClient
 from koordra.placement import plan, read_inventory
+from koordra_devcluster.demo import gangs
 from koordra_devcluster.demo.manifests import Refused
 
-PLANNED = (
+READ = (
     kinds.NODES,
     kinds.PODS,
     kinds.RESOURCE_SLICES,
     kinds.DEVICE_CLASSES,
     kinds.RESOURCE_CLAIMS,
     kinds.RESOURCE_CLAIM_TEMPLATES,
+    kinds.EVENTS,
 )
+"""What is read of the cluster."""
 
 
 NO_REQUEST = "the claim asks for no device, so koordra leaves it alone; give it requests of a class such as gpu.koordra.io"
@@ -57,12 +60,13 @@ class Observation:
         return self.by_kind[kinds.RESOURCE_SLICES]
 
     def all(self) -> list[Object]:
-        return [obj for found in self.by_kind.values() for obj in found]
+        """What `plan()` looks at."""
+        return [obj for kind, found in self.by_kind.items() if kind != kinds.EVENTS for obj in found]
 
 
 def observe(client: KubeClient) -> Observation:
     """Read every kind once. Raises ApiUnreachable while the server is away."""
-    return Observation({kind: client.list(kind)[0] for kind in PLANNED})
+    return Observation({kind: client.list(kind)[0] for kind in READ})
 
 
 def expects_pending(obj: Object) -> bool:
@@ -206,7 +210,7 @@ def _placed_entry(
     return {
         "namespace": objects.namespace(claim),
         "name": objects.name(claim),
-        "pod": objects.name(users[0]) if users else None,
+        "pods": [objects.name(pod) for pod in users],
         "node": results[0]["pool"] if results else None,
         "devices": [
             {
@@ -272,11 +276,13 @@ def containers(nodes: Iterable[Path]) -> list[dict[str, Any]]:
 def document(
     observation: Observation, refused: Iterable[Refused], *, nodes: Mapping[str, str], folders: Iterable[Path]
 ) -> dict[str, Any]:
-    """The whole report as one JSON document. `nodes`: node name -> preset; `folders`: the nodes'
-    directories."""
+    """The whole report as one JSON document. `nodes`: node name -> machine; `folders`: the nodes'
+    directories. `events` are those of gangs, and of what failed."""
     return {
-        "nodes": [{"name": name, "preset": preset} for name, preset in nodes.items()],
+        "nodes": [{"name": name, "machine": machine} for name, machine in nodes.items()],
+        "pods": gangs.pods(observation.pods, observation.claims, observation.by_kind[kinds.NODES]),
         "claims": placed(observation),
         "containers": containers(folders),
         "pending": waiting(observation, refused),
+        "events": gangs.told(observation.by_kind[kinds.EVENTS]),
     }

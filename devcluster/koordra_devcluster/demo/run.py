@@ -1,9 +1,11 @@
 """One run of the demo: bring the cluster up, apply, wait until nothing more can happen.
 
-    made-up machines on disk ─> control plane ─> kubelets, koordra's processes ─> DeviceClasses, manifests
-                             ─> settled?
+    made-up machines on disk ─> control plane ─> what is installed ─> kubelets, koordra's processes
+                             ─> manifests ─> settled?
 
-The run is settled when everything that is expected to run does, or when every node publishes its devices and
+What is installed and with which arguments processes run follows from what the manifests need (needs.py).
+
+The run is settled when what is expected has happened, or when every node publishes its devices and
 `plan()` goes on saying, for a few seconds, that what is left cannot be placed. All the while processes that
 die are started again.
 """
@@ -11,25 +13,24 @@ die are started again.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
-from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.topology import presets
-from koordra_devcluster.demo import manifests, report
-from koordra_devcluster.demo.jobs import Story
-from koordra_devcluster.demo.processes import ProcessGroup, Program
+from koordra_devcluster.demo import manifests, outcome, report
+from koordra_devcluster.demo.installation import Installation, free_port
+from koordra_devcluster.demo.needs import Needs
+from koordra_devcluster.demo.plan import Plan
+from koordra_devcluster.demo.processes import ProcessGroup
+from koordra_devcluster.demo.programs import Layout, control_plane, installed, node_programs
 
 HOPELESS_AFTER = 3.0
 """Seconds that plan() has to go on saying no before the run stops waiting for a claim."""
@@ -38,33 +39,7 @@ POLL = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where everything of one run lies."""
-
-    folder: Path
-    nodes: tuple[str, ...]
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.folder / "kubeconfig"
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-    def node(self, name: str) -> Path:
-        return self.folder / "nodes" / name
-
-    @property
-    def longest_socket(self) -> int:
-        """Bytes of the longest path of a unix socket below; the kernel takes 107."""
-        registration = "kubelet/plugins_registry/koordra.io-reg.sock"
-        return max(len(os.fsencode(self.node(name) / registration)) for name in self.nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Ending:
     """How the run ended: `missing` says, in sentences, what was expected and did not happen."""
 
     observation: report.Observation
@@ -79,80 +54,113 @@ class DemoStopped(KoordraError):
 
 
 class Demo:
-    """The cluster of one run. `say` prints progress; `stop` is set by Ctrl-C."""
+    """The cluster of one run. `machines`: one for each node; `say` prints progress; `stop` is set by
+    Ctrl-C."""
 
     def __init__(
         self,
         layout: Layout,
         *,
-        preset: str,
+        machines: Sequence[presets.Preset],
+        needs: Needs,
         timeout: float,
         stop: threading.Event,
         say: Callable[[str], None],
     ) -> None:
         self.layout = layout
+        self.machines = dict(zip(layout.nodes, machines, strict=True))
         self.processes = ProcessGroup(layout.logs, say=say)
-        self._preset = preset
+        self.webhook_port = free_port()
+        self._needs = needs
         self._timeout = timeout
         self._stop = stop
         self._say = say
         self._started = time.monotonic()
-        self._port = _free_port()
+        self._port = free_port()
         self._said: set[str] = set()
 
     def up(self) -> KubeClient:
-        """Write the machines and start every process; returns a client once the API server answers."""
+        """Write the machines and start every process; returns a client once all that is needed answers."""
         self.layout.logs.mkdir(parents=True, exist_ok=True)
-        for name in self.layout.nodes:
-            presets.write_machine(presets.load(self._preset), self.layout.node(name) / "machine", serial=name)
-        for program in control_plane(self.layout, port=self._port):
+        for name, machine in self.machines.items():
+            presets.write_machine(machine, self.layout.node(name) / "machine", serial=name)
+        for program in control_plane(self.layout, port=self._port, needs=self._needs):
             self.processes.start(program)
         client = self._wait_for_server()
-        for program in node_programs(self.layout):
+        installation = None
+        if self._needs.webhook:
+            installation = Installation(client, self.webhook_port, more=self._needs.components)
+            installation.apply()
+        for program in node_programs(self.layout, needs=self._needs, webhook_port=self.webhook_port):
             self.processes.start(program)
+        if installation is not None:
+            self.say("koordra's webhook, classes and definitions are installed")
+            self._wait_until(installation.webhook_answers, "koordra's webhook")
+        elif refused := self.apply(client, manifests.device_classes(manifests.deploy_folder())):
+            raise ClusterError(f"koordra's own classes were refused: {refused[0].message}")
         return client
 
-    def apply(
-        self, client: KubeClient, documents: Sequence[Object], *, classes: bool = True
-    ) -> list[manifests.Refused]:
-        """koordra's DeviceClasses, then what is to be shown. The API server may be killed meanwhile."""
+    def apply(self, client: KubeClient, documents: Sequence[Object]) -> list[manifests.Refused]:
+        """What is to be shown. The API server may be killed meanwhile."""
+        return manifests.apply(client, documents, rest=self._patiently, installed=installed(self._needs))
 
-        def rest() -> None:
-            if self._elapsed() > self._timeout:
-                raise ClusterError("the API server does not answer")
-            self.rest(POLL)
-
-        if classes:
-            own = manifests.device_classes(manifests.deploy_folder())
-            if refused := manifests.apply(client, own, rest=rest):
-                raise ClusterError(f"koordra's own classes were refused: {refused[0].message}")
-        return manifests.apply(client, documents, rest=rest)
+    def show(self, client: KubeClient, plan: Plan) -> Ending:
+        """Apply what is planned, in its order, and wait for what has to come of it."""
+        first = plan.first
+        refused = self.apply(client, first) if first else []
+        if first:
+            self.wait_for(
+                client, lambda seen: bool(seen.claims) and all(map(report.is_allocated, seen.claims))
+            )
+        refused += self.apply(client, [one for one in plan.documents if one not in first])
+        return self.wait(client, refused, wanted=plan.example.outcome if plan.example else None)
 
     def wait(
-        self, client: KubeClient, refused: Sequence[manifests.Refused], *, story: Story | None = None
-    ) -> Outcome:
+        self,
+        client: KubeClient,
+        refused: Sequence[manifests.Refused],
+        *,
+        wanted: outcome.Outcome | None = None,
+    ) -> Ending:
         """Until everything expected has happened, or cannot happen, or the time is over.
 
-        `story`: what has to happen instead, one thing after the other; then a no of plan() is not the end."""
+        `wanted`: what has to come of it instead; then a no of plan() is not the end."""
         hopeless_since: float | None = None
         while True:
             observation = self._observe(client)
             self._tell_new(observation)
-            missing = report.outstanding(observation) if story is None else story.look(observation)
-            complaints = [*report.broken_expectations(observation), *(entry.message for entry in refused)]
+            if wanted is None:
+                missing = report.outstanding(observation)
+                complaints = [*report.broken_expectations(observation), *(one.message for one in refused)]
+            else:
+                complaints = [one.message for one in refused]
+                missing = outcome.differences(wanted, self.document(observation, refused))
+                if not missing and not self._all_publish(observation):
+                    missing = ["not every node publishes its devices"]
             if not missing:
-                return Outcome(observation, refused, complaints)
-            if story is not None or not self._all_publish(observation) or not _hopeless(observation):
+                return Ending(observation, refused, complaints)
+            if wanted is not None or not self._all_publish(observation) or not _hopeless(observation):
                 hopeless_since = None
             elif hopeless_since is None:
                 hopeless_since = time.monotonic()
             elif time.monotonic() - hopeless_since > HOPELESS_AFTER:
-                return Outcome(observation, refused, [*missing, *complaints])
+                return Ending(observation, refused, [*missing, *complaints])
             if self._elapsed() > self._timeout:
-                return Outcome(
+                return Ending(
                     observation, refused, [*missing, *complaints, f"{self._timeout:.0f} s are over"]
                 )
             self.rest(POLL if hopeless_since is None else 1.0)
+
+    def document(
+        self, observation: report.Observation, refused: Sequence[manifests.Refused]
+    ) -> dict[str, Any]:
+        """The report of this moment."""
+        return report.document(
+            observation,
+            refused,
+            nodes={name: machine.name for name, machine in self.machines.items()},
+            folders=[self.layout.node(name) for name in self.layout.nodes],
+        )
 
     def wait_for(self, client: KubeClient, done: Callable[[report.Observation], bool]) -> None:
         """Until something is seen, or the time is over."""
@@ -182,6 +190,22 @@ class Demo:
     def say(self, text: str) -> None:
         """A line of progress with the seconds since the start."""
         self._say(f"{self._elapsed():5.1f} s  {text}")
+
+    def _patiently(self) -> None:
+        if self._elapsed() > self._timeout:
+            raise ClusterError("the API server does not answer")
+        self.rest(POLL)
+
+    def _wait_until(self, look: Callable[[], bool], what: str) -> None:
+        while True:
+            with contextlib.suppress(ApiError):
+                if look():
+                    return
+            if self._elapsed() > self._timeout:
+                raise ClusterError(
+                    f"{what} did not come up; the controller's last words:\n{self.processes.last_words('controller')}"
+                )
+            self.rest(POLL)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -219,54 +243,6 @@ class Demo:
                 self.say(line)
 
 
-def control_plane(layout: Layout, *, port: int) -> list[Program]:
-    """The API server and its loops, on a port that stays the same when they are started again."""
-    arguments = ("devcluster", "control-plane", "--dir", str(layout.folder), "--port", str(port))
-    return [Program("control-plane", (*arguments, "--kubeconfig", str(layout.kubeconfig)))]
-
-
-def node_programs(layout: Layout) -> list[Program]:
-    """The controller, and for each node its kubelet, koordra's kubelet plugin and koordra's NRI hook."""
-    access = ("--kubeconfig", str(layout.kubeconfig))
-    programs = [Program("controller", ("controller", "--no-leader-elect", *access))]
-    for name in layout.nodes:
-        folder = layout.node(name)
-        state = folder / "kubelet" / "plugins" / "koordra.io"
-        # Without it, a container created before the hook has registered would be made without the hook.
-        required = ("--required-nri-plugin", "koordra")
-        labels = tuple(part for label in layout.labels.get(name, ()) for part in ("--label", label))
-        kubelet = (
-            "devcluster",
-            "kubelet",
-            "--node-name",
-            name,
-            "--dir",
-            str(folder),
-            *access,
-            *required,
-            *labels,
-        )
-        # Without the limiter's libraries (make native) the demo's operator allows shares that nothing limits.
-        isolation = () if LimiterIsolation(state).installed else ("--allowed-isolation", NO_ISOLATION)
-        plugin = (
-            "kubelet-plugin",
-            "--node-name",
-            name,
-            "--root",
-            str(folder / "machine"),
-            *isolation,
-            *access,
-        )
-        places = ("--kubelet-root", str(folder / "kubelet"), "--cdi-dir", str(folder / "cdi"))
-        hook = ("nri", "--node-name", name, "--state-dir", str(state), "--socket", str(folder / "nri.sock"))
-        programs += [
-            Program(f"kubelet-{name}", kubelet),
-            Program(f"kubelet-plugin-{name}", (*plugin, *places)),
-            Program(f"nri-{name}", hook),
-        ]
-    return programs
-
-
 def _hopeless(observation: report.Observation) -> bool:
     """True when plan() says no to every claim that is not allocated, and nothing else is under way."""
     if any(
@@ -297,10 +273,3 @@ def _progress(observation: report.Observation) -> list[str]:
         if objects.status_of(pod).get("phase") == "Running"
     ]
     return slices + claims + pods
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
-from koordra.cli.output import show_table
+from koordra.cli.cluster.claims import device_lines
+from koordra.cli.options import say
+from koordra.cli.output import NARROW, show_table
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim; the rest is counted."""
@@ -15,88 +16,96 @@ MOST_REASONS = 6
 _SHOWN_ENV = ("NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "UCX_NET_DEVICES")
 
 
-def show(shown: Mapping[str, Any]) -> None:
-    """Who has what, where and how near; what each container got; who waits and why; jobs, where there are
+def show(shown: Mapping[str, Any], *, wide: bool) -> None:
+    """Who has what, where and how near; what each container got; who waits and why; gangs, where there are
     any."""
-    if "jobs" in shown:
-        _jobs(shown)
+    _gangs(shown, wide=wide)
     _heading("Claims")
     show_table(
-        ("CLAIM", "POD", "NODE", "LEVEL", "DEVICES"),
+        (*(("CLAIM",) if wide else ()), "POD", "NODE", "LEVEL", "DEVICES"),
         [
             (
-                f"{claim['namespace']}/{claim['name']}",
-                claim["pod"] or "-",
+                *((f"{claim['namespace']}/{claim['name']}",) if wide else ()),
+                claim["pods"] or "-",
                 claim["node"] or "-",
                 claim["level"] or "-",
-                [_device(device) for device in claim["devices"]],
+                device_lines(claim["devices"], wide=wide),
             )
             for claim in shown["claims"]
         ],
+        empty="no claim has devices",
+        wide=wide,
     )
     _heading("Containers")
+    seen = ("CDI DEVICES", "ENVIRONMENT", "DEVICE NODES") if wide else ("RDMA DEVICES", "DEVICE NODES")
     show_table(
-        ("POD", "CONTAINER", "CDI DEVICES", "ENVIRONMENT", "DEVICE NODES"),
+        ("POD", "CONTAINER", *seen),
         [
-            (
-                container["pod"],
-                container["container"],
-                _shortened(container["cdiDevices"]),
-                [
-                    f"{name}={_clipped(container['env'][name])}"
-                    for name in _SHOWN_ENV
-                    if name in container["env"]
-                ],
-                _shortened(container["deviceNodes"]),
-            )
-            for container in shown["containers"]
+            (one["pod"], one["container"], *(_whole(one) if wide else _brief(one)))
+            for one in shown["containers"]
         ],
+        empty="none runs",
+        wide=wide,
     )
+    _events(shown)
     if shown["pending"]:
         _heading("Waiting")
     for claim in shown["pending"]:
-        click.echo(f"{claim['namespace']}/{claim['name']}")
+        say(f"{claim['namespace']}/{claim['name']}")
         for reason in claim["reasons"][:MOST_REASONS]:
             place = "/".join(part for part in (reason["node"], reason["device"]) if part) or "cluster"
-            click.echo(f"  {place}: {reason['reason']}: {reason['detail']}")
+            line = f"  {place}: {reason['reason']}: {reason['detail']}"
+            say(textwrap.fill(line, NARROW, subsequent_indent="    ", break_long_words=False))
         if len(claim["reasons"]) > MOST_REASONS:
-            click.echo(f"  ... and {len(claim['reasons']) - MOST_REASONS} more")
+            say(f"  ... and {len(claim['reasons']) - MOST_REASONS} more")
 
 
-def _jobs(shown: Mapping[str, Any]) -> None:
-    _heading("Jobs")
+def _events(shown: Mapping[str, Any]) -> None:
+    if shown["events"]:
+        _heading("What was told")
+    for event in shown["events"]:
+        line = f"{event['at'][11:19]}  {event['reason']}: {event['message']}"
+        say(textwrap.fill(line, NARROW, subsequent_indent="          ", break_long_words=False))
+
+
+def _gangs(shown: Mapping[str, Any], *, wide: bool) -> None:
+    members = [pod for pod in shown["pods"] if pod["gang"]]
+    if not members:
+        return
+    _heading("Gangs")
     show_table(
-        ("JOB", "POD", "RANK", "NODE", "BLOCK", "PHASE"),
+        ("GANG", "POD", "RANK", "NODE", "BLOCK", "PHASE"),
         [
             (
-                job["name"],
-                pod["pod"],
+                pod["gang"],
+                pod["name"],
                 "-" if pod["rank"] is None else str(pod["rank"]),
                 pod["node"] or "-",
                 pod["block"] or "-",
                 pod["phase"],
             )
-            for job in shown["jobs"]
-            for pod in job["pods"]
+            for pod in members
         ],
+        wide=wide,
     )
-    _heading("What was told of them")
-    for event in shown["events"]:
-        click.echo(f"{event['at'][11:19]}  {event['reason']}: {event['message']}")
 
 
 def _heading(text: str) -> None:
-    click.echo(f"\n{text}")
+    say(f"\n{text}")
 
 
-def _device(device: Mapping[str, Any]) -> str:
-    amounts = ", ".join(f"{name} {amount}" for name, amount in sorted(device["consumedCapacity"].items()))
-    return f"{device['request']}: {device['device']}" + (f" ({amounts})" if amounts else "")
+def _whole(container: Mapping[str, Any]) -> tuple[Sequence[str], ...]:
+    env = [f"{name}={container['env'][name]}" for name in _SHOWN_ENV if name in container["env"]]
+    return container["cdiDevices"], env, container["deviceNodes"]
 
 
-def _clipped(text: str, longest: int = 44) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+def _brief(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """The devices that NCCL is told of, and the first of the device nodes."""
+    told = container["env"].get("NCCL_IB_HCA", "").removeprefix("=").split(",")
+    names = [name.partition(":")[0] for name in told if name]
+    return _shortened(names), _shortened(container["deviceNodes"])
 
 
-def _shortened(lines: Sequence[str], most: int = 4) -> list[str]:
-    return [*lines[:most], *([f"... and {len(lines) - most} more"] if len(lines) > most else [])]
+def _shortened(names: Sequence[str], most: int = 2) -> str:
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return " ".join([*names[:most], *more]) or "-"

@@ -116,10 +116,35 @@ def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
         row["name"],
         row["state"],
         row["node"] or "-",
-        [device_text(result) for result in row["devices"]] or "-",
-        _shortened(row["pods"]),
+        device_lines(row["devices"], wide=wide) or "-",
+        row["pods"] if wide else _shortened(row["pods"]),
         age(row["created"], datetime.now(UTC)),
         *((row["reason"] or "",) if wide else ()),
+    )
+
+
+def device_lines(results: Sequence[Fields], *, wide: bool) -> list[str]:
+    """A line for each device of an allocation where it is `wide`, else one for those of a request that are
+    given alike: `gpus: 8 (memory 81559Mi)`."""
+    if wide:
+        return [device_text(result) for result in results]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        alike.setdefault((str(result.get("request")), _amounts(result)), []).append(str(result.get("device")))
+    return [
+        f"{request}: {devices[0] if len(devices) == 1 else len(devices)}"
+        + (f" ({amounts})" if amounts else "")
+        for (request, amounts), devices in alike.items()
+    ]
+
+
+def _amounts(result: Fields) -> str:
+    """What was given of the device, without what nobody asked for."""
+    consumed = (result.get("consumedCapacity") or {}).items()
+    return ", ".join(
+        f"{name.rpartition('/')[2]} {amount}"
+        for name, amount in sorted(consumed)
+        if str(amount) != "0" and not name.endswith("slots")
     )
 
 

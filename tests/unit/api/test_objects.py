@@ -35,5 +35,3 @@ def test_paths() -> None:
     )
     assert kinds.RESOURCE_CLAIMS.path() == "/apis/resource.k8s.io/v1/resourceclaims"
     assert kinds.NODES.path(namespace="ignored", name="n") == "/api/v1/nodes/n"
-    assert kinds.of_manifest("resource.k8s.io/v1", "DeviceClass") is kinds.DEVICE_CLASSES
-    assert kinds.of_manifest("v1", "Deployment") is None

@@ -100,14 +100,61 @@ def test_what_pods_refer_to_goes_first_and_refusals_stop_nobody() -> None:
             manifest(kinds.RESOURCE_CLAIM_TEMPLATES, "t"),
             manifest(kinds.DEVICE_CLASSES, "k"),
             {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}},
+            {"apiVersion": "apps/v1beta1", "kind": "Deployment", "metadata": {"name": "old"}},
         ],
         rest=no_rest,
     )
-    assert client.created == ["DeviceClass/k", "ResourceClaimTemplate/t", "ResourceClaim/c", "Pod/p"]
-    assert [entry.message.partition(" takes only")[0] for entry in refused] == [
-        "ResourceClaim bad was refused: spec is wrong",
-        "Deployment d was refused: the demo's API server",
+    assert client.created == [
+        "DeviceClass/k",
+        "ResourceClaimTemplate/t",
+        "ResourceClaim/c",
+        "Pod/p",
+        "Deployment/d",
     ]
+    assert [entry.message for entry in refused] == [
+        "ResourceClaim bad was refused: spec is wrong",
+        "Deployment old was refused: the demo's API server serves no apps/v1beta1 Deployment",
+    ]
+
+
+def test_a_kind_that_the_file_defines_is_taken() -> None:
+    client = RefusingClient()
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object"}},
+    }
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [version],
+        },
+    }
+    thing = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}
+    assert manifests.apply(client, [thing, definition], rest=no_rest) == []  # type: ignore[arg-type]
+    assert client.created == ["CustomResourceDefinition/things.example.com", "Thing/t"]
+
+
+def test_a_webhook_that_is_away_is_waited_for() -> None:
+    class Away(RefusingClient):
+        tries = 0
+
+        def create(self, kind: kinds.Kind, body: Object, *, strict: bool) -> Object:
+            self.tries += 1
+            if self.tries < 3:
+                message = 'Internal error occurred: failed calling webhook "legacy.koordra.io": refused'
+                raise Invalid(message, code=500, reason="InternalError")
+            return super().create(kind, body, strict=strict)
+
+    client = Away()
+    assert manifests.apply(client, [manifest(kinds.PODS, "p")], rest=lambda: None) == []  # type: ignore[arg-type]
+    assert client.created == ["Pod/p"]
 
 
 def test_a_server_that_is_away_is_waited_for() -> None:

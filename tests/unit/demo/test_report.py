@@ -50,7 +50,7 @@ def observation(claims: list[Object], pods: list[Object]) -> report.Observation:
         kinds.RESOURCE_SLICES: [published],
         kinds.NODES: nodes,
     }
-    return report.Observation({kind: found.get(kind, []) for kind in report.PLANNED})
+    return report.Observation({kind: found.get(kind, []) for kind in report.READ})
 
 
 def test_done_means_allocated_and_running() -> None:
@@ -97,7 +97,7 @@ def test_who_has_what() -> None:
     assert entry == {
         "namespace": "a",
         "name": "c",
-        "pod": "p",
+        "pods": ["p"],
         "node": "n",
         "devices": [{"request": "gpu", "device": "gpu-0", "type": "gpu", "consumedCapacity": {}}],
         "level": None,

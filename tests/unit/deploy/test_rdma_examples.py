@@ -12,11 +12,12 @@ from koordra.api.opaque.parameters import RdmaConfig, decode
 from koordra.cli.node.make_vfs import make_vfs
 from koordra.kubelet_plugin.network.address_pools import read_pools
 from koordra.kubelet_plugin.network.consumers import RESOURCE_NAME, multus_networks
+from koordra_devcluster.demo import examples
 
 FOLDER = Path(__file__).parents[3] / "deploy/examples/rdma"
 DOCUMENTS = [
     pytest.param(document, id=f"{path.stem}-{document['kind']}-{document['metadata']['name']}")
-    for path in sorted(FOLDER.glob("*.yaml"))
+    for path in examples.files("rdma")
     for document in yaml.safe_load_all(path.read_text())
 ]
 

@@ -14,7 +14,7 @@ from koordra.api.opaque.parameters import decode
 from koordra.controller.gangs.annotations import gang_of
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
-JOBS = sorted(EXAMPLES.glob("job-*/*.yaml"))
+JOBS = sorted(path for path in EXAMPLES.glob("job-*/*.yaml") if path.name != "example.yaml")
 
 
 def templates(value: Any) -> Iterator[dict[str, Any]]:

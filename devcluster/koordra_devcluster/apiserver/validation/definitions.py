@@ -46,10 +46,13 @@ def check_definition(errors: FieldErrors, definition: Object) -> None:
     name, wanted = definition["metadata"].get("name", ""), f"{names.get('plural')}.{spec.get('group')}"
     if name != wanted:
         errors.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
-    if str(spec.get("group", "")).endswith(("k8s.io", "kubernetes.io")):
-        errors.required(
-            'metadata.annotations["api-approved.kubernetes.io"]', "protected groups must have approval"
-        )
+    annotation = "api-approved.kubernetes.io"
+    approved = str((definition["metadata"].get("annotations") or {}).get(annotation, ""))
+    # x-k8s.io, for what is no part of Kubernetes, is not protected.
+    if f".{spec.get('group', '')}".endswith((".k8s.io", ".kubernetes.io")) and not approved.startswith(
+        ("https://", "http://", "unapproved")
+    ):
+        errors.required(f'metadata.annotations["{annotation}"]', "protected groups must have approval")
     if spec.get("scope") not in ("Cluster", "Namespaced"):
         errors.not_supported("spec.scope", spec.get("scope"), ("Cluster", "Namespaced"))
     versions = spec.get("versions") or ()

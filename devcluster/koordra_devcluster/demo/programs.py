@@ -1,0 +1,119 @@
+"""The programs of a run, their arguments and their places: what follows from the nodes and from what is
+needed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordra.api.objects import Object
+from koordra.api.opaque.parameters import NO_ISOLATION
+from koordra_devcluster.controllers.operators.definitions import definitions
+from koordra_devcluster.demo import gangs, limiter, manifests
+from koordra_devcluster.demo.installation import shipped
+from koordra_devcluster.demo.needs import Needs
+from koordra_devcluster.demo.processes import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one run lies."""
+
+    folder: Path
+    nodes: tuple[str, ...]
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def node(self, name: str) -> Path:
+        return self.folder / "nodes" / name
+
+    @property
+    def longest_socket(self) -> int:
+        """Bytes of the longest path of a unix socket below; the kernel takes 107."""
+        registration = "kubelet/plugins_registry/koordra.io-reg.sock"
+        return max(len(os.fsencode(self.node(name) / registration)) for name in self.nodes)
+
+
+def installed(needs: Needs) -> list[Object]:
+    """What is in the cluster before anybody's manifests: definitions of kinds, classes, and all that comes
+    with koordra's webhook where that is needed."""
+    own = manifests.device_classes(manifests.deploy_folder())
+    if needs.webhook:
+        own = [
+            obj
+            for obj in shipped(needs.components)
+            if obj["kind"] in ("CustomResourceDefinition", "DeviceClass")
+        ]
+    return [*own, *(one for operator in needs.operators for one in definitions(operator))]
+
+
+def control_plane(layout: Layout, *, port: int, needs: Needs) -> list[Program]:
+    """The API server and its loops, on a port that stays the same when they are started again."""
+    arguments = ("devcluster", "control-plane", "--dir", str(layout.folder), "--port", str(port))
+    more = [part for operator in needs.operators for part in ("--operator", operator)]
+    more += [part for gate in needs.gates for part in ("--feature-gate", gate)]
+    return [Program("control-plane", (*arguments, "--kubeconfig", str(layout.kubeconfig), *more))]
+
+
+def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Program]:
+    """The controller, and for each node its kubelet, koordra's kubelet plugin and koordra's NRI hook."""
+    access = ("--kubeconfig", str(layout.kubeconfig))
+    programs = [
+        Program("controller", ("controller", "--no-leader-elect", *access, *_served(needs, webhook_port)))
+    ]
+    labelled = gangs.node_labels(layout.nodes)
+    for name in layout.nodes:
+        folder = layout.node(name)
+        state = folder / "kubelet" / "plugins" / "koordra.io"
+        # Without it, a container created before the hook has registered would be made without the hook.
+        required = ("--required-nri-plugin", "koordra")
+        labels = tuple(part for label in labelled[name] for part in ("--label", label))
+        kubelet = (
+            "devcluster",
+            "kubelet",
+            "--node-name",
+            name,
+            "--dir",
+            str(folder),
+            *access,
+            *required,
+            *labels,
+        )
+        # Without the limiter's libraries (make native) the demo's operator allows shares that nothing limits.
+        isolation = () if limiter.is_built() else ("--allowed-isolation", NO_ISOLATION)
+        plugin = (
+            "kubelet-plugin",
+            "--node-name",
+            name,
+            "--root",
+            str(folder / "machine"),
+            *isolation,
+            *access,
+            # Machines without either offer nothing else by them.
+            "--mig",
+            "--vfs",
+            *(part for resource in needs.cni_resources for part in ("--cni-resource", f"vf={resource}")),
+        )
+        places = ("--kubelet-root", str(folder / "kubelet"), "--cdi-dir", str(folder / "cdi"))
+        hook = ("nri", "--node-name", name, "--state-dir", str(state), "--socket", str(folder / "nri.sock"))
+        programs += [
+            Program(f"kubelet-{name}", kubelet),
+            Program(f"kubelet-plugin-{name}", (*plugin, *places)),
+            Program(f"nri-{name}", hook),
+        ]
+    return programs
+
+
+def _served(needs: Needs, webhook_port: int) -> tuple[str, ...]:
+    """The controller's arguments where the manifests need its webhook."""
+    if not needs.webhook:
+        return ()
+    address = ("--webhook-address", f"127.0.0.1:{webhook_port}", "--webhook-host", "127.0.0.1")
+    return (*address, "--legacy-pods", *(("--elastic-gpu",) if needs.elastic else ()))
