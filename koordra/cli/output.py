@@ -35,6 +35,11 @@ def _lines(cell: Cell) -> Sequence[str]:
     return [cell] if isinstance(cell, str) else cell
 
 
+def columns() -> int:
+    """The width that tables keep to."""
+    return shutil.get_terminal_size((NARROW, 24)).columns if sys.stdout.isatty() else NARROW
+
+
 def render_table(
     header: Sequence[str],
     rows: Sequence[Sequence[Cell]],
@@ -63,8 +68,7 @@ def show_table(
     if empty and not rows:
         say(empty)
         return
-    width = shutil.get_terminal_size((NARROW, 24)).columns if sys.stdout.isatty() else NARROW
-    say(render_table(header, rows, width=None if wide else width, shortened=wide is False))
+    say(render_table(header, rows, width=None if wide else columns(), shortened=wide is False))
 
 
 def show_rows(

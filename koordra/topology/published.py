@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from koordra.api import names
@@ -46,8 +47,10 @@ class _Published:
         return tuple(taint.value for taint in self.device.taints if taint.key == names.UNHEALTHY_TAINT)
 
 
-def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, frozenset[str]]:
-    """The machine of one node's slices, and the names of its published devices.
+def machine_of_slices(
+    slices: Iterable[Mapping[str, Any]],
+) -> tuple[Machine, dict[str, dict[str, Decimal]]]:
+    """The machine of one node's slices, and its published devices with their capacities (without domain).
 
     Of each pool only the newest generation counts. Raises InvalidManifest for a malformed slice.
     """
@@ -80,7 +83,12 @@ def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, fro
             rails=_by_bus_id(devices, names.ATTR_RAIL),
         ),
     )
-    return with_switches(machine), frozenset(bus_ids)
+    return with_switches(machine), {
+        one.device.name: {
+            name.rpartition("/")[2]: capacity.value for name, capacity in one.device.capacity.items()
+        }
+        for one in devices
+    }
 
 
 def _by_bus_id(devices: Iterable[_Published], name: str) -> tuple[tuple[str, Any], ...]:

@@ -4,6 +4,7 @@ placed jobs, and in which form."""
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Final
 import koordra
 from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.names import DRIVER
+from koordra.api.objects import Fields
 from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import Access
-from koordra.cli.output import as_text
+from koordra.cli.output import as_text, columns
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kubelet_plugin.discovery.reading import discover, discover_with_driver
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
@@ -27,8 +30,8 @@ from koordra.topology.pictures.document import document
 from koordra.topology.pictures.dot import dot
 from koordra.topology.pictures.job import Job, jobs_of
 from koordra.topology.pictures.svg import svg
-from koordra.topology.pictures.text import matrix, text_tree
-from koordra.topology.pictures.usage import NOBODY, MachineUsage, holders_of_claims
+from koordra.topology.pictures.text import gpu_nic_matrix, matrix, text_tree
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, usage_of_claims
 from koordra.topology.problems import Discovery, Problem
 from koordra.topology.published import machine_of_slices
 
@@ -76,14 +79,6 @@ def of_node(name: str, *, access: Access) -> MachineView:
     """A node as its ResourceSlices and the cluster's claims show it."""
     client = connect(access)
     slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
-    own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
-    machine, offered = machine_of_slices(own)
-    if not offered and not any(one["spec"].get("driver") == "koordra.io" for one in own):
-        raise InvalidInput(
-            "publishes no ResourceSlice of koordra.io",
-            object=f"Node {name}",
-            remedy="check the name, and that koordra kubelet-plugin runs there",
-        )
     claims, problems = [], []
     try:
         claims = client.list(RESOURCE_CLAIMS)[0]
@@ -91,13 +86,46 @@ def of_node(name: str, *, access: Access) -> MachineView:
         # Who may see nodes may not be allowed to see everybody's claims; the machine is still worth a look.
         remedy = "ask for the right to list resourceclaims in all namespaces"
         problems.append(Problem(f"Node {name}", "holders", f"not shown: {error}", remedy))
+    return replace(_published(name, slices, claims), problems=tuple(problems))
+
+
+def of_files(files: tuple[str, ...], *, node: str | None) -> MachineView:
+    """A node as the ResourceSlices and claims in files show it; of one node alone, where none is named."""
+    found = read_objects(files)
+    slices = [entry for entry in found if entry.get("kind") == RESOURCE_SLICES.kind]
+    nodes = sorted({str(objects.spec_of(one).get("nodeName")) for one in slices if _is_ours(one)})
+    if node is None and len(nodes) != 1:
+        listed = (
+            f"slices of {len(nodes)} nodes: {', '.join(nodes[:8])}" if nodes else "no slice of koordra.io"
+        )
+        raise InvalidInput(
+            f"holds {listed}",
+            object=", ".join(files),
+            remedy="name one with --node" if nodes else "give the ResourceSlices of a node",
+        )
+    claims = [entry for entry in found if entry.get("kind") == RESOURCE_CLAIMS.kind]
+    return _published(node or nodes[0], slices, claims)
+
+
+def _published(name: str, slices: Sequence[Fields], claims: Sequence[Fields]) -> MachineView:
+    own = [one for one in slices if objects.spec_of(one).get("nodeName") == name]
+    machine, capacities = machine_of_slices(own)
+    if not capacities and not any(map(_is_ours, own)):
+        raise InvalidInput(
+            "publishes no ResourceSlice of koordra.io",
+            object=f"Node {name}",
+            remedy="check the name, and that koordra kubelet-plugin runs there",
+        )
     return MachineView(
         machine,
-        MachineUsage(holders=holders_of_claims(claims, pool=name), offered=offered),
+        usage_of_claims(claims, pool=name, capacities=capacities),
         title=name,
         subtitle="as published in ResourceSlices",
-        problems=tuple(problems),
     )
+
+
+def _is_ours(one: Fields) -> bool:
+    return objects.spec_of(one).get("driver") == DRIVER
 
 
 def with_overlay(view: MachineView, file: Path) -> MachineView:
@@ -107,7 +135,8 @@ def with_overlay(view: MachineView, file: Path) -> MachineView:
 
 
 def render(view: MachineView, output: str) -> str:
-    """The view as a matrix, or in the form `tree`, `svg`, `dot`, `json` or `yaml`."""
+    """The view as a matrix, or in the form `wide` (that of all pairs), `tree`, `svg`, `dot`, `json` or
+    `yaml`."""
     match output:
         case "json" | "yaml":
             return as_text(
@@ -123,8 +152,10 @@ def render(view: MachineView, output: str) -> str:
             return svg(view.machine, view.usage, title=view.title, subtitle=view.subtitle)
         case "dot":
             return dot(view.machine, view.usage)
-        case _:
+        case "wide":
             return matrix(view.machine, view.usage)
+        case _:
+            return gpu_nic_matrix(view.machine, view.usage, width=columns())
 
 
 def placed_jobs(wanted: str, files: tuple[str, ...], *, access: Access) -> list[Job]:

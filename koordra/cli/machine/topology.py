@@ -31,7 +31,7 @@ from koordra.cli.options import say
     help="A job that koordra placed: its members with the blocks, nodes and rails they are on. NAME or namespace/NAME; "
     "'all' is every job.",
 )
-@options.manifests("With --job: YAML or JSON with the ResourceClaims, in place of the cluster's")
+@options.manifests("YAML or JSON with ResourceSlices and ResourceClaims, in place of the cluster's")
 @click.option(
     "--overlay",
     type=options.FILE,
@@ -46,12 +46,13 @@ from koordra.cli.options import say
 @options.access
 @options.output(
     "table",
+    "wide",
     "tree",
     "json",
     "yaml",
     "svg",
     "dot",
-    what="table: the matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "
+    what="table: how near NICs and GPUs are to each GPU; wide: the whole matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "
     "poster; dot: Graphviz.",
 )
 def topology(
@@ -75,6 +76,8 @@ def topology(
 
     sources = (("--machine", machine), ("--root", root), ("--node", node), ("--job", job))
     given = [name for name, value in sources if value]
+    if files and (machine or root):
+        given.append("-f")
     if len(given) > 1:
         raise InvalidInput(
             f"{' and '.join(given)} exclude each other", object="topology", remedy="give one of them"
@@ -84,6 +87,8 @@ def topology(
         return
     if machine is not None:
         shown = view.of_kind(machine)
+    elif files:
+        shown = view.of_files(files, node=node)
     elif node is not None:
         shown = view.of_node(node, access=access)
     else:

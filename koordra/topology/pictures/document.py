@@ -1,7 +1,7 @@
 """The machine as one plain document, for ``koordra topology -o json`` and for programs.
 
     {"devices": [{"name", "type", "busId", "numaNode", "socket", "pcieRoot", "pcieSwitch", ..., "inferred",
-                  "holders"}],
+                  "holders", "shares": [{"claim", "memory": "20Gi", "cores": "30"}]}],
      "levels": {"<device>": {"<device>": "PIX"}},
      "inferredLevels": [["<device>", "<device>"]],
      "numaNodes": [{"id", "socket", "cpus", "distances"}],
@@ -77,6 +77,7 @@ def _place(device: Device, usage: MachineUsage) -> dict[str, Any]:
         "path": list(location.path),
         "offered": usage.is_offered(device),
         "holders": list(usage.holders_of(device)),
+        "shares": [{"claim": part.claim, **part.amounts} for part in usage.parts.get(device.name, ())],
         "inferred": sorted(location.inferred),
     }
 

@@ -29,10 +29,12 @@ from koordra.topology.pictures.drawing.pen import (
     text_width,
 )
 from koordra.topology.pictures.drawing.plan import MARGIN, Panel, Plan, plan
-from koordra.topology.pictures.usage import NOBODY, MachineUsage
+from koordra.topology.pictures.usage import NOBODY, MachineUsage, labels
 from koordra.topology.product_names import nic_model
 
 _LEAST_WIDTH: Final = 1000.0
+_SMALL: Final = 12.0
+_LINE: Final = 19.0
 _PANELS: Final = {"socket": (124.0, 0.0, SOCKET), "numa": (160.0, 8.0, NUMA), "root": (192.0, 16.0, ROOT)}
 """Of each kind of panel the top, how much less far down it reaches, and its colours."""
 
@@ -44,7 +46,9 @@ def svg(machine: Machine, usage: MachineUsage = NOBODY, *, title: str = "", subt
     legend = Legend(pen)
     placed = plan(machine, least_width=max(_LEAST_WIDTH, legend.width + 2 * MARGIN))
     below = placed.bottom + 34 + nvlink_height(placed)
-    height = below + 34 + legend.height + MARGIN
+    holders = held_lines(machine, usage, width=placed.width - 2 * MARGIN)
+    listed = below + 34 + legend.height + 30
+    height = (listed + 24 + _LINE * len(holders) if holders else listed - 30) + MARGIN
     pen.rect(0, 0, placed.width, height, fill=PAPER)
     room = placed.width - 2 * MARGIN
     pen.text(MARGIN, 50, title or "machine", size=30, bold=True, room=room)
@@ -58,7 +62,36 @@ def svg(machine: Machine, usage: MachineUsage = NOBODY, *, title: str = "", subt
         pen.bar(bar, placed)
     pen.line(MARGIN, below + 8, placed.width - MARGIN, below + 8, stroke="#d3dbe4")
     legend.draw(MARGIN, below + 30, room)
+    if holders:
+        pen.text(MARGIN, listed + 6, "Who has what", size=15, bold=True)
+    for place, line in enumerate(holders):
+        pen.text(MARGIN, listed + 30 + _LINE * place, line, size=_SMALL)
     return pen.document(placed.width, height, title=title or "machine")
+
+
+def held_lines(machine: Machine, usage: MachineUsage, *, width: float) -> list[str]:
+    """Every device that is held and each of its claims by full name, with what it has, in lines of this
+    width."""
+    short, lines = labels(machine), []
+    for device in machine.devices():
+        parts = {part.claim: part.amounts for part in usage.parts.get(device.name, ())}
+        for claim in usage.holders_of(device):
+            amounts = ", ".join(f"{name} {amount}" for name, amount in parts.get(claim, {}).items())
+            text = f"{short[device.name]} {device.name}: {claim}"
+            lines += _within(text + (f" ({amounts})" if amounts else ""), width)
+    return lines
+
+
+def _within(text: str, width: float) -> list[str]:
+    """The text in pieces that are no wider."""
+    lines = []
+    while text:
+        most = len(text)
+        while most > 1 and text_width(text[:most], _SMALL) > width:
+            most -= 1
+        lines.append(text[:most])
+        text = text[most:]
+    return lines
 
 
 def summary(machine: Machine) -> str:

@@ -1,7 +1,7 @@
-"""Who holds which device of a machine, for the pictures.
+"""Who holds which device of a machine, and how much of it, for the pictures.
 
 A holder is the claim that was allocated a device, ``namespace/name``. Where a picture is drawn on a node, the
-node's own records say it; from anywhere else, the claims of the API do.
+node's own records say it; from anywhere else, the claims of the API do, and how much each has.
 """
 
 from __future__ import annotations
@@ -9,20 +9,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.topology.machine import Device, Gpu, Machine, Nic
 
+DRAWN: Final = ("memory", "cores", "share")
+"""Capacities of which a bar is drawn: those of a card, and that of a NIC."""
+
+Capacities = Mapping[str, Mapping[str, Decimal]]
+"""Device name -> capacity, without domain -> all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one claim has of a device: ``amounts`` as they are written, ``fractions`` of 1, by capacity."""
+
+    claim: str
+    amounts: Mapping[str, str]
+    fractions: Mapping[str, float]
+
 
 @dataclass(frozen=True, slots=True)
 class MachineUsage:
     """``holders`` maps published device names to claims; ``offered`` are the published devices, None where
-    only the machine itself can be asked (then what is certain counts as offered)."""
+    only the machine itself can be asked (then what is certain counts as offered). ``parts`` are those of
+    devices of which claims have shares, where it is known how much they have."""
 
     holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     offered: frozenset[str] | None = None
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+
+    def bars(self, device: Device) -> list[tuple[str, list[tuple[Part, float]]]]:
+        """Each capacity of which something is given, with who has which fraction of it."""
+        found = self.parts.get(device.name, ())
+        return [
+            (name, given)
+            for name in DRAWN
+            if (given := [(part, size) for part in found if (size := part.fractions.get(name, 0.0)) > 0])
+        ]
 
     def is_offered(self, device: Device) -> bool:
         """Whether the device, or a part of it, can be allocated."""
@@ -52,16 +79,39 @@ class MachineUsage:
 NOBODY = MachineUsage()
 
 
-def holders_of_claims(claims: Iterable[Mapping[str, Any]], *, pool: str) -> dict[str, tuple[str, ...]]:
-    """Device name -> the claims that hold it, of one pool of this driver. Raises InvalidManifest for a
-    malformed claim."""
+def usage_of_claims(
+    claims: Iterable[Mapping[str, Any]],
+    *,
+    pool: str,
+    capacities: Capacities,
+) -> MachineUsage:
+    """What claims hold of one pool of this driver; ``capacities`` has every device that is published. Raises
+    InvalidManifest for a malformed claim."""
     held: dict[str, set[str]] = {}
-    for claim in claims:
+    parts: dict[str, list[Part]] = {}
+    for claim in sorted(claims, key=objects.key):
         allocation = Allocation.of_claim(claim)
-        for device in (result.device for result in (allocation.results if allocation else ())):
-            if (device.driver, device.pool) == (names.DRIVER, pool):
-                held.setdefault(device.device, set()).add(objects.key(claim))
-    return {device: tuple(sorted(known)) for device, known in sorted(held.items())}
+        for result in allocation.results if allocation else ():
+            if (result.device.driver, result.device.pool) != (names.DRIVER, pool):
+                continue
+            device = result.device.device
+            held.setdefault(device, set()).add(objects.key(claim))
+            given = {name.rpartition("/")[2]: amount for name, amount in result.consumed.items()}
+            spelled = {name.rpartition("/")[2]: text for name, text in result.consumed_spelled.items()}
+            totals = capacities.get(device, {})
+            if result.share_id is not None:
+                fractions = {
+                    name: min(float(given[name] / totals[name]), 1.0)
+                    for name in DRAWN
+                    if given.get(name) and totals.get(name)
+                }
+                amounts = {name: spelled.get(name, str(given[name])) for name in fractions}
+                parts.setdefault(device, []).append(Part(objects.key(claim), amounts, fractions))
+    return MachineUsage(
+        holders={device: tuple(sorted(known)) for device, known in sorted(held.items())},
+        offered=frozenset(capacities),
+        parts={device: tuple(known) for device, known in sorted(parts.items())},
+    )
 
 
 def labels(machine: Machine) -> dict[str, str]:

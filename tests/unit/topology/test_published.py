@@ -15,7 +15,7 @@ from koordra.topology.partitions import PublishedFabrics
 from koordra.topology.pictures.document import document
 from koordra.topology.pictures.svg import svg
 from koordra.topology.pictures.text import matrix
-from koordra.topology.pictures.usage import MachineUsage, holders_of_claims
+from koordra.topology.pictures.usage import MachineUsage, usage_of_claims
 from koordra.topology.published import machine_of_slices
 from tests.machines import catalogue
 
@@ -40,7 +40,7 @@ def test_levels_are_those_of_the_node(name: str) -> None:
     seen, offered = machine_of_slices(slices(there))
     on_node = {device.name: device for device in there.devices()}
     assert {gpu.name for gpu in seen.gpus} == {gpu.name for gpu in there.gpus if gpu.publishable}
-    assert {device.name for device in seen.devices()} <= offered
+    assert {device.name for device in seen.devices()} <= offered.keys()
     for a in seen.devices():
         for b in seen.devices():
             assert pcie_level(a, b) is pcie_level(on_node[a.name], on_node[b.name])
@@ -80,8 +80,9 @@ def test_only_the_newest_generation_of_this_driver_counts() -> None:
     foreign = [{**old[0], "spec": {**old[0]["spec"], "driver": "gpu.example.com"}}]
     seen, offered = machine_of_slices([*old, *new, *foreign])
     assert not seen.gpus
-    assert offered == {"nic-0000-18-00-0", "nic-0000-af-00-0"}
-    assert machine_of_slices([]) == (Machine(published_fabrics=PublishedFabrics()), frozenset())
+    assert offered.keys() == {"nic-0000-18-00-0", "nic-0000-af-00-0"}
+    assert offered["nic-0000-18-00-0"]["share"] == 100
+    assert machine_of_slices([]) == (Machine(published_fabrics=PublishedFabrics()), {})
 
 
 def claim(name: str, *devices: str, pool: str = "node-a", driver: str = "koordra.io") -> dict[str, Any]:
@@ -100,7 +101,7 @@ def test_who_holds_what() -> None:
         claim("foreign", "gpu-0000-0f-00-0", driver="gpu.example.com"),
         {"metadata": {"namespace": "team", "name": "pending"}},
     ]
-    held = holders_of_claims(claims, pool="node-a")
+    held = usage_of_claims(claims, pool="node-a", capacities={}).holders
     assert held == {"gpu-0000-07-00-0": ("team/a", "team/b"), "nic-0000-0c-00-0": ("team/b",)}
     machine = catalogue.machine("dgx-a100")
     usage = MachineUsage(holders=held)

@@ -14,7 +14,7 @@ from koordra.topology.pictures.drawing.nvlinks import nvlink_height
 from koordra.topology.pictures.drawing.pen import Pen, fitting, number, text_width
 from koordra.topology.pictures.drawing.plan import GPU_SIZE, NIC_SIZE, plan
 from koordra.topology.pictures.svg import svg
-from koordra.topology.pictures.usage import MachineUsage
+from koordra.topology.pictures.usage import MachineUsage, Part
 from tests.machines import catalogue
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -87,6 +87,39 @@ def test_holders_and_states_fit_into_their_ribbons() -> None:
         assert any(
             x <= left and right <= end and y <= top + 3 and bottom <= low for x, y, end, low in ribbons
         )
+
+
+def test_parts_of_a_card_are_bars_and_names_stand_below_in_full() -> None:
+    machine = catalogue.machine("hgx-h100")
+    gpu, nic = machine.gpus[0].name, machine.nics[0].name
+    names = [f"team/{letter * 60}" for letter in "ab"]
+    usage = MachineUsage(
+        holders={gpu: tuple(names), nic: (names[0],)},
+        parts={
+            gpu: (
+                Part(names[0], {"memory": "20Gi", "cores": "30"}, {"memory": 0.25, "cores": 0.3}),
+                Part(names[1], {"memory": "40Gi"}, {"memory": 0.5}),
+            ),
+            nic: (Part(names[0], {"share": "25"}, {"share": 0.25}),),
+        },
+    )
+    root = ET.fromstring(svg(machine, usage, title="shared"))
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    assert {"memory 75%", "cores 30%", "25%"} <= set(texts)
+    assert f"GPU0 {gpu}: {names[0]} (memory 20Gi, cores 30)" in texts
+    assert f"GPU0 {gpu}: {names[1]} (memory 40Gi)" in texts
+    pieces = [box(one) for one in root.iter(f"{SVG}rect") if one.get("fill") == "#e39a2d"][:4]
+    widths = [round(right - left, 1) for left, _, right, _ in pieces]
+    assert widths == [12.5, 28.5, 57.0, 34.2], "a quarter of a NIC; a quarter and a half, and 30 %, of a card"
+
+
+def test_names_that_are_longer_than_the_page_go_on_in_the_next_line() -> None:
+    machine = catalogue.machine("t4x4-1nic")
+    name = f"{'n' * 63}/{'c' * 250}"
+    text = svg(machine, MachineUsage(holders={machine.gpus[0].name: (name,)}))
+    shown = [element.text or "" for element in ET.fromstring(text).iter(f"{SVG}text")]
+    start = next(place for place, line in enumerate(shown) if line.startswith("GPU0 gpu-"))
+    assert "".join(shown[start:]).endswith(name)
 
 
 def test_text_from_outside_cannot_break_the_document() -> None:

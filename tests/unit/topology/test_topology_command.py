@@ -20,7 +20,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state import prepared_claim
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
-from koordra.topology.pictures.text import matrix
+from koordra.topology.pictures.text import gpu_nic_matrix, matrix
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue
 
@@ -62,7 +62,8 @@ def test_json_has_every_device_and_the_level_of_every_pair() -> None:
 
 def test_a_root_shows_what_is_there_and_problems_go_to_stderr(tmp_path: Path) -> None:
     machine = write_machine("dgx-a100", tmp_path, serial="a")
-    assert run("--root", str(tmp_path)).stdout == matrix(machine)
+    assert run("--root", str(tmp_path)).stdout == gpu_nic_matrix(machine, width=80)
+    assert run("--root", str(tmp_path), "-o", "wide").stdout == matrix(machine)
     (tmp_path / "dev/nvidia3").unlink()
     (tmp_path / "proc/devices").unlink()  # else the kernel's numbers do
     result = run("--root", str(tmp_path), "-o", "json")
@@ -128,8 +129,46 @@ def test_holders_come_from_the_plugins_records(tmp_path: Path) -> None:
     (records / "1.json").write_bytes(prepared_claim.encode(prepared))
     (records / "2.json").write_text("{")
     result = run("--root", str(tmp_path / "root"), "--state-dir", str(tmp_path / "state"))
-    assert result.stdout.count("held by") == 1
-    assert "held by team/train" in result.stdout
+    assert result.stdout.count("team/train") == 1
+    assert "\nHeld:\n\n  GPU0   a team/train\n" in result.stdout
+
+
+def test_files_are_a_node_too(tmp_path: Path) -> None:
+    def slices(node: str) -> list[dict[str, Any]]:
+        return build_slices(
+            catalogue.machine("dgx-h100"), node_name=node, node_uid=None, mode="joint", generation=1
+        )
+
+    result = {
+        "request": "r",
+        "driver": "koordra.io",
+        "pool": "a",
+        "device": "gpu-0000-1b-00-0",
+        "shareID": "s",
+    }
+    result["consumedCapacity"] = {"memory": "20Gi"}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"namespace": "team", "name": "part"},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    one.write_text("\n".join(json.dumps(entry) for entry in [*slices("a"), claim]))
+    two.write_text("\n".join(json.dumps(entry) for entry in slices("b")))
+    text = run("-f", str(one)).stdout
+    assert "GPU0   memory [aaaaa···············] 25%\n         a team/part (memory 20Gi)\n" in text
+    document = json.loads(run("-f", str(one), "-f", str(two), "--node", "a", "-o", "json").stdout)
+    assert document["devices"][0]["shares"] == [{"claim": "team/part", "memory": "20Gi"}]
+    for arguments, words in (
+        (("-f", str(one), "-f", str(two)), "holds slices of 2 nodes: a, b; name one with --node"),
+        (("-f", str(one), "--node", "c"), "Node c: publishes no ResourceSlice of koordra.io"),
+        (("-f", str(one), "--machine", "dgx-a100"), "--machine and -f exclude each other"),
+    ):
+        failed = CliRunner().invoke(command, arguments)
+        assert isinstance(failed.exception, InvalidInput)
+        assert words in str(failed.exception)
 
 
 class Api(BaseHTTPRequestHandler):
@@ -191,7 +230,7 @@ def test_a_node_is_seen_through_the_api(kubeconfig: Path) -> None:
     levels = document["levels"]["gpu-0000-1b-00-0"]
     assert (levels["nic-0000-18-00-0"], levels["nic-0000-40-00-0"]) == ("PXB", "NODE")
     assert document["devices"][0]["holders"] == ["team/train"]
-    assert "held by team/train" in run("--node", "node-a", "--kubeconfig", str(kubeconfig)).stdout
+    assert "GPU0   a team/train\n" in run("--node", "node-a", "--kubeconfig", str(kubeconfig)).stdout
     unknown = CliRunner().invoke(command, ["--node", "node-b", "--kubeconfig", str(kubeconfig)])
     assert isinstance(unknown.exception, InvalidInput)
     assert "Node node-b" in str(unknown.exception)

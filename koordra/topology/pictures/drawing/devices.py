@@ -23,9 +23,10 @@ from koordra.topology.pictures.drawing.pen import (
     Pen,
 )
 from koordra.topology.pictures.drawing.plan import BAR, GPU_SIZE, NIC_ROW, NIC_SIZE, Bar, Plan, Tile
-from koordra.topology.pictures.usage import MachineUsage, labels, mig_summary, port_text
+from koordra.topology.pictures.usage import MachineUsage, Part, labels, mig_summary, port_text
 
 _RIBBON: Final = 19.0
+_BAR_OF_SEVERAL: Final = 12.0
 _MIG_COLOURS: Final = ("#8fbf4f", "#5f8d1f", "#b8d98a", "#79a83a")
 
 
@@ -185,6 +186,11 @@ class DevicePen(Pen):
     def _ribbon(self, tile: Tile, bottom: float, faults: Sequence[str]) -> None:
         """Along the lower edge: why the device is out of work, or who has it."""
         holders = self.usage.holders_of(tile.device)
+        bars = self.usage.bars(tile.device)
+        is_whole = len(holders) == 1 and sum(size for _, size in bars[0][1]) >= 1 if bars else True
+        if not is_whole and not faults and self.usage.is_offered(tile.device):
+            self._shares(tile, bottom, bars)
+            return
         if faults:
             fill, texts = FAULT, [", ".join(faults)]
         elif not self.usage.is_offered(tile.device):
@@ -200,6 +206,26 @@ class DevicePen(Pen):
         size, ink, room = 9.0 if tile.half else 10.5, INK if fill == HELD else PAPER, tile.width - 24
         middle, y = tile.middle, bottom - 9.5
         self.text(middle, y, *texts, size=size, fill=ink, bold=True, anchor="middle", room=room)
+
+    def _shares(
+        self, tile: Tile, bottom: float, bars: Sequence[tuple[str, Sequence[tuple[Part, float]]]]
+    ) -> None:
+        """In place of a ribbon: a bar for each capacity, as long as what is given of it, a piece for each
+        claim."""
+        x, width, height = tile.x + 4, tile.width - 8, _RIBBON if len(bars) == 1 else _BAR_OF_SEVERAL
+        top = bottom - 3 - height * len(bars)
+        for place, (name, given) in enumerate(bars):
+            y, left = top + place * height, x
+            self.rect(x, y, width, height - 1.5, fill=PAPER, stroke=HELD, radius=2)
+            for part, fraction in given:
+                self.rect(left, y, width * fraction, height - 1.5, fill=HELD, stroke=PAPER, radius=1)
+                self.note(f"{name}: {part.claim} {part.amounts[name]}")
+                left += width * fraction
+            total = f"{sum(fraction for _, fraction in given):.0%}"
+            texts = (total,) if tile.half else (f"{name} {total}", total)
+            letters = 8.5 if len(bars) > 1 else 9.5
+            base, room = y + (height - 1.5) / 2 + letters * 0.36, width - 12
+            self.text(tile.middle, base, *texts, size=letters, bold=True, anchor="middle", room=room)
 
 
 def short_bus_id(bus_id: str) -> str:

@@ -166,6 +166,7 @@ class Legend:
         yield "NVLink", linked and not single, _bar(NVLINK_DARK, 5.5, radius=0)
         yield "rail (a card each) *", self._pen.rails, rail
         yield "held by a claim", held, _bar(HELD)
+        yield "part of it is free", self._pen.usage.parts, _tile(PAPER, HELD)
         yield "unhealthy", any(gpu.faults for gpu in machine.gpus), _bar(FAULT)
         yield "not offered", any(not gpu.certain for gpu in machine.gpus), _tile(*OFF)
         yield "place inferred *", self._inferred, _tile(PAPER, INK) | {"dashed": True}
