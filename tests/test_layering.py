@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "effort": {"errors"},
     "logs": BASE,
     "process": {"logs", "metrics", *BASE},
-    "metrics": {"process", *BASE},
+    "metrics": BASE,
     "kube": {"process", "logs", "api", *BASE},
     "evictions": {"kube", "logs", "api", *BASE},
     "_proto": set(),
@@ -59,7 +59,7 @@ COMMANDS = ("cli/", "__init__.py", "__main__.py", "koordra_devcluster/cli.py", "
 
 THIRD_PARTY: dict[str, set[str]] = {
     "kubernetes": {"kube/kubeconfig.py"},
-    "prometheus_client": {"metrics.py"},
+    "prometheus_client": {"metrics/registry.py"},
     "structlog": {"logs.py"},
     "pynvml": {"kubelet_plugin/nvidia_driver/nvml_session.py"},
     "pyroute2": {"kubelet_plugin/network/netlink_links.py"},

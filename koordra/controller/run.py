@@ -37,6 +37,7 @@ from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.node_evictions import NodeEvictions
 from koordra.controller.reconcile.pod_requeue import PodRequeue, has_ours
 from koordra.controller.reconcile.reconcile_loop import run_passes
@@ -53,8 +54,9 @@ from koordra.controller.webhook.server import WebhookServer
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import negotiate
 from koordra.logs import get_logger
-from koordra.metrics import Metrics, parse_address
+from koordra.metrics import Metrics
 from koordra.process.lifecycle import spawn
+from koordra.process.metrics_server import parse_address
 from koordra.process.progress import step, watched
 
 log = get_logger(__name__)
@@ -94,6 +96,7 @@ class _Process:
     settings: Settings
     sinks: Sequence[EventSink]
     instruments: ControllerMetrics
+    figures: LeaderFigures
     readiness: Readiness
 
     def report(self, claim_event: ClaimEvent, /) -> None:
@@ -154,9 +157,13 @@ def run(
     collect_seldom()
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity, clock=time.monotonic)
     writing = spawn(lambda: recorder.run(stop), name="events", until=stop)
-    instruments = ControllerMetrics(metrics or Metrics())
+    metrics = metrics or Metrics()
+    instruments, figures = (
+        ControllerMetrics(metrics),
+        LeaderFigures(metrics, node_metrics=settings.node_metrics),
+    )
     process = _Process(
-        client, settings, (recorder, instruments, *sinks), instruments, readiness or Readiness()
+        client, settings, (recorder, instruments, *sinks), instruments, figures, readiness or Readiness()
     )
     negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
@@ -193,12 +200,14 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event, is_well: Callab
         leading = lease.step() is Standing.LEADER
         process.instruments.leading.set(int(leading))
         if leading and (worker is None or end_of_term.is_set()):
+            process.figures.hide()
             end_of_term = threading.Event()
             may_write = partial(_may_write, lease, end_of_term)
             term = partial(_term, process, lease.unanswered, stop=end_of_term, may_write=may_write)
             worker = spawn(term, name="worker", until=end_of_term)
         if not leading:
             end_of_term.set()
+            process.figures.hide()
             process.readiness.good = lease.is_reached
         stop.wait(times.retry * (0.9 + 0.2 * random.random()))
     end_of_term.set()
@@ -310,7 +319,7 @@ def _term(
             process.readiness.good = False
             raise
         process.readiness.good = True
-        reconciler.count(process.instruments)
+        reconciler.count(process.instruments, process.figures, term=stop)
         store.save(reconciler.allocation.placer.order)
         return pause
 

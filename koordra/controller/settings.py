@@ -16,7 +16,9 @@ class Settings:
     replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
     rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
     GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
-    readers look for. `immediate_annotation` and `immediate_devices` as in cache/immediate_claims."""
+    readers look for. `node_metrics`: each node has series of its own
+    (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
+    cache/immediate_claims."""
 
     identity: str
     leader_elect: bool = True
@@ -27,6 +29,7 @@ class Settings:
     legacy: LegacySettings | None = None
     elastic_gpu: bool = False
     peer_annotations: bool = False
+    node_metrics: bool = True
     immediate_annotation: bool = False
     immediate_devices: int = MOST_DEVICES
 

@@ -45,6 +45,7 @@ from koordra.kubelet_plugin.dra.health import (
     held_devices,
     sockets_answer,
 )
+from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
@@ -71,9 +72,10 @@ from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.status.overuse_report import OveruseReporter, wanted_evictions
 from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
-from koordra.metrics import Metrics, Shared
+from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
 from koordra.process.lifecycle import spawn
+from koordra.process.metrics_server import Shared
 from koordra.process.progress import step, watched
 from koordra.topology import overlay
 from koordra.topology.problems import Discovery
@@ -110,7 +112,7 @@ class Driver:
         pools = NetworkPools(settings.network_pools, parts.of, of_host=NetlinkLinks().addresses)
         claims = ClaimSource(client, reads_networks=settings.pod_network, pools=pools)
         metrics = metrics or Metrics()
-        self._metrics = dra_service.PluginMetrics(metrics)
+        self._metrics = PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
         self._limiter = limiter = NodeLimiter(

@@ -26,11 +26,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final
 
 from koordra.api import names
 from koordra.node_state import strict_json
 from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
+from koordra.node_state.disk import read_file
+from koordra.node_state.layout import StateFolder
 from koordra.node_state.strict_json import (
     BOOLEAN,
     DEVICE_NODES,
@@ -148,6 +151,14 @@ def decode(data: bytes) -> PreparedClaim:
     if claim.marker != claim.ref.marker:
         raise ValueError(f"marker: {claim.marker!r}, expected {claim.ref.marker!r}")
     return claim
+
+
+def ref_of(state: Path, uid: str) -> ClaimRef | None:
+    """Which claim that is; None where it is not prepared (yet)."""
+    try:
+        return decode(read_file(StateFolder(state).prepared_file(uid))[0]).ref
+    except (OSError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

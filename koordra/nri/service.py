@@ -28,7 +28,7 @@ from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.evictions import EvictionRequests
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
-from koordra.metrics import Metrics, serve
+from koordra.metrics import Metrics
 from koordra.node_state.locks import HOOK_LOCK, node_lock
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook import cgroups
@@ -48,6 +48,7 @@ from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Bundles
 from koordra.nri.verify.verification import Enforcing, Verification
 from koordra.process.lifecycle import spawn
+from koordra.process.metrics_server import serve
 from koordra.process.watchdog import Watchdog
 
 SWITCH_S: Final = 0.0005

@@ -27,7 +27,7 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass
 from koordra.api.objects import Fields
-from koordra.api.tables import KeySets
+from koordra.api.tables import KeySets, set_or_drop
 from koordra.errors import InvalidManifest, PlanError
 from koordra.placement.holders import (
     AllocatedClaim,
@@ -131,12 +131,17 @@ class ClusterIndex:
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._viewers = KeySets()
         self._stale: set[str] = set()
+        self._followers: list[set[str]] = []
         self._undo: list[Callable[[], None]] | None = None
 
     def allocation(self, key: str) -> Allocation | None:
         """What the claim has."""
-        held = self.allocated.get(key)
-        return None if held is None else held.allocation
+        return None if (held := self.allocated.get(key)) is None else held.allocation
+
+    def follow(self) -> set[str]:
+        """Nodes that were settled, that are gone, and that there are: a set that the caller empties."""
+        self._followers.append(followed := set(self.nodes))
+        return followed
 
     def apply(self, change: ClusterChange) -> None:
         """Raises PlanError for an allocation or a taint rule that cannot be read."""
@@ -145,10 +150,7 @@ class ClusterIndex:
         before = seen.get(key)
         if before is new:
             return
-        if new is None:
-            seen.pop(key, None)
-        else:
-            seen[key] = new
+        set_or_drop(seen, key, new)
         if kind == NODE:
             self._node(key, new)
         elif kind == CLAIM:
@@ -221,6 +223,7 @@ class ClusterIndex:
             gone = self.nodes.pop(name)
             self._view(gone, ())
             self._move(gone, None)
+            self._stale.add(name)
             gone.node = {}  # Lists of candidates may know the entry for long; the object goes at once.
             return
         info, labels, inputs = self.nodes.get(name), objects.labels_of(node), node_predicate_inputs(node)
@@ -303,6 +306,8 @@ class ClusterIndex:
         stale, self._stale = self._stale, set()
         for name in sorted(stale & self.nodes.keys()):
             self._settle(self.nodes[name])
+        for follower in self._followers:
+            follower.update(stale)
         self.known.retain(len(self.nodes))
         if len(self.changes) > _MOST_CHANGES:
             self.base += len(self.changes)

@@ -26,6 +26,7 @@ from koordra.api import names, objects
 from koordra.api.devices import Device, DeviceID
 from koordra.api.objects import Fields
 from koordra.api.tables import BoundedCache
+from koordra.placement.free_amounts.capacity import NodeCapacity
 from koordra.placement.free_amounts.node_devices import NodeDevices
 from koordra.placement.free_amounts.state import FreeAmounts
 
@@ -42,10 +43,12 @@ class NodeClass:
 
 @dataclass(slots=True, eq=False)
 class NodeClassUsage:
-    """`node_class` None: the devices of one node alone, which hold for no other and for no other moment."""
+    """`node_class` None: the devices of one node alone, which hold for no other and for no other moment.
+    `capacity`: once somebody has read it (`controller/reporting/capacity`)."""
 
     node_class: NodeClass | None
     honors_partitions: bool
+    capacity: NodeCapacity | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,9 @@
 """A long-running process and its threads.
 
-lifecycle    how it starts and ends; no thread ends unseen
-progress     the steps that a thread makes
-watchdog     whether threads make them
-backoff      how long a loop waits after a failure
-connections  how many connections of strangers a server holds, and for how long
+lifecycle         how it starts and ends; no thread ends unseen
+progress          the steps that a thread makes
+watchdog          whether threads make them
+metrics_server    /metrics, /healthz and /readyz
+backoff           how long a loop waits after a failure
+connections       how many connections of strangers a server holds, and for how long
 """

@@ -24,9 +24,9 @@ from functools import partial
 from typing import Final
 
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, bounded, counter, gauge
 from koordra.process import progress
-from koordra.process.lifecycle import spawn
+from koordra.process.lifecycle import failures, spawn
 from koordra.process.progress import WatchedThread
 
 log = get_logger(__name__)
@@ -41,6 +41,17 @@ MOST_LOOKS: Final = 60
 def write_stacks() -> None:
     if sys.__stderr__ is not None:
         faulthandler.dump_traceback(sys.__stderr__)
+
+
+LOOP_FAILURES: Final = counter(
+    "koordra_loop_failures_total",
+    "Errors after which a loop of this process went on",
+    thread=bounded("the names of this process's threads"),
+    error=bounded("the classes of the errors"),
+)
+STUCK: Final = gauge(
+    "koordra_stuck_threads", "Threads that have made no step for two minutes; their stacks are in the log"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +76,8 @@ class Watchdog:
         self._seen: dict[int, _Seen] = {}
         self.stuck: frozenset[str] = frozenset()
         """Names of threads."""
-        metrics.gauge(
-            "koordra_stuck_threads",
-            "Threads that have made no step for two minutes; their stacks are in the log",
-        ).set_function(lambda: len(self.stuck))
+        metrics.gauge(STUCK).set_function(lambda: len(self.stuck))
+        metrics.table(LOOP_FAILURES).follow(lambda: dict(sorted(failures.copy().items())))
 
     def is_well(self) -> bool:
         return not self.stuck

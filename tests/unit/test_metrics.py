@@ -13,8 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 from koordra.errors import InvalidInput
-from koordra.metrics import MOST_CONNECTIONS, Metrics, MetricsServer, Shared, parse_address, serve
+from koordra.metrics import Metrics, counter
 from koordra.process.connections import REASONS
+from koordra.process.metrics_server import MOST_CONNECTIONS, MetricsServer, Shared, parse_address, serve
 from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
@@ -31,7 +32,9 @@ def read(port: int, path: str) -> tuple[int, str]:
 
 def test_instruments_are_counted_and_served() -> None:
     metrics, ready, well = Metrics(), [False], [True]
-    metrics.counter("koordra_test_things", "Things.", ["reason"]).labels("Tainted").inc(3)
+    metrics.counter(counter("koordra_test_things_total", "Things.", reason=("Tainted", "Idle"))).labels(
+        "Tainted"
+    ).inc(3)
     server = serve(metrics, "127.0.0.1:0", ready=lambda: ready[0], well=lambda: well[0])
     assert server is not None
     try:

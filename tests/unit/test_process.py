@@ -14,6 +14,7 @@ import pytest
 
 from koordra.metrics import Metrics
 from koordra.process import lifecycle
+from koordra.process.watchdog import Watchdog
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
 
@@ -144,6 +145,7 @@ def test_a_task_that_fails_is_told_and_the_process_goes_on() -> None:
 
 def test_errors_after_which_a_loop_went_on_are_a_metric() -> None:
     metrics, name = Metrics(), "a-loop-of-this-test"
+    Watchdog(metrics)
 
     def loop() -> None:
         for _ in range(3):

@@ -3,12 +3,14 @@ level per claim for people."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from koordra.api import names
-from koordra.topology.levels import Level, level_between
+from koordra.api.opaque.parameters import Pairing, Scope
+from koordra.topology.levels import Level, level_between, scope_key, together
 
 
 def level_of(devices: Sequence[Mapping[str, Any]]) -> str | None:
@@ -30,6 +32,30 @@ def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, An
         if all(blocked[row][column // room] == 0 for row, column in enumerate(_assignment(blocked, room))):
             return bound
     return None
+
+
+def scope_of(devices: Sequence[Mapping[str, Any]], pairing: Pairing | None) -> Scope:
+    """The narrowest scope in which GPUs and NICs of one node are as the pairing says; None: they share their
+    NICs evenly. Where there is only one kind, all of it together."""
+    gpus = [plain for plain in devices if plain.get(names.ATTR_TYPE) in names.GPU_TYPES]
+    nics = [plain for plain in devices if plain.get(names.ATTR_TYPE) in names.NIC_TYPES]
+    if pairing is Pairing.TOGETHER or not gpus or not nics:
+        return next(scope for scope in Scope if together(devices, scope))
+    room = {Pairing.PER_DEVICE: 1, Pairing.PER_GROUP: len(gpus)}.get(
+        pairing or Pairing.TOGETHER, -(-len(gpus) // len(nics))
+    )
+    return next((scope for scope in Scope if _are_served(gpus, nics, scope, room)), Scope.NODE)
+
+
+def _are_served(
+    gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]], scope: Scope, room: int
+) -> bool:
+    """Whether the NICs of each scope suffice for its GPUs, `room` for each NIC."""
+    beside = Counter(scope_key(nic, scope) for nic in nics)
+    return all(
+        key is not None and number <= room * beside[key]
+        for key, number in Counter(scope_key(gpu, scope) for gpu in gpus).items()
+    )
 
 
 def least_sum(costs: Sequence[Sequence[int]]) -> int:

@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 @click.option("--webhook-host", help="Name or address for the certificate besides those of the Service.")
 @options.metrics_address
 @click.option(
+    "--node-metrics/--no-node-metrics",
+    default=True,
+    help="What is allocated and free by node in /metrics: about 20 series for each sort of GPU and NIC of a node. The "
+    "sums over the cluster are there either way.",
+)
+@click.option(
     "--starvation-after",
     "starves_after",
     type=click.FloatRange(min=0),
@@ -114,12 +120,14 @@ def command(
     # in those too.
     stop = lifecycle.stop_on_signals()
 
-    from koordra import logs, metrics
+    from koordra import logs
     from koordra.controller.run import Readiness, run, start_webhook
     from koordra.controller.settings import Settings
     from koordra.controller.webhook.cert_rotation import WebhookSettings
     from koordra.kube.kubeconfig import new_client
     from koordra.kube.request_limit import RequestLimit
+    from koordra.metrics import Metrics
+    from koordra.process.metrics_server import serve
     from koordra.process.watchdog import Watchdog
 
     legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace) if legacy_pods else None
@@ -131,10 +139,10 @@ def command(
         legacy=legacy,
         **settings,
     )
-    counted, readiness = metrics.Metrics(), Readiness()
-    watchdog = Watchdog(counted, end=lifecycle.end_failed)
+    metrics, readiness = Metrics(), Readiness()
+    watchdog = Watchdog(metrics, end=lifecycle.end_failed)
     watchdog.start(stop)
-    server = metrics.serve(counted, metrics_address, ready=readiness, well=watchdog.is_well)
+    server = serve(metrics, metrics_address, ready=readiness, well=watchdog.is_well)
     client = new_client(
         kubeconfig,
         timeout=mine.times.timeout,
@@ -144,13 +152,13 @@ def command(
     start_webhook(
         client,
         WebhookSettings(webhook_address, lease_namespace, webhook_certificates, webhook_host or ""),
-        metrics=counted,
+        metrics=metrics,
         stop=stop,
         legacy=legacy,
         is_well=watchdog.is_well,
     )
     try:
-        run(client, mine, stop=stop, metrics=counted, readiness=readiness, is_well=watchdog.is_well)
+        run(client, mine, stop=stop, metrics=metrics, readiness=readiness, is_well=watchdog.is_well)
     finally:
         if server is not None:
             server.close()

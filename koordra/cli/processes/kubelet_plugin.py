@@ -207,7 +207,8 @@ def command(
     from koordra.kubelet_plugin.publish.drain_policy import drain_policy
     from koordra.kubelet_plugin.publish.resource_slices import Offering
     from koordra.kubelet_plugin.settings import NodePaths, Settings
-    from koordra.metrics import Metrics, serve
+    from koordra.metrics import Metrics
+    from koordra.process.metrics_server import serve
     from koordra.process.watchdog import Watchdog
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
@@ -256,7 +257,7 @@ def command(
     driver = Driver(node, client, metrics=metrics)
     if host_root is not None:
         spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")
-    served = serve(metrics, metrics_address, ready=driver.answers, well=driver.answers)
+    served = serve(metrics, metrics_address, ready=driver.answers, well=driver.answers, patient=True)
     try:
         driver.run(stop)
     finally:

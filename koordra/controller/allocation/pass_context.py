@@ -32,6 +32,7 @@ from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.event_recorder import EventDedup
 from koordra.controller.reporting.metrics import LatencyBreakdown
+from koordra.controller.reporting.waiting_groups import WaitingGroups
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 
@@ -68,6 +69,7 @@ class PassContext:
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(report, clock=clock)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
+        self.waiting = WaitingGroups()
         self._conflicts = 0
         self._conflicts_before = 0
         self._wake_at: float | None = None

@@ -47,6 +47,7 @@ from koordra.controller.allocation.waiting_reasons import Reasons, refused, rena
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, groups_in_use
 from koordra.controller.cache.slice_index import joint_slice
+from koordra.controller.reporting.claim_events import INTERNAL_ERROR
 from koordra.errors import (
     InvalidManifest,
     KoordraError,
@@ -203,7 +204,7 @@ class Placer:
             return GroupPlacement(reasons=refused(keys, error))
         except Exception as error:  # noqa: BLE001 (a defect met by one claim must not stop the others)
             text = f"{type(error).__name__} inside the allocator: {error}; please report it"
-            reason = Reason(None, None, None, "InternalError", text)
+            reason = Reason(None, None, None, INTERNAL_ERROR, text)
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
 
     def question(self, group: Group, excluded: Excluded) -> Hashable:

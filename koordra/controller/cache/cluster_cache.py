@@ -16,7 +16,7 @@ while others are placed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from koordra.api import objects
@@ -326,6 +326,13 @@ class Audit:
                 if getattr(kept, state) != getattr(made, state):
                     self._count(f"{name}.{state.removeprefix('_')}", "")
                     setattr(kept, state, getattr(made, state))
+
+    @property
+    def places(self) -> Iterator[str]:
+        """Where a difference may be found."""
+        yield from (kind.plural for kind in KINDS)
+        for name, kept in zip(INDICES, self._cache.indices(), strict=True):
+            yield from (f"{name}.{state.removeprefix('_')}" for state in kept.STATE)
 
     def _count(self, where: str, key: str) -> None:
         self.differences[where] += 1

@@ -32,6 +32,7 @@ from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
+from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.request.claim_groups import Urgency
 
 _LAST: Final[Urgency] = (2**31, "", "")
@@ -144,12 +145,29 @@ class GangController:
         changed |= {key for key, status in self.statuses.items() if before.get(key) is not status}
         self._to_sync |= changed
         self._to_plan |= changed
+        for key in changed:
+            self._count_waiting(key)
         self._to_ungate = {key for key, status in self.statuses.items() if status.ungate}
         self._unconfirmed = {key for key, status in self.statuses.items() if status.doubts}
         self._waiting = {key for key, status in self.statuses.items() if status.phase is GangPhase.WAITING}
         spare = {member.uid for gang in self.all.values() for member in spare_members(gang)}
         self._spare_version += not spare <= self._spare
         self._spare = spare
+
+    def _count_waiting(self, key: str) -> None:
+        """Under the word for why the gang waits; not at all if it does not, or was not planned yet."""
+        status, key_of_all = self.statuses.get(key), f"gang {key}"
+        match status and status.phase:
+            case GangPhase.GATHERING | GangPhase.REFUSED as phase:
+                why = events.OF_PHASE[phase]
+            case GangPhase.WAITING | GangPhase.BELOW_MIN_MEMBER:
+                why = self._planner.why.get(key, "")
+            case _:
+                why = ""
+        if why:
+            self._context.waiting.put(key_of_all, why, self.all[key].urgency[1])
+        else:
+            self._context.waiting.drop(key_of_all)
 
     def _replace(self, key: str, gang: Gang | None) -> None:
         before = self.all.pop(key, None)
@@ -230,6 +248,7 @@ class GangController:
         status = self._within_quota(key)
         if self._planner.consider(self.all[key], status, self.all.values()):
             self._to_plan.discard(key)
+        self._count_waiting(key)
 
     def pause(self, key: str, *, until: float) -> None:
         """It need not be considered before that time, or before something changes."""
@@ -249,6 +268,7 @@ class GangController:
             why = events.tell_beyond_quota(status.plan, beyond_quota, context=self._context)
             reason = events.OF_PHASE.get(status.phase)
             if why and reason is not None and not free.plan:
+                self._planner.why[key] = QUOTA_EXCEEDED
                 self._events.report(self.all[key], reason, why)
         return free
 

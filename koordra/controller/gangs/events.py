@@ -26,12 +26,19 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase
-from koordra.controller.reporting.claim_events import LONGEST_MESSAGE, ClaimEvent, cut
+from koordra.controller.reporting.claim_events import (
+    GANG_GATHERING,
+    GANG_REFUSED,
+    LONGEST_MESSAGE,
+    QUOTA_EXCEEDED,
+    ClaimEvent,
+    cut,
+)
 from koordra.placement.gang import GangUnplaced
 
-GATHERING: Final = "GangGathering"
+GATHERING: Final = GANG_GATHERING
 WAITING: Final = "GangWaiting"
-REFUSED: Final = "GangRefused"
+REFUSED: Final = GANG_REFUSED
 ROLLED_BACK: Final = "GangRolledBack"
 STARTS: Final = "GangStarts"
 GROWS: Final = "GangGrows"
@@ -47,7 +54,6 @@ OF_PHASE: Final = {
 }
 LASTING: Final = frozenset(OF_PHASE.values())
 """States, which are told when they are news; the others are told when they happen."""
-QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
 _QUIET: Final = frozenset({STARTS, GROWS, GATHERING})
 PAUSE: Final = 15.0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from koordra.allocator.explain.telling import headline
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -70,15 +71,17 @@ class GangPlanner:
     reservation: GangReservation
     due: Callable[[str, float | None], None]
     epoch: int = 0
+    why: dict[str, str] = field(default_factory=dict)
+    """By gang that was planned without success: the nearest miss, in one word."""
     _considered: dict[str, _Considered] = field(default_factory=dict)
     _reading: set[str] = field(default_factory=set)
 
     _shrunk: dict[str, float] = field(default_factory=dict)
 
     def forget(self, key: str) -> None:
-        self._considered.pop(key, None)
+        for table in (self._considered, self._shrunk, self.why):
+            table.pop(key, None)
         self._reading.discard(key)
-        self._shrunk.pop(key, None)
 
     def reading_other_pods(self) -> set[str]:
         """Gangs that were considered and have members for which it matters where other pods are."""
@@ -193,6 +196,7 @@ class GangPlanner:
             is_unknown = answer.text.startswith(f"{request.asked.required} is no ")
             said = f"annotation {GANG_TOPOLOGY}: " if is_unknown else ""
             self.reporter.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
+        self.why[gang.key] = headline([one for key in sorted(answer.reasons) for one in answer.reasons[key]])
         waits = reason_of(Cause.NODE_UNSUITABLE, f"waits with its gang {gang.key}: {answer.text}")
         for key, group in request.groups.items():
             for claim in group.pending:

@@ -32,7 +32,7 @@ from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
-from koordra.compat.dialects import dialect_named
+from koordra.compat.dialects import DIALECTS, dialect_named
 from koordra.compat.rewrite import Rewritten, has_dialect, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
@@ -46,13 +46,25 @@ from koordra.controller.webhook.review import AdmissionRequest, AdmissionRespons
 from koordra.errors import InvalidInput, InvalidManifest
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, counter
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to
 claims."""
 PATHS: Final[Mapping[str, bool]] = {"/mutate/legacy": False, "/native/mutate/legacy": True}
 """Path -> whether the namespace is native."""
+
+PODS_SEEN: Final = counter(
+    "koordra_legacy_pods_total",
+    "Legacy pods that were admitted or refused; refused ones are of no dialect",
+    dialect=("", *(dialect.name for dialect in DIALECTS)),
+    outcome=("rewritten", "dry_run", "refused", "over_quota", "planted", "not_made"),
+)
+TEMPLATES: Final = counter(
+    "koordra_legacy_templates_total",
+    "Templates of legacy pods that were made, or marked as used",
+    what=("made", "marked"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +205,7 @@ class LegacyWebhook:
         *,
         metrics: Metrics,
     ) -> None:
-        pods = metrics.counter(
-            "koordra_legacy_pods", "Legacy pods admitted or refused.", ("dialect", "outcome")
-        )
-        made = metrics.counter("koordra_legacy_templates", "Templates made or marked as used.", ("what",))
+        pods, made = metrics.counter(PODS_SEEN), metrics.counter(TEMPLATES)
         usage = QuotaUsage(settings.compat, clock=time.monotonic)
         lookups.listen(usage.on_template)
         self._pods = WatchCache(client, PODS, on_change=usage.on_pod, trim=counted_part)

@@ -23,7 +23,7 @@ from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates, lost_templates, unused
 from koordra.controller.legacy.usage import QuotaUsage, QuotaWatch, legacy_entries
 from koordra.controller.reconcile.reconcile_loop import run_passes
-from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED, ClaimEvent, cut
 from koordra.errors import Conflict, NotFound
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, start_watches
@@ -44,7 +44,6 @@ NOT_READ: Final = (
     "the controller's log says why"
 )
 LOST: Final = "LegacyTemplateLost"
-QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
 
 class LegacyController:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
+from koordra.allocator.explain.telling import headline
 from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
@@ -140,7 +141,9 @@ class AllocationStep:
                 if turn.group is None:
                     self.gangs.pause(turn.key, until=now + REFUSED_PAUSE)
                 else:
-                    self.queue.waits(turn.group, NO_BASIS, now + REFUSED_PAUSE)
+                    self.queue.waits(
+                        turn.group, NO_BASIS, now + REFUSED_PAUSE, why=claim_events.INTERNAL_ERROR
+                    )
             finally:
                 self._turns.charge(turn, effort.steps)
         self.gangs.end()
@@ -158,9 +161,11 @@ class AllocationStep:
         if later is None and self.queue.is_unchanged(group, basis, now):
             return
         waited = self.queue.done(group)
-        pause = self._carry_out(group, best_placement(parts, self.placer, excluded), now, at_once=not waited)
+        placement = best_placement(parts, self.placer, excluded)
+        pause = self._carry_out(group, placement, now, at_once=not waited)
         if pause is not None:
-            self.queue.waits(group, basis, now + min(pause, inf if later is None else later))
+            until = now + min(pause, inf if later is None else later)
+            self.queue.waits(group, basis, until, why=_why(placement))
 
     def _excluded(self, group: Group, part: Group | None = None) -> Excluded:
         """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept
@@ -273,6 +278,13 @@ class AllocationStep:
                 return False
         self.reservations.nominate(group, node, now=now)
         return True
+
+
+def _why(placement: GroupPlacement) -> str:
+    """In one word, why the group waits; one that has a place waits for the API server to take it."""
+    if placement.allocations:
+        return claim_events.WRITE_REFUSED
+    return headline([reason for given in placement.reasons.values() for reason in given])
 
 
 def best_placement(parts: Sequence[Group], placer: Placer, excluded: Sequence[Excluded]) -> GroupPlacement:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
+from koordra.allocator.explain.telling import headline
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -30,6 +31,7 @@ from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
+from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.decide import Excluded
 from koordra.placement.request.claim_groups import MAX_CONSUMERS, urgency
 
@@ -43,6 +45,8 @@ Basis = tuple[object, ...]
 NO_BASIS: Final[Basis] = ()
 """Of a group that could not be planned at all: any other is a new one."""
 _NOTHING: Final = frozenset[Concern]()
+_UNPLANNED: Final = "unplanned/"
+"""Before the uid of a pod that waits and is in no group."""
 
 
 class GroupQueue:
@@ -86,15 +90,18 @@ class GroupQueue:
         self._unconsidered.discard(group.key)
         return True
 
-    def waits(self, group: Group, basis: Basis, until: float) -> None:
-        """It was planned without success: on another basis it is planned again, and at the time `until`."""
+    def waits(self, group: Group, basis: Basis, until: float, *, why: str) -> None:
+        """It was planned without success, in one word: on another basis it is planned again, and at the time
+        `until`."""
         if until < inf:
             self._paused.add(until, group.key)
         self.waiting[group.key] = basis, until
+        self._context.waiting.put(group.key, why, _created(group.first))
         self._unconsidered.discard(group.key)
 
     def done(self, group: Group) -> bool:
         """It need not wait, or is to be considered in the next pass; whether it waited before."""
+        self._context.waiting.drop(group.key)
         return self.waiting.pop(group.key, None) is not None
 
     # all groups
@@ -117,11 +124,13 @@ class GroupQueue:
         self._touched |= self._gangs.changed_members()
         served = self._served()
         for uid in self._touched:
+            self._context.waiting.drop(f"{_UNPLANNED}{uid}")
             self._index.update(uid, self._planned(uid, served))
         self._touched.clear()
         changed, gone = self._index.settle(self._immediate())
         for key in gone:
             self.waiting.pop(key, None)
+            self._context.waiting.drop(key)
             self._unconsidered.discard(key)
             self._read(key, _NOTHING)
         for group in changed:
@@ -184,27 +193,34 @@ class GroupQueue:
         pods = self._context.cache.pod_index
         member = pods.member(uid)
         if member is not None and uid in pods.refused:
-            self._report_unplannable(member, (member.pod,))
+            self._waits_unplanned(member.pod, self._report_unplannable(member, (member.pod,)))
         if member is None or uid not in pods.pending or self._gangs.has(uid):
             return None
         if (why := self.beyond_quota.get(uid)) is not None:
             if why:
                 events.tell_quota_exceeded(member, why, context=self._context)
+                self._waits_unplanned(member.pod, QUOTA_EXCEEDED)
             return None
         for claim in member.ours if served else ():
             if uid not in served.get(objects.key(claim), (uid,)):
                 self._report_full(claim, member)
+                self._waits_unplanned(member.pod, Cause.RESERVED_FOR_FULL)
                 return None
         return member
 
-    def _report_unplannable(self, member: PodClaims, pods: tuple[Object, ...]) -> None:
-        """Claims of which one cannot be allocated by anybody; the others of the pod wait for that one."""
+    def _waits_unplanned(self, pod: Object, why: str) -> None:
+        self._context.waiting.put(f"{_UNPLANNED}{objects.uid(pod)}", why, _created(pod))
+
+    def _report_unplannable(self, member: PodClaims, pods: tuple[Object, ...]) -> str:
+        """Claims of which one cannot be allocated by anybody; the others of the pod wait for that one. The
+        word for it."""
         cache = self._context.cache
         reasons: dict[str, tuple[Reason, ...]] = {objects.key(claim): () for claim in member.pending}
         for claim, owner in member.refused:
             reasons[objects.key(claim)] = (_unplannable(claim, owner, cache.classes),)
         for key, given in waits_for_others(reasons).items():
             self._context.events.waiting(cache.claims[key], pods, given)
+        return headline([reason for given in reasons.values() for reason in given])
 
     def _report_full(self, claim: Object, member: PodClaims) -> None:
         text = (
@@ -227,6 +243,10 @@ class GroupQueue:
             elif owner is not Owner.FOREIGN:
                 self._report_unplannable(PodClaims({}, (), (), ((claim, owner),)), ())
         return found
+
+
+def _created(obj: Object) -> str:
+    return str(objects.metadata(obj).get("creationTimestamp") or "")
 
 
 def _unplannable(claim: Object, owner: Owner, classes: Mapping[str, Object]) -> Reason:

@@ -21,6 +21,7 @@ does not answer or the lease runs out; the caller waits and calls again.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import filterfalse
 
@@ -41,7 +42,9 @@ from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.controller.reconcile.group_queue import Quota
+from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting import claim_events
+from koordra.controller.reporting.capacity import ClusterCapacity
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
 from koordra.errors import ApiUnreachable
@@ -81,6 +84,7 @@ class Reconciler:
         self._driver_release = DriverRelease(context, self.allocation.gangs.together)
         self.cache = cache = context.cache
         self.audit = context.audit
+        self._capacity = ClusterCapacity(self.allocation.placer.engine.index)
         self._ungated: set[str] = set()
         self._failed: dict[str, str] = {}
         self._annotated: dict[str, str | None] = {}
@@ -232,19 +236,23 @@ class Reconciler:
                 log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
             self._annotated[objects.uid(node)] = text
 
-    def count(self, instruments: ControllerMetrics) -> None:
-        """How things stand after a pass; differences that the audit found are counted anew from now on."""
-        states = {
-            "waiting": self.allocation.queue.waiting,
-            "allocated": self.cache.claim_index.held,
-            "in_doubt": self.cache.assume_cache.pending_writes(),
-        }
-        for state, claims in states.items():
-            instruments.claims.labels(state).set(len(claims))
-        for phase, number in self.allocation.gangs.counts().items():
-            instruments.gangs.labels(phase).set(number)
-        for where, number in self.audit.differences.items():
-            instruments.differences.labels(where).inc(number)
+    def count(self, instruments: ControllerMetrics, figures: LeaderFigures, *, term: threading.Event) -> None:
+        """How things stand after a pass of this term; differences that the audit found are counted anew from
+        now on."""
+        for where in self.audit.places:
+            instruments.differences.labels(where).inc(self.audit.differences[where])
         self.audit.differences.clear()
-        instruments.refused_nodes.set(self.allocation.conflicts.refused)
         instruments.plan.observe(self.allocation.took)
+        self._capacity.update()
+        with figures.shown(term) as is_shown:
+            if is_shown:
+                figures.set(
+                    claims={
+                        "allocated": len(self.cache.claim_index.held),
+                        "in_doubt": len(self.cache.assume_cache.pending_writes()),
+                    },
+                    gangs=self.allocation.gangs.counts(),
+                    waiting=self._context.waiting,
+                    refused_nodes=self.allocation.conflicts.refused,
+                    capacity=self._capacity,
+                )

@@ -2,5 +2,7 @@
 
 claim_events        what happened to a claim, in words
 event_recorder      the same is not reported over and over; Events of the API
-metrics             Prometheus instruments, and the time from a claim's arrival to its allocation, by part
+metrics             what is counted, and the time from a claim's arrival to its allocation, by part
+waiting_groups      what waits, by reason and age
+capacity            what is allocated and free, kept by the nodes that changed
 """

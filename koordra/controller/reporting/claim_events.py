@@ -10,6 +10,8 @@ DriverUpgrade          a pod had to go because the GPU driver of its node is to 
 DriverUpgradeWaits     why such a pod does not go yet
 NodeEviction           a pod had to go because its node asked for it, and why
 NodeEvictionWaits      why such a pod does not go yet
+QuotaExceeded          a legacy pod beyond a quota, or a quota that is full
+InternalError          a defect of the allocator's: please report it
 DriverRelease          of a Node: how far its GPU driver is free
 any of CONFLICTS          somebody does what only koordra may do
 any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
@@ -22,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.allocator.explain.telling import headline, in_one_line
-from koordra.allocator.reasons import Reason
+from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
@@ -39,6 +41,10 @@ DRIVER_UPGRADE_WAITS: Final = "DriverUpgradeWaits"
 DRIVER_RELEASE: Final = "DriverRelease"
 NODE_EVICTION: Final = "NodeEviction"
 NODE_EVICTION_WAITS: Final = "NodeEvictionWaits"
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
+INTERNAL_ERROR: Final = "InternalError"
+GANG_GATHERING: Final = "GangGathering"
+GANG_REFUSED: Final = "GangRefused"
 
 UNGUARDED_CLASS: Final = "UnguardedClass"
 FOREIGN_CLASS: Final = "ForeignClass"
@@ -57,6 +63,13 @@ CONFLICTS: Final = (
     FOREIGN_PLUGIN,
 )
 """Somebody does what only koordra may do (conflicts/)."""
+
+TOLD: Final = (
+    *(ALLOCATED, GIVEN_BACK, ALLOCATION_REFUSED, WRITE_REFUSED, GATE_REFUSED, PREEMPTED, DRIVER_UPGRADE),
+    *(DRIVER_UPGRADE_WAITS, DRIVER_RELEASE, NODE_EVICTION, NODE_EVICTION_WAITS, QUOTA_EXCEEDED),
+    *(INTERNAL_ERROR, GANG_GATHERING, GANG_REFUSED, *CONFLICTS, *(cause.value for cause in Cause)),
+)
+"""What may be told of claims, pods and nodes."""
 
 LONGEST_MESSAGE: Final = 1024
 """Bytes; the API server refuses longer Event messages."""

@@ -1,23 +1,5 @@
-"""What the controller counts: for Prometheus, and for its readiness.
-
-koordra_controller_leading                        1 while this replica holds the lease
-koordra_controller_events_total{reason}       what was reported in Events, conflicts included
-koordra_controller_claims{state}                  waiting, allocated, in_doubt
-koordra_controller_gangs{phase}                   gangs by phase (gangs/phase.py)
-koordra_controller_pass_seconds                   one pass of the reconciler
-koordra_controller_plan_seconds                   its planning step
-koordra_controller_allocation_seconds             from a claim's creation (known to the second) to its
-                                                  allocation
-koordra_controller_stage_seconds{part}            from its arrival to its allocation: watch, decide, encode,
-                                                  write
-koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
-koordra_controller_write_errors_total{resource,code}
-koordra_controller_conflicts{reason}                 what nobody but koordra should do, now (see
-                                                     conflict_rules.py)
-koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had
-                                                      led to (cache/cluster_cache.py)
-koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives
-                                                  out none there
+"""What the controller counts, for Prometheus (docs/metrics.md); how things stand is told by
+reconcile/leader_figures.py.
 
 The latency of an allocation, by part: what the controller did while a claim waited for it: the time from a
 claim's arrival to its allocation, by part.
@@ -45,51 +27,90 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.reporting.claim_events import ALLOCATED, CONFLICTS, ClaimEvent
+from koordra.controller.reporting.claim_events import ALLOCATED, CONFLICTS, TOLD, ClaimEvent
 from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 from koordra.kube.wire import encoded
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, bounded, counter, gauge, histogram
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+WATCH: Final = "watch"
+DECIDE: Final = "decide"
+ENCODE: Final = "encode"
+WRITE: Final = "write"
+PARTS: Final = (WATCH, DECIDE, ENCODE, WRITE)
+
+LEADING: Final = gauge("koordra_controller_leading", "1 while this replica holds the lease")
+EVENTS: Final = counter(
+    "koordra_controller_events_total",
+    "What was reported in Events, conflicts included",
+    reason=bounded("the words of koordra's Events (docs/controller.md, docs/gangs.md)", known=TOLD),
+)
+CONFLICTS_SEEN: Final = counter(
+    "koordra_controller_conflicts_total",
+    "What only koordra may do, done by others (docs/beside-other-stacks.md)",
+    reason=CONFLICTS,
+)
+DIFFERENCES: Final = counter(
+    "koordra_controller_index_differences_total",
+    "What a full read found to differ from what changes had led to; a defect of koordra's",
+    found_in=bounded("the tables and indices of the controller"),
+)
+PASS_SECONDS: Final = histogram("koordra_controller_pass_seconds", "One pass of the reconciler")
+PLAN_SECONDS: Final = histogram("koordra_controller_plan_seconds", "The planning step of a pass")
+ALLOCATION_SECONDS: Final = histogram(
+    "koordra_controller_allocation_seconds",
+    "From a claim's creation, known to the second, to its allocation",
+    buckets=_LATENCY,
+)
+STAGE_SECONDS: Final = histogram(
+    "koordra_controller_stage_seconds", "From a claim's arrival to its allocation, by part", part=PARTS
+)
+_RESOURCE: Final = bounded("what the controller writes")
+WRITE_SECONDS: Final = histogram(
+    "koordra_controller_write_seconds",
+    "Requests to the API server that change something",
+    verb=bounded("create, patch"),
+    resource=_RESOURCE,
+)
+WRITE_ERRORS: Final = counter(
+    "koordra_controller_write_errors_total",
+    "Requests to the API server that change something, and failed",
+    resource=_RESOURCE,
+    code=bounded("the HTTP status, or none where there was no answer"),
+)
+WRITES: Final = (
+    ("patch", "resourceclaims"),
+    ("patch", "resourceclaims/status"),
+    ("patch", "pods"),
+    ("create", "pods/eviction"),
+    ("patch", "nodes"),
+)
+"""What is written in the ordinary course of things, by verb and resource."""
+CODES: Final = ("403", "404", "409", "422", "429", "500", "503", "none")
 
 
 class ControllerMetrics:
     """The controller's instruments; itself a sink of claim events."""
 
     def __init__(self, metrics: Metrics) -> None:
-        part = "koordra_controller_"
-        self.leading = metrics.gauge(part + "leading", "1 while this replica holds the lease")
-        self._events = metrics.counter(part + "events", "What was reported in Events", ["reason"])
-        self._conflicts = metrics.counter(
-            part + "conflicts", "What only koordra may do, done by others", ["reason"]
-        )
-        for reason in CONFLICTS:
-            self._conflicts.labels(reason)
-        self.refused_nodes = metrics.gauge(
-            part + "refused_nodes", "Nodes whose GPUs another device plugin or driver gives out too"
-        )
-        self.claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
-        self.gangs = metrics.gauge(part + "gangs", "Gangs by phase", ["phase"])
-        self.differences = metrics.counter(
-            part + "index_differences",
-            "What a full read found to differ from what changes had led to",
-            ["found_in"],
-        )
-        self.passes = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
-        self.plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
-        self._allocation = metrics.histogram(
-            part + "allocation_seconds", "From a claim's creation to its allocation", buckets=_LATENCY
-        )
-        stage = metrics.histogram(
-            part + "stage_seconds", "From a claim's arrival to its allocation, by part", ["part"]
-        )
-        self._stages = {name: stage.labels(name) for name in PARTS}
+        self.leading = metrics.gauge(LEADING)
+        self._events = metrics.counter(EVENTS)
+        self._conflicts = metrics.counter(CONFLICTS_SEEN)
+        self.differences = metrics.counter(DIFFERENCES)
+        self.passes = metrics.histogram(PASS_SECONDS)
+        self.plan = metrics.histogram(PLAN_SECONDS)
+        self._allocation = metrics.histogram(ALLOCATION_SECONDS)
+        self._stages = metrics.histogram(STAGE_SECONDS)
         self.latency = LatencyBreakdown(clock=time.perf_counter, observe=self._observe_stages)
-        self._writes = metrics.histogram(
-            part + "write_seconds", "Requests that change something", ["verb", "resource"]
-        )
-        self._errors = metrics.counter(part + "write_errors", "Requests that failed", ["resource", "code"])
+        self._writes = metrics.histogram(WRITE_SECONDS)
+        self._errors = metrics.counter(WRITE_ERRORS)
+        for verb, resource in WRITES:
+            self._writes.labels(verb, resource)
+            for code in CODES:
+                self._errors.labels(resource, code)
 
     def __call__(self, claim_event: ClaimEvent, /) -> None:
         self._events.labels(claim_event.reason).inc()
@@ -103,7 +124,7 @@ class ControllerMetrics:
 
     def _observe_stages(self, seconds: Mapping[str, float]) -> None:
         for part, spent in seconds.items():
-            self._stages[part].observe(spent)
+            self._stages.labels(part).observe(spent)
 
     def counting(self, api: KubeClient) -> CountingApi:
         return CountingApi(api, self)
@@ -142,13 +163,6 @@ class CountingApi:
             data = encoded(body)
         with self._metrics.request("patch", kind, subresource):
             return self._api.patch(kind, name, data, subresource=subresource, **where)
-
-
-WATCH: Final = "watch"
-DECIDE: Final = "decide"
-ENCODE: Final = "encode"
-WRITE: Final = "write"
-PARTS: Final = (WATCH, DECIDE, ENCODE, WRITE)
 
 
 class LatencyBreakdown:

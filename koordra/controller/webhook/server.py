@@ -24,8 +24,8 @@ from koordra.controller.webhook import review
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
-from koordra.process.connections import BoundedHTTPServer, ConnectionPhase, Connections
+from koordra.metrics import Metrics, bounded, counter, gauge, histogram
+from koordra.process.connections import REASONS, BoundedHTTPServer, ConnectionPhase, Connections
 from koordra.process.lifecycle import spawn
 from koordra.process.progress import step, watched
 
@@ -41,17 +41,32 @@ SWEEP_PERIOD: Final = 0.5
 NOTHING_HERE: Final = b"nothing is served here\n"
 
 
-def bounded(
+OUTCOMES: Final = ("allowed", "changed", "refused")
+_PATH: Final = bounded("the paths that are served, - for a body that cannot be read")
+REQUESTS: Final = counter(
+    "koordra_webhook_requests_total",
+    "Admission reviews that were answered",
+    path=_PATH,
+    outcome=(*OUTCOMES, "malformed"),
+)
+REQUEST_SECONDS: Final = histogram(
+    "koordra_webhook_request_seconds", "From the body read to the answer made", path=_PATH
+)
+CLOSED: Final = counter(
+    "koordra_webhook_connections_closed_total",
+    "Connections that the webhook ended by itself: slow (past a time limit), displaced, refused (at the cap)",
+    reason=REASONS,
+)
+OPEN: Final = gauge("koordra_webhook_connections", "Open connections of the webhook")
+
+
+def counted_connections(
     metrics: Metrics, *, most: int = MAX_CONNECTIONS, clock: Callable[[], float] = time.monotonic
 ) -> Connections:
-    """The webhook's connections, counted."""
-    closed = metrics.counter(
-        "koordra_webhook_connections_closed",
-        "Connections the webhook ended by itself: slow (past a time limit), displaced (at the cap), refused (at the cap).",
-        ("reason",),
-    )
+    """The webhook's, which are bounded."""
+    closed = metrics.counter(CLOSED)
     connections = Connections(most=most, closed=lambda reason: closed.labels(reason).inc(), clock=clock)
-    metrics.gauge("koordra_webhook_connections", "Open connections.").set_function(lambda: len(connections))
+    metrics.gauge(OPEN).set_function(lambda: len(connections))
     return connections
 
 
@@ -76,14 +91,15 @@ class WebhookServer(BoundedHTTPServer):
         self.is_well = well
         self._context = _tls()
         self._closed = threading.Event()
-        self._requests = metrics.counter(
-            "koordra_webhook_requests", "Admission reviews answered.", ("path", "outcome")
-        )
-        self._seconds = metrics.histogram(
-            "koordra_webhook_request_seconds", "From the body read to the answer made.", ("path",)
-        )
+        self._requests = metrics.counter(REQUESTS)
+        self._seconds = metrics.histogram(REQUEST_SECONDS)
+        for path in paths:
+            self._seconds.labels(path)
+            for outcome in OUTCOMES:
+                self._requests.labels(path, outcome)
+        self._requests.labels("-", "malformed")
         if connections is None:
-            connections = bounded(metrics)
+            connections = counted_connections(metrics)
         try:
             super().__init__(address, _Handler, connections=connections)
         except OSError as error:

@@ -1,30 +1,15 @@
-"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration;
-the plugin's metrics.
+"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration.
 
 The versions differ only in the share id that v1beta1 lacks. A response has exactly one entry per claim of the
 request; an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which
 are fetched concurrently: the kubelet allows 45 s for the call, and a request to the API server times out
 after 15 s. A call that the kubelet has given up is not carried out: its Unprepare may have come and gone.
-
-    koordra_plugin_calls_total{call,result}        claims prepared and unprepared; result: ok, refused, failed
-    koordra_plugin_call_seconds{call}              how long one claim took
-    koordra_plugin_calls_in_progress{call}
-    koordra_plugin_claims{state}                   prepared, held (the API no longer knows them)
-    koordra_plugin_devices{health}                 healthy, unhealthy
-    koordra_plugin_device_fault{device,fault}      1 for each fault that a device has now
-    koordra_plugin_gpu_errors{device,kind}         since the driver was loaded: ecc_corrected, nvlink_replay
-    koordra_plugin_nic_link_downs{device}          how often a NIC's link went down
-    koordra_plugin_slice_writes_total              publications of the node's ResourceSlices
-    koordra_plugin_sockets_restored_total
-
-Every series is initialised at the start, so that a dashboard is never empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,14 +28,12 @@ from koordra.errors import KoordraError
 from koordra.inert import inert
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.dra.health import HEALTH_VERSIONS, DeviceHealth, Health
+from koordra.kubelet_plugin.dra.health import HEALTH_VERSIONS
+from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.devices import faults_of
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.process.progress import watched
-from koordra.topology.machine import Machine
 
 log = get_logger(__name__)
 
@@ -66,79 +49,6 @@ answer; Unprepares, which ask nobody, and probes have room beside them."""
 
 SIDE_BY_SIDE: Final = 8
 """Claims of one batch that are read from the API at the same time."""
-
-
-class PluginMetrics:
-    """Every series is initialised at the start, so that a dashboard is never empty."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._calls = metrics.counter(
-            "koordra_plugin_calls", "Claims prepared and unprepared.", ("call", "result")
-        )
-        self._seconds = metrics.histogram(
-            "koordra_plugin_call_seconds", "How long one claim took.", ("call",)
-        )
-        self._running = metrics.gauge("koordra_plugin_calls_in_progress", "Claims under way.", ("call",))
-        self._claims = metrics.gauge("koordra_plugin_claims", "Claims of this node.", ("state",))
-        self._devices = metrics.gauge("koordra_plugin_devices", "Devices of this node.", ("health",))
-        self._faults = metrics.gauge(
-            "koordra_plugin_device_fault", "Faults that devices have now.", ("device", "fault")
-        )
-        self._errors = metrics.gauge(
-            "koordra_plugin_gpu_errors", "Errors of GPUs, as the driver counts them.", ("device", "kind")
-        )
-        self._downs = metrics.gauge(
-            "koordra_plugin_nic_link_downs", "How often links of NICs went down.", ("device",)
-        )
-        self.slice_writes = metrics.counter(
-            "koordra_plugin_slice_writes", "Publications of the ResourceSlices."
-        )
-        self.sockets_restored = metrics.counter(
-            "koordra_plugin_sockets_restored", "Sockets that had vanished."
-        )
-        for call in ("prepare", "unprepare"):
-            self._seconds.labels(call)
-            self._running.labels(call)
-            for result in ("ok", "refused", "failed"):
-                self._calls.labels(call, result)
-        for state in ("prepared", "held"):
-            self._claims.labels(state)
-        self.observe_devices((), Machine())
-
-    @contextmanager
-    def observe_call(self, call: str) -> Iterator[None]:
-        result = "failed"
-        try:
-            with self._running.labels(call).track_inprogress(), self._seconds.labels(call).time():
-                yield
-            result = "ok"
-        except KoordraError:
-            result = "refused"
-            raise
-        finally:
-            self._calls.labels(call, result).inc()
-
-    def observe_claims(self, prepared: Callable[[], Sized], *, held: int) -> None:
-        """Nothing where the prepared claims cannot be read, which is reported elsewhere."""
-        with suppress(KoordraError):
-            self._claims.labels("prepared").set(len(prepared()))
-            self._claims.labels("held").set(held)
-
-    def observe_devices(self, devices: Iterable[DeviceHealth], machine: Machine) -> None:
-        found = [device.health for device in devices]
-        self._devices.labels("healthy").set(found.count(Health.HEALTHY))
-        self._devices.labels("unhealthy").set(found.count(Health.UNHEALTHY))
-        for gauge in (self._faults, self._errors, self._downs):
-            gauge.clear()
-        for device in machine.devices():
-            for fault in faults_of(device):
-                self._faults.labels(device.name, fault).set(1)
-        for gpu in machine.gpus:
-            for kind, count in gpu.errors.items():
-                self._errors.labels(gpu.name, kind).set(count)
-        for nic in (*machine.nics, *machine.vfs):
-            if nic.downs is not None:
-                self._downs.labels(nic.name).set(nic.downs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class GrantedDevice:
 class Granted:
     """What one container was granted: the variables set by the hook and the device numbers that it may open,
     control nodes included. `mounts` are those of the isolation backend: library and limits. `confined`: it
-    can open no others."""
+    can open no others; `container`: its namespace, its pod and its name, for people."""
 
     pod_uid: str
     env: tuple[tuple[str, str], ...]
@@ -67,6 +67,7 @@ class Granted:
     memlock: bool = False
     mounts: tuple[Mount, ...] = ()
     confined: bool = True
+    container: tuple[str, str, str] = ("", "", "")
 
 
 def granted_of(
@@ -85,7 +86,16 @@ def granted_of(
         for ref, device in [(grant.claim.ref, grant.device) for grant in grants.held]
     ]
     numbers = frozenset(node.number for node in nodes)
-    return Granted(container.pod_uid, env, numbers, tuple(devices), grants.memlock, mounts, confined)
+    return Granted(
+        container.pod_uid,
+        env,
+        numbers,
+        tuple(devices),
+        grants.memlock,
+        mounts,
+        confined,
+        (container.namespace, container.pod, container.name),
+    )
 
 
 class Ledger:
@@ -191,6 +201,7 @@ def _document(granted: Granted) -> dict[str, Any]:
         "memlock": granted.memlock,
         "mounts": [[mount.source, mount.destination, mount.read_only] for mount in granted.mounts],
         "confined": granted.confined,
+        "container": list(granted.container),
     }
 
 
@@ -207,5 +218,12 @@ def _entry(document: Any) -> Granted:
             Mount(str(source), str(destination), bind=True, read_only=bool(read_only))
             for source, destination, read_only in document["mounts"]
         ),
-        confined=bool(document.get("confined", True)),  # an earlier koordra wrote none
+        # An earlier koordra wrote neither.
+        confined=bool(document.get("confined", True)),
+        container=_names(document.get("container", ("", "", ""))),
     )
+
+
+def _names(written: Any) -> tuple[str, str, str]:
+    namespace, pod, name = map(str, written)
+    return namespace, pod, name

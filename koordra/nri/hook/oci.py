@@ -136,6 +136,29 @@ def number_of(value: int | None) -> int | None:
     return None if value is None or value < 0 else value
 
 
+RULES: Final = (
+    "CannotDeny",
+    "ConflictingEnv",
+    "ForeignCDIDevice",
+    "ForeignDeviceNamed",
+    "ForeignMount",
+    "ForgedMarker",
+    "KoordinatorAnnotation",
+    "KoordinatorIsolation",
+    "KoordinatorMismatch",
+    "NetworkElsewhere",
+    "NetworkNotAttached",
+    "NodeState",
+    "OtherPlugin",
+    "RepeatedVariable",
+    "UngrantedDevice",
+    "UnknownClaim",
+    "UnknownClaims",
+    "UnreadableState",
+)
+"""By which containers are refused."""
+
+
 class Refusal(KoordraError):
     """Why a container may not be created. `rule` is a stable name, for counting; the text tells its author
     what to change, and quotes no more than a person reads."""

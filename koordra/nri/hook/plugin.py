@@ -4,12 +4,6 @@ Everything slow is done in Prepare. Here, a container without markers costs one 
 with devices two more per claim, and one small file written (ledger). A refusal is answered with
 PERMISSION_DENIED, which fails the container's creation with its message; the kubelet shows it as an event of
 the pod and retries.
-
-    koordra_nri_refusals_total{rule}          refused containers, by the rule
-    koordra_nri_adjusted_total{devices}       adjusted containers: `granted`, or `none` if they hold no device
-    koordra_nri_unconfined_total{pods}        privileged containers to which nothing could be denied: `holder`
-                                              of a claim, or `system`
-    koordra_nri_koordlet_hooks_total          containers that koordlet's own hooks had changed
 """
 
 from __future__ import annotations
@@ -17,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from koordra._proto.nri import nri_pb2
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, counter
 from koordra.node_state.claim_network import AttachedNetwork, Sandbox
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import StateReader
@@ -32,7 +26,7 @@ from koordra.nri.hook.grants import Grants, claim_markers, grants_of
 from koordra.nri.hook.koordinator.annotation import PodClaims, granted_by_annotation
 from koordra.nri.hook.ledger import Ledger, granted_of
 from koordra.nri.hook.node_devices import NodeDevices
-from koordra.nri.hook.oci import Adjustment, Container, Refusal, adjustment_message, container_of
+from koordra.nri.hook.oci import RULES, Adjustment, Container, Refusal, adjustment_message, container_of
 from koordra.nri.hook.privileged import SPARED, PrivilegedPolicy
 from koordra.nri.hook.system_pods import SystemPods
 from koordra.nri.hook.ungranted_access import claim_mounts, is_privileged, validate
@@ -64,6 +58,22 @@ def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
     )
 
 
+REFUSALS: Final = counter("koordra_nri_refusals_total", "Containers that were refused", rule=RULES)
+ADJUSTED: Final = counter(
+    "koordra_nri_adjusted_total",
+    "Containers that were adjusted: granted devices, or none",
+    devices=("granted", "none"),
+)
+UNCONFINED: Final = counter(
+    "koordra_nri_unconfined_total",
+    "Privileged containers that started although nothing could be denied to them: holders of all cards, or the system's",
+    pods=("holder", "system"),
+)
+KOORDLET: Final = counter(
+    "koordra_nri_koordlet_hooks_total", "Containers that koordlet's own hooks had changed"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The operator's settings. `koordinator`: its annotation is looked at, which needs `devices`, and this
@@ -93,18 +103,10 @@ class HookPlugin(Plugin):
 
     def __post_init__(self, metrics: Metrics | None) -> None:
         metrics = metrics or Metrics()
-        self._refusals = metrics.counter("koordra_nri_refusals", "Refused containers, by the rule.", ["rule"])
-        self._adjusted = metrics.counter(
-            "koordra_nri_adjusted", "Adjusted containers, by whether they hold devices.", ["devices"]
-        )
-        self._unconfined = metrics.counter(
-            "koordra_nri_unconfined",
-            "Privileged containers that started although nothing could be denied to them, by who they are.",
-            ["pods"],
-        )
-        self._koordlet = metrics.counter(
-            "koordra_nri_koordlet_hooks", "Containers that koordlet's own hooks had changed."
-        )
+        self._refusals = metrics.counter(REFUSALS)
+        self._adjusted = metrics.counter(ADJUSTED)
+        self._unconfined = metrics.counter(UNCONFINED)
+        self._koordlet = metrics.counter(KOORDLET)
 
     def handler(self, row: EventMethod) -> Callable[[Any, Call], Any] | None:
         """Validation and sandbox events are subscribed to only if the operator enables them."""

@@ -2,13 +2,7 @@
 
 An `Observer` is called for every answered request, with its outcome and duration, and for every change of the
 connection, on worker threads between the answer and the next request, so it must not block. `MetricsObserver`
-keeps metrics:
-
-    koordra_nri_requests_total{method,outcome}     answered | refused | failed | late
-    koordra_nri_request_seconds{method}            from the arrival of the request to its answer
-    koordra_nri_registrations_total{outcome}       registered | rejected | unreachable
-    koordra_nri_registered                         1 while a runtime has synchronized with this process
-    koordra_nri_disconnections_total               connections that the runtime ended
+keeps metrics.
 
 `refused` is an answer with a status that the handler chose (RemoteError), `failed` one after any other error,
 `late` one that was sent in the place of a handler that took too long. The three fail the runtime's operation.
@@ -16,7 +10,10 @@ keeps metrics:
 
 from __future__ import annotations
 
-from koordra.metrics import Metrics
+from typing import Final
+
+from koordra.metrics import Metrics, counter, gauge, histogram
+from koordra.nri.transport.events import EVENT_METHODS
 
 ANSWERED = "answered"
 REFUSED = "refused"
@@ -26,6 +23,30 @@ LATE = "late"
 REGISTERED = "registered"
 REJECTED = "rejected"
 UNREACHABLE = "unreachable"
+
+_METHODS: Final = ("Configure", "Synchronize", "Shutdown", *(row.method for row in EVENT_METHODS))
+REQUESTS: Final = counter(
+    "koordra_nri_requests_total",
+    "Requests of the container runtime, by how they were answered",
+    method=_METHODS,
+    outcome=(ANSWERED, REFUSED, FAILED, LATE),
+)
+REQUEST_SECONDS: Final = histogram(
+    "koordra_nri_request_seconds",
+    "From the arrival of a request to its answer; the runtime drops a plugin after 2 s",
+    method=_METHODS,
+)
+REGISTRATIONS: Final = counter(
+    "koordra_nri_registrations_total",
+    "Attempts to register with the container runtime",
+    outcome=(REGISTERED, REJECTED, UNREACHABLE),
+)
+IS_REGISTERED: Final = gauge(
+    "koordra_nri_registered", "1 while the container runtime has synchronized with this process"
+)
+DISCONNECTIONS: Final = counter(
+    "koordra_nri_disconnections_total", "Connections to the container runtime that ended"
+)
 
 
 class Observer:
@@ -43,25 +64,11 @@ class Observer:
 
 class MetricsObserver(Observer):
     def __init__(self, metrics: Metrics) -> None:
-        self._requests = metrics.counter(
-            "koordra_nri_requests",
-            "Requests of the container runtime, by how they were answered.",
-            ["method", "outcome"],
-        )
-        self._seconds = metrics.histogram(
-            "koordra_nri_request_seconds",
-            "From the arrival of a request to its answer; the runtime drops a plugin after 2 s.",
-            ["method"],
-        )
-        self._registrations = metrics.counter(
-            "koordra_nri_registrations", "Attempts to register with the container runtime.", ["outcome"]
-        )
-        self._registered = metrics.gauge(
-            "koordra_nri_registered", "1 while the container runtime has synchronized with this process."
-        )
-        self._ends = metrics.counter(
-            "koordra_nri_disconnections", "Connections to the container runtime that ended."
-        )
+        self._requests = metrics.counter(REQUESTS)
+        self._seconds = metrics.histogram(REQUEST_SECONDS)
+        self._registrations = metrics.counter(REGISTRATIONS)
+        self._registered = metrics.gauge(IS_REGISTERED)
+        self._ends = metrics.counter(DISCONNECTIONS)
         self._synchronized = False
 
     @property

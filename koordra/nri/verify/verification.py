@@ -8,12 +8,6 @@ A difference counts only if the container still exists afterwards. A missing int
 its move into or out of the pod takes a moment. A difference is reported once when it appears and once when it
 is gone; a report that fails is retried in the next round. The loop has a thread of its own, so it never
 delays the creation of a container.
-
-    koordra_nri_drift{kind}                containers with such a difference now
-    koordra_nri_drift_found_total{kind}    differences that appeared
-    koordra_nri_verified_containers        containers of the last round
-    koordra_nri_last_verification_seconds  end of the last round (Unix time)
-    koordra_nri_verification_seconds       duration of a round
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from typing import Final
 
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, counter, gauge, histogram
 from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import StateReader
@@ -65,6 +59,16 @@ Enforcing = Callable[[str], bool | None]
 """Whether the limiter of a claim (by uid) enforces its limits; None if unknown: no limiter, or no process
 yet."""
 
+DRIFT: Final = gauge(
+    "koordra_nri_drift", "Differences between what containers have and should have, now", kind=KINDS
+)
+DRIFT_FOUND: Final = counter("koordra_nri_drift_found_total", "Differences that appeared", kind=KINDS)
+VERIFIED: Final = gauge("koordra_nri_verified_containers", "Containers that the last round looked at")
+LAST_VERIFICATION: Final = gauge(
+    "koordra_nri_last_verification_timestamp_seconds", "End of the last round; 0 before the first"
+)
+VERIFICATION_SECONDS: Final = histogram("koordra_nri_verification_seconds", "Duration of a round")
+
 log = get_logger(__name__)
 
 
@@ -93,15 +97,11 @@ class Verification:
         self._reported: dict[tuple[str, str], Finding] = {}
         self._pending: dict[tuple[str, str], Finding] = {}
         self._backoff, self._deliver_at = Backoff(), self.monotonic()
-        self._now = metrics.gauge(
-            "koordra_nri_drift", "Differences between what containers have and should have.", ["kind"]
-        )
-        self._found = metrics.counter("koordra_nri_drift_found", "Differences that appeared.", ["kind"])
-        self._containers = metrics.gauge("koordra_nri_verified_containers", "Containers of the last round.")
-        self._at = metrics.gauge(
-            "koordra_nri_last_verification_seconds", "End of the last round, as Unix time."
-        )
-        self._seconds = metrics.histogram("koordra_nri_verification_seconds", "Duration of a round.")
+        self._now = metrics.gauge(DRIFT)
+        self._found = metrics.counter(DRIFT_FOUND)
+        self._containers = metrics.gauge(VERIFIED)
+        self._at = metrics.gauge(LAST_VERIFICATION)
+        self._seconds = metrics.histogram(VERIFICATION_SECONDS)
         self._count({})
 
     def wake(self) -> None:

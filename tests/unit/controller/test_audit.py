@@ -3,11 +3,14 @@ been."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.cache.changes import Change
 from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
+from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
@@ -32,6 +35,7 @@ def with_lost_events(*kinds: str) -> JointCluster:
 def test_a_lost_event_is_found_counted_and_made_good(kind: object) -> None:
     lost = str(getattr(kind, "plural", ""))
     cluster, metrics = with_lost_events(lost), Metrics()
+    standing = LeaderFigures(metrics, node_metrics=True)
     assert cluster.node_of("a") is None
     cluster.pass_time(AUDIT_PERIOD)
     assert cluster.reconciler.reconcile() == 0.0, "what is suspected is confirmed at once"
@@ -39,7 +43,7 @@ def test_a_lost_event_is_found_counted_and_made_good(kind: object) -> None:
     cluster.reconciler.reconcile()
     assert cluster.reconciler.audit.differences == {lost: 1}
     assert cluster.node_of("a") == "n0"
-    cluster.reconciler.count(ControllerMetrics(metrics))
+    cluster.reconciler.count(ControllerMetrics(metrics), standing, term=threading.Event())
     assert sample(metrics, "koordra_controller_index_differences_total", {"found_in": lost}) == 1.0
     assert not cluster.reconciler.audit.differences, "each is counted once"
 

@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.features import Features
 from koordra.api.kinds import LEASES
 from koordra.controller import run as run_module
 from koordra.controller.leadership import LeaseTimes
+from koordra.controller.reconcile.leader_figures import LeaderFigures
+from koordra.controller.reporting.capacity import ClusterCapacity
+from koordra.controller.reporting.waiting_groups import WaitingGroups
 from koordra.controller.run import run
 from koordra.controller.settings import Settings
 from koordra.metrics import Metrics
+from koordra.placement.index import ClusterIndex
 from koordra.process import lifecycle, progress
 from tests.fakes.metric_samples import sample
 from tests.fakes.streaming_api import StreamingApi
@@ -41,8 +46,16 @@ class Term:
         self.stands.set()
         assert self.go.wait(PATIENCE)
 
-    def count(self, _instruments: object) -> None:
-        """There is nothing."""
+    def count(self, _instruments: object, figures: LeaderFigures, *, term: threading.Event) -> None:
+        with figures.shown(term) as self.shown:
+            if self.shown:
+                figures.set(
+                    claims={"allocated": len(self.begun)},
+                    gangs={},
+                    waiting=WaitingGroups(),
+                    refused_nodes=0,
+                    capacity=ClusterCapacity(ClusterIndex(Features.of(None))),
+                )
 
 
 class NoTable:
@@ -80,6 +93,9 @@ def test_a_worker_that_stands_still_lets_go_of_the_lease_and_writes_no_more(term
         looks[0] += 1
         return well[0]
 
+    def shown() -> float | None:
+        return sample(metrics, "koordra_controller_claims", {"state": "allocated"})
+
     settings = Settings("one", times=TIMES)
     main = threading.Thread(
         target=lambda: run(api, settings, stop=stop, metrics=metrics, is_well=is_well)  # type: ignore[arg-type]
@@ -101,9 +117,15 @@ def test_a_worker_that_stands_still_lets_go_of_the_lease_and_writes_no_more(term
         first.go.set()
         eventually(lambda: len(terms) == 2 and terms[1].stands.is_set())
         assert not first.worker.is_alive()
+        assert not first.shown
+        assert shown() is None, "what comes back late shows nothing, and a term shows nothing before a pass"
         assert terms[1].may_write()
         assert not first.may_write(), "what comes back late is of another term"
         terms[1].go.set()
+        eventually(lambda: shown() == 2)
+        well[0] = False
+        eventually(lambda: sample(metrics, "koordra_controller_leading") == 0)
+        eventually(lambda: shown() is None)
     finally:
         for term in terms:
             term.go.set()

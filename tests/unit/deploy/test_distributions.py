@@ -97,11 +97,12 @@ def test_pod_networking_comes_on_top_of_base_and_leaves_what_others_add(tmp_path
     assert plugin["hostNetwork"] is hook["hostNetwork"] is True
     assert plugin["containers"][0]["args"] == [
         "kubelet-plugin",
-        "--pod-network",
-        "--network-pools=/etc/koordra/network-pools/pools.yaml",
+        "--metrics-address=:9401",
         "--host-root=/host",
         "--log-json",
         "--on-overuse=evict",
+        "--pod-network",
+        "--network-pools=/etc/koordra/network-pools/pools.yaml",
     ]
     assert not plugin["containers"][0].get("ports")
 

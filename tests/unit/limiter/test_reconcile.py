@@ -132,7 +132,7 @@ def test_contexts_and_modules_are_counted_by_reconciliation(
     node.reconciler.once()
     assert node.share.unseen == 300 * MIB
     assert node.share.used == held + 300 * MIB
-    figures = {"claim": UID, "gpu": node.lists.uuid}
+    figures = {"namespace": "", "claim": UID, "pod": "", "container": "", "uuid": node.lists.uuid}
     assert sample(node.metrics, "koordra_limiter_unseen_bytes", figures) == 300 * MIB
     assert sample(node.metrics, "koordra_limiter_used_bytes", figures) == held + 300 * MIB
     asked = node.lists.asked
@@ -247,7 +247,7 @@ def test_a_process_of_nobody_is_no_claims(node: Node, tenant: subprocess.Popen[b
     node.lists.used = {tenant.pid: node.share.used, 1: 5 * GIB}
     node.reconciler.once()
     assert node.share.unseen == 0
-    assert sample(node.metrics, "koordra_limiter_foreign_bytes", {"gpu": node.lists.uuid}) == 5 * GIB
+    assert sample(node.metrics, "koordra_limiter_foreign_bytes", {"uuid": node.lists.uuid}) == 5 * GIB
 
 
 def test_a_context_is_learned_from_what_nvml_says_and_kept_for_the_next(

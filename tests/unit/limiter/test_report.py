@@ -40,10 +40,11 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     read = read_all(claims)
     report.observe(read, verdicts(read).values())
     text = metrics.text()
-    figures = {"claim": "a", "gpu": UUID}
+    of_claim = {"namespace": "", "claim": "a", "pod": "", "container": ""}
+    figures = {**of_claim, "uuid": UUID}
     assert sample(metrics, "koordra_limiter_used_bytes", figures) == 5
     assert sample(metrics, "koordra_limiter_limit_bytes", figures) == GIB
-    assert sample(metrics, "koordra_limiter_turned_away_processes", {"claim": "a"}) == 3
+    assert sample(metrics, "koordra_limiter_turned_away_processes_total", of_claim) == 3
     assert 'koordra_limiter_limit_bytes{claim="b"' not in text
     assert 'koordra_limiter_claims{state="waiting"} 2.0' in text
     (claims / "a" / "policy").unlink()

@@ -3,6 +3,7 @@ when they go."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.detection import offered_by_others, publishers
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
+from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.kubelet_plugin.publish.node_slices import FOREIGN_TAINT, foreign_taints
@@ -67,13 +69,13 @@ def test_nothing_is_placed_beside_another_device_plugin_until_it_is_gone() -> No
     told = [entry for entry in cluster.told if entry.about and entry.about[0]["metadata"]["name"] == waiting]
     assert any("nvidia.com/gpu in status.allocatable of node n0" in entry.message for entry in told)
     metrics = Metrics()
-    figures = ControllerMetrics(metrics)
-    cluster.reconciler.count(figures)
+    figures, standing = ControllerMetrics(metrics), LeaderFigures(metrics, node_metrics=True)
+    cluster.reconciler.count(figures, standing, term=threading.Event())
     assert sample(metrics, "koordra_controller_refused_nodes") == 1
     set_amount(cluster, "n0", "0")
     cluster.settle()
     assert cluster.node_of(waiting) == "n0"
-    cluster.reconciler.count(figures)
+    cluster.reconciler.count(figures, standing, term=threading.Event())
     assert sample(metrics, "koordra_controller_refused_nodes") == 0
 
 

@@ -20,7 +20,7 @@ import pytest
 from koordra.api import names
 from koordra.controller.webhook import handlers, keys, review
 from koordra.controller.webhook.review import AdmissionResponse
-from koordra.controller.webhook.server import WebhookServer, bounded
+from koordra.controller.webhook.server import WebhookServer, counted_connections
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
 from koordra.process import progress
@@ -192,7 +192,7 @@ def test_a_peer_that_trickles_is_cut_off(metrics: Metrics) -> None:
         ("127.0.0.1", 0),
         handlers.paths(KNOWN),
         metrics=metrics,
-        connections=bounded(metrics, clock=clock.monotonic),
+        connections=counted_connections(metrics, clock=clock.monotonic),
     )
     server.use(*KEYS.serving.to_pem())
     server.start()
@@ -227,7 +227,10 @@ def _is_cut_off(sock: socket.socket, letter: bytes, clock: Clock) -> bool:
 
 def test_at_the_cap_those_go_that_never_asked(metrics: Metrics) -> None:
     server = WebhookServer(
-        ("127.0.0.1", 0), handlers.paths(KNOWN), metrics=metrics, connections=bounded(metrics, most=5)
+        ("127.0.0.1", 0),
+        handlers.paths(KNOWN),
+        metrics=metrics,
+        connections=counted_connections(metrics, most=5),
     )
     server.use(*KEYS.serving.to_pem())
     server.start()
@@ -245,7 +248,7 @@ def test_at_the_cap_those_go_that_never_asked(metrics: Metrics) -> None:
 def test_connections_by_the_clock() -> None:
     """Who is displaced, who is too slow, and who is turned away when all are at work."""
     clock, metrics = Clock(0.0), Metrics()
-    connections = bounded(metrics, most=3, clock=lambda: clock.now)
+    connections = counted_connections(metrics, most=3, clock=lambda: clock.now)
     pairs = [socket.socketpair() for _ in range(5)]
 
     def ended(number: int) -> bool:

@@ -13,7 +13,8 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
-from koordra.node_state.granted_claims import claims_of_container
+from koordra.node_state.granted_claims import ContainersOfClaims, claims_of_container
+from koordra.node_state.prepared_claim import ref_of
 from koordra.topology.machine import Machine
 
 
@@ -48,5 +49,7 @@ class NodeLimiter:
             ),
             lists=partial(nvml_processes, library=library),
             changed=changed,
+            ref_of=partial(ref_of, state),
+            containers=ContainersOfClaims(state),
         )
         self.backend.broker.on_call = self.comparison.wake

@@ -11,14 +11,7 @@ else once.
 
 A source that does not answer changes nothing: without NVML contexts are what was reserved for them and
 modules stay uncounted; without the host's pid namespace a process without a slot is neither counted nor
-reported. That is logged once, and counted:
-
-    koordra_limiter_looks_total{result}              ok, failed (NVML did not answer)
-    koordra_limiter_foreign_bytes{gpu}               used on a limited claim's card by processes of no limited
-                                                     claim
-    koordra_limiter_outside_processes                computing on a limited claim's card without a limit
-    koordra_limiter_cut_back_total                   regions that a tenant had made longer
-    koordra_limiter_look_seconds                     duration of one reconciliation
+reported. That is logged once, and counted (docs/metrics.md).
 
 Nothing announces that a process takes memory past the limiter: NVML has events for errors, power and MIG,
 none for memory or processes, and the device nodes that a container opens are not the host's. So the node
@@ -40,7 +33,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +53,9 @@ from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Contexts
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, bounded, counter, gauge, histogram
+from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.granted_claims import ContainerName
 
 QUIET: Final = 1.0
 BRISK: Final = 0.1
@@ -74,6 +69,24 @@ def pause_after(*, took: float, quiet_for: float) -> Pause:
     rest = min(took / LOAD, LONGEST)
     return Pause(at_least=max(BRISK, rest), at_most=max(QUIET if quiet_for > BRISK_FOR else BRISK, rest))
 
+
+LOOKS: Final = counter(
+    "koordra_limiter_looks_total",
+    "Comparisons of the limiters' ledgers with NVML; failed: NVML did not answer",
+    result=("ok", "failed"),
+)
+FOREIGN: Final = gauge(
+    "koordra_limiter_foreign_bytes",
+    "GPU memory of processes of no limited claim, on cards of limited claims",
+    uuid=bounded("GPUs of the node that limited claims have shares of"),
+)
+OUTSIDE: Final = gauge(
+    "koordra_limiter_outside_processes", "Processes that compute on a limited claim's card without a limit"
+)
+CUT_BACK: Final = counter(
+    "koordra_limiter_cut_back_total", "Regions of the limiter that a tenant had made longer"
+)
+LOOK_SECONDS: Final = histogram("koordra_limiter_look_seconds", "How long one comparison takes")
 
 log = get_logger(__name__)
 
@@ -98,6 +111,8 @@ class Reconciler(Wakeable):
         processes: HostProcesses,
         lists: ProcessLists = nvml_processes,
         changed: Callable[[], None] = lambda: None,
+        ref_of: Callable[[str], ClaimRef | None] = lambda _uid: None,
+        containers: Callable[[], Mapping[str, Sequence[ContainerName]]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -108,23 +123,12 @@ class Reconciler(Wakeable):
         self._changed = changed
         self._clock = clock
         self._changed_at = clock()
-        self._report = LimiterMetrics(metrics)
-        self._looks = metrics.counter(
-            "koordra_limiter_looks", "Comparisons of the limiters' ledgers with NVML.", ("result",)
-        )
-        for result in ("ok", "failed"):
-            self._looks.labels(result)
-        self._foreign = metrics.gauge(
-            "koordra_limiter_foreign_bytes",
-            "GPU memory of processes of no limited claim, on cards of limited claims.",
-            ("gpu",),
-        )
-        self._outside = metrics.gauge(
-            "koordra_limiter_outside_processes",
-            "Processes that compute on a limited claim's card without a limit.",
-        )
-        self._cut = metrics.counter("koordra_limiter_cut_back", "Regions that a tenant had made longer.")
-        self._took = metrics.histogram("koordra_limiter_look_seconds", "How long one comparison takes.")
+        self._report = LimiterMetrics(metrics, ref_of=ref_of, containers=containers)
+        self._looks = metrics.counter(LOOKS)
+        self._foreign = metrics.table(FOREIGN)
+        self._outside = metrics.gauge(OUTSIDE)
+        self._cut = metrics.counter(CUT_BACK)
+        self._took = metrics.histogram(LOOK_SECONDS)
         self._samples = OveruseSamples()
         self.overused: Mapping[str, Overuse] = {}
         self._suspects: dict[Suspect, float] = {}
@@ -154,7 +158,7 @@ class Reconciler(Wakeable):
             self._compare(uses)
         else:
             self.overused = self._samples.add({}, now=self._clock())
-            self._foreign.clear()
+            self._foreign.set({})
             self._outside.set(0)
         uses = read_all(self._claims)
         now = verdicts(uses)
@@ -207,9 +211,7 @@ class Reconciler(Wakeable):
             over = {share: over[share] for share in over.keys() & over_limit(uses, earlier.in_use).keys()}
         self.overused = self._samples.add(over, now=self._clock())
         self._learn(readings)
-        self._foreign.clear()
-        for uuid, used in readings[-1].foreign.items():
-            self._foreign.labels(uuid).set(used)
+        self._foreign.set({(uuid,): used for uuid, used in readings[-1].foreign.items()})
 
     def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[MemoryReading, dict[str, ClaimUse]]:
         """One reading of the driver between two of the ledger. A pid counts if it was the same process

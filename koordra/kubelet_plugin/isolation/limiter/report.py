@@ -5,15 +5,8 @@ The figures come from the claims' regions (usage.py). A tenant writes `usage`, s
 good for charts and for finding a limiter that did not start, not as evidence. What the node writes into
 `policy` (bytes beyond the ledger, processes outside of it) is not the tenant's.
 
-    koordra_limiter_used_bytes, koordra_limiter_limit_bytes   by claim and GPU; a share without a limit has no
-                                                              limit
-    koordra_limiter_unseen_bytes                              what of it the node found beyond the claim's
-                                                              ledger
-    koordra_limiter_context_bytes                             what is kept for a context
-    koordra_limiter_denied_requests                           requests over the limit, by claim and GPU
-    koordra_limiter_turned_away_processes                     processes that got no CUDA, ever, by claim
-    koordra_limiter_claims                                    how many wait, enforce, turned a process away,
-                                                              are bypassed or damaged
+The figures are a claim's, on each of its GPUs. Where one container holds the claim they carry its name; where
+several do, only what these have in common: the limit is theirs together, and must not be added up twice.
 
 The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
 
@@ -28,15 +21,18 @@ The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.isolation.limiter import usage
 from koordra.kubelet_plugin.isolation.limiter.usage import ClaimUse
-from koordra.metrics import Metrics
+from koordra.metrics import Metrics, bounded, counter, gauge
+from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.granted_claims import ContainerName
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,45 +114,109 @@ def enforces(claims: Path, uid: str) -> bool | None:
     return found.enforced if found else None
 
 
-_DEVICE_GAUGES: Final = {
-    "used_bytes": "GPU memory that a limited claim uses.",
-    "limit_bytes": "GPU memory that a limited claim may use.",
-    "unseen_bytes": "GPU memory of a limited claim beyond its ledger.",
-    "context_bytes": "GPU memory that is kept for each context.",
-    "denied_requests": "Requests of a limited claim that were over its limit.",
+_OF_CLAIM: Final = {
+    "namespace": bounded("those of the node's limited claims"),
+    "claim": bounded("the node's limited claims, by name"),
+    "pod": bounded("the pod that holds the claim; empty for none, or several"),
+    "container": bounded("the container that holds the claim; empty for none, or several"),
 }
+_OF_GPU: Final = {**_OF_CLAIM, "uuid": bounded("the claim's GPUs, as NVML and dcgm-exporter name them")}
+
+LIMIT: Final = gauge(
+    "koordra_limiter_limit_bytes",
+    "GPU memory that a limited claim may use; none for a share without a limit of memory",
+    **_OF_GPU,
+)
+USED: Final = gauge(
+    "koordra_limiter_used_bytes", "GPU memory that a limited claim uses, what is unseen included", **_OF_GPU
+)
+PEAK: Final = gauge(
+    "koordra_limiter_peak_bytes",
+    "The most that used_bytes has been since the claim was prepared, or this process started",
+    **_OF_GPU,
+)
+UNSEEN: Final = gauge(
+    "koordra_limiter_unseen_bytes",
+    "GPU memory of a limited claim that the node found in use beyond the limiter's ledger",
+    **_OF_GPU,
+)
+CONTEXT: Final = gauge(
+    "koordra_limiter_context_bytes", "GPU memory that is kept for each context of a process", **_OF_GPU
+)
+DENIED: Final = counter(
+    "koordra_limiter_denied_requests_total",
+    "Requests for memory that were over the limit, by the claim's own count",
+    **_OF_GPU,
+)
+TURNED_AWAY: Final = counter(
+    "koordra_limiter_turned_away_processes_total",
+    "Processes of a limited claim that could not be limited, and got no CUDA",
+    **_OF_CLAIM,
+)
+LIMITED: Final = gauge(
+    "koordra_limiter_claims", "Limited claims of this node by what their limiter says", state=HANDSHAKES
+)
+
+
+class Holder(NamedTuple):
+    """Whose a claim is, for labels."""
+
+    namespace: str = ""
+    claim: str = ""
+    pod: str = ""
+    container: str = ""
+
+
+def holder_of(uid: str, ref: ClaimRef | None, containers: Sequence[ContainerName]) -> Holder:
+    """`containers` that hold the claim. What they do not have in common stays empty; a claim whose name is
+    not known is called by its uid."""
+    namespace, claim = ("", uid) if ref is None else (ref.namespace, ref.name)
+    pods, names = {each.pod for each in containers}, {each[1:] for each in containers}
+    return Holder(
+        namespace,
+        claim,
+        next(iter(pods)) if len(pods) == 1 else "",
+        containers[0].container if len(names) == 1 else "",
+    )
 
 
 class LimiterMetrics:
-    def __init__(self, metrics: Metrics) -> None:
-        self._devices = {
-            name: metrics.gauge(f"koordra_limiter_{name}", text, ("claim", "gpu"))
-            for name, text in _DEVICE_GAUGES.items()
-        }
-        self._turned_away = metrics.gauge(
-            "koordra_limiter_turned_away_processes",
-            "Processes of a limited claim that could not be limited, and got no CUDA.",
-            ("claim",),
-        )
-        self._handshakes = metrics.gauge(
-            "koordra_limiter_claims", "Claims by what their limiter says.", ("state",)
-        )
-        self.observe({}, ())
+    """`ref_of` a claim, by its uid; `containers`: those that hold a claim, by its uid."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        ref_of: Callable[[str], ClaimRef | None] = lambda _uid: None,
+        containers: Callable[[], Mapping[str, Sequence[ContainerName]]] = dict,
+    ) -> None:
+        self._ref_of, self._containers = ref_of, containers
+        self._known: dict[str, ClaimRef | None] = {}
+        self._peaks: dict[tuple[str, str], int] = {}
+        self._limit, self._used, self._peak = map(metrics.table, (LIMIT, USED, PEAK))
+        self._unseen, self._context = map(metrics.table, (UNSEEN, CONTEXT))
+        self._denied, self._turned_away = map(metrics.table, (DENIED, TURNED_AWAY))
+        self._states = metrics.table(LIMITED)
 
     def observe(self, read: Mapping[str, ClaimUse], verdicts: Iterable[LimiterVerdict]) -> None:
         """Set the series of these claims; those of claims that are gone are removed."""
-        for gauge in (*self._devices.values(), self._turned_away):
-            gauge.clear()
-        for uid, use in read.items():
-            self._turned_away.labels(uid).set(use.turned_away)
-            for device in use.devices:
-                for gauge, figure in zip(
-                    self._devices.values(),
-                    (device.used, device.limit, device.unseen, device.context_bytes, device.denied),
-                    strict=True,
-                ):
-                    if figure is not None:
-                        gauge.labels(uid, device.uuid).set(figure)
-        states = [each.handshake for each in verdicts]
-        for state in HANDSHAKES:
-            self._handshakes.labels(state).set(states.count(state))
+        holders = self._holders(read)
+        shares = [(uid, device) for uid, use in read.items() for device in use.devices]
+        self._peaks = {
+            (uid, device.uuid): max(device.used, self._peaks.get((uid, device.uuid), 0))
+            for uid, device in shares
+        }
+        rows = [((*holders[uid], device.uuid), uid, device) for uid, device in shares]
+        self._limit.set({row: device.limit for row, _, device in rows if device.limit is not None})
+        self._used.set({row: device.used for row, _, device in rows})
+        self._peak.set({row: self._peaks[uid, device.uuid] for row, uid, device in rows})
+        self._unseen.set({row: device.unseen for row, _, device in rows})
+        self._context.set({row: device.context_bytes for row, _, device in rows})
+        self._denied.set({row: device.denied for row, _, device in rows})
+        self._turned_away.set({holders[uid]: use.turned_away for uid, use in read.items()})
+        self._states.set(Counter((each.handshake,) for each in verdicts))
+
+    def _holders(self, uids: Iterable[str]) -> dict[str, Holder]:
+        containers = self._containers()
+        self._known = {uid: self._known.get(uid) or self._ref_of(uid) for uid in uids}
+        return {uid: holder_of(uid, ref, containers.get(uid, ())) for uid, ref in self._known.items()}

@@ -21,7 +21,7 @@ from koordra._proto.dra import (
     drahealth_v1alpha1_pb2,
     drahealth_v1alpha1_pb2_grpc,
 )
-from koordra.kubelet_plugin.dra.dra_service import Calls, PluginMetrics, add_registration, add_services
+from koordra.kubelet_plugin.dra.dra_service import Calls, add_registration, add_services
 from koordra.kubelet_plugin.dra.health import (
     MOST_STREAMS,
     DeviceHealth,
@@ -31,6 +31,7 @@ from koordra.kubelet_plugin.dra.health import (
     device_health,
     sockets_answer,
 )
+from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.metrics import Metrics
@@ -196,9 +197,9 @@ def test_faults_and_counted_errors_are_metrics_that_may_go_back(inventory: NodeI
 
     observe("NeedsReset", "Xid48", replays=7, downs=4)
     assert found("device_fault", device=GPU_0, fault="Xid48") == 1
-    assert found("gpu_errors", device=GPU_0, kind="nvlink_replay") == 7
-    assert found("nic_link_downs", device=NIC_0) == 4
+    assert found("gpu_errors_total", device=GPU_0, kind="nvlink_replay") == 7
+    assert found("nic_link_downs_total", device=NIC_0) == 4
     observe(replays=0, downs=0)
     assert found("device_fault", device=GPU_0, fault="Xid48") is None
-    assert found("gpu_errors", device=GPU_0, kind="nvlink_replay") == 0
-    assert found("nic_link_downs", device=NIC_0) == 0
+    assert found("gpu_errors_total", device=GPU_0, kind="nvlink_replay") == 0
+    assert found("nic_link_downs_total", device=NIC_0) == 0

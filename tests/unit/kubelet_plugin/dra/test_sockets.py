@@ -29,10 +29,10 @@ from koordra.kubelet_plugin.dra.dra_service import (
     CALLS_AT_ONCE,
     Calls,
     DraService,
-    PluginMetrics,
     add_registration,
     add_services,
 )
+from koordra.kubelet_plugin.dra.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.metrics import Metrics

@@ -1,106 +1,43 @@
-"""Metrics and health over HTTP: what a process counts, for Prometheus and for probes. The only importer of
-prometheus_client.
-
-A process makes one `Metrics` and hands it down; a part that counts asks it for its instruments once, when it
-is built, and a test makes its own. Names are `koordra_<part>_<what>_<unit>`, labels have few values (a
-reason, never a pod's name). `serve` answers `/metrics`, `/healthz` (the process lives, and is well) and
-`/readyz` (it does its work): the caller's words.
+"""`/metrics` and the answers to probes over HTTP: `/healthz` (the process lives, and is well) and `/readyz`
+(it does its work), in the caller's words.
 
 Every pod of the cluster reaches these addresses, and a process that is out of threads, files or memory no
-longer isolates anybody. So connections are bounded, and what many ask at once is answered once.
+longer isolates anybody. So connections are bounded, and what many ask at once is answered once. No worker
+waits for an answer to be made.
+
+The port may still be an older instance's, which ends soon (an update of a pod on the host's network): with
+`patient` it is asked for again until it is free.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
-
 from koordra.errors import InvalidInput
+from koordra.metrics import Metrics, counter
 from koordra.process import lifecycle
 from koordra.process.connections import REASONS, BoundedHTTPServer, ConnectionPhase, Connections
 
-__all__ = [
-    "LATENCY_BUCKETS",
-    "Counter",
-    "Gauge",
-    "Histogram",
-    "Metrics",
-    "MetricsServer",
-    "Shared",
-    "parse_address",
-]
-
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MOST_CONNECTIONS: Final = 32
 """Of metrics and probes: a kubelet and a Prometheus or two ask, each with one connection."""
+AGAIN: Final = 1.0
+"""Seconds until a port that is taken is asked for again."""
+
+CLOSED: Final = counter(
+    "koordra_metrics_connections_closed_total",
+    "Connections for metrics and probes that were ended: slow (past a time limit), displaced, refused (at the cap)",
+    reason=REASONS,
+)
 
 T = TypeVar("T")
-
-LATENCY_BUCKETS: Final = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-)
-"""Seconds: from a look-up in memory to a request that nearly timed out."""
-
-
-class _LoopFailures(Collector):
-    """What koordra.process.lifecycle counts, which is one for the whole process."""
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        meaning = "Errors after which a loop of this process went on, by thread and class of the error"
-        family = CounterMetricFamily("koordra_loop_failures", meaning, labels=("thread", "error"))
-        for labels, number in sorted(lifecycle.failures.copy().items()):
-            family.add_metric(labels, number)
-        return [family]
-
-
-class Metrics:
-    """Instruments of one process. Asking twice for a name is a programming error and raises ValueError."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_LoopFailures())
-
-    def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        """Something that only grows; Prometheus appends `_total` to the name."""
-        return Counter(name, meaning, labels, registry=self._registry)
-
-    def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(name, meaning, labels, registry=self._registry)
-
-    def histogram(
-        self,
-        name: str,
-        meaning: str,
-        labels: Sequence[str] = (),
-        *,
-        buckets: Sequence[float] = LATENCY_BUCKETS,
-    ) -> Histogram:
-        """How a quantity is spread; seconds unless the name says otherwise."""
-        return Histogram(name, meaning, labels, registry=self._registry, buckets=buckets)
-
-    def text(self) -> str:
-        return generate_latest(self._registry).decode()
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -146,6 +83,7 @@ class MetricsServer:
         *,
         ready: Callable[[], bool],
         well: Callable[[], bool],
+        patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         connections = Connections(
@@ -164,7 +102,7 @@ class MetricsServer:
                 connections.enter(self.connection, ConnectionPhase.ANSWERING)
                 path = self.path.partition("?")[0]
                 if path == "/metrics":
-                    self._answer(200, text(), CONTENT_TYPE_LATEST)
+                    self._answer(200, text(), CONTENT_TYPE)
                 elif path == "/healthz":
                     good = well()
                     self._answer(200 if good else 503, "ok\n" if good else "not well, see the log\n")
@@ -186,22 +124,34 @@ class MetricsServer:
             def log_message(self, format: str, *args: object) -> None:
                 del format, args
 
-        self._server = BoundedHTTPServer(address, Handler, connections=connections)
-        closed = metrics.counter(
-            "koordra_metrics_connections_closed",
-            "Connections for metrics and probes that were ended: slow (past a time limit), displaced, refused (at the cap)",
-            ("reason",),
-        )
-        for reason in REASONS:
-            closed.labels(reason)
-        self.port: int = self._server.server_address[1]
-        self._closed = threading.Event()
-        lifecycle.spawn(self._server.serve_forever, name="metrics", until=self._closed)
+        make = partial(BoundedHTTPServer, address, Handler, connections=connections)
+        self._closed, self._lock = threading.Event(), threading.Lock()
+        self._server: BoundedHTTPServer | None = None
+        self.port = address[1]
+        try:
+            self._server = make()
+            self.port = self._server.server_address[1]
+        except OSError as error:
+            if not patient or error.errno != errno.EADDRINUSE:
+                raise
+        closed = metrics.counter(CLOSED)
+        lifecycle.spawn(partial(self._serve, make), name="metrics", until=self._closed)
+
+    def _serve(self, make: Callable[[], BoundedHTTPServer]) -> None:
+        while self._server is None:
+            if self._closed.wait(AGAIN):
+                return
+            with self._lock, suppress(OSError):
+                if not self._closed.is_set():
+                    self._server = make()
+        self._server.serve_forever()
 
     def close(self) -> None:
-        self._closed.set()
-        self._server.shutdown()
-        self._server.server_close()
+        with self._lock:
+            self._closed.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
 
 
 def serve(
@@ -210,6 +160,7 @@ def serve(
     *,
     ready: Callable[[], bool] = lambda: True,
     well: Callable[[], bool] = lambda: True,
+    patient: bool = False,
 ) -> MetricsServer | None:
     """Serve on `host:port`; an empty address means none.
 
@@ -219,6 +170,6 @@ def serve(
     if not address:
         return None
     try:
-        return MetricsServer(metrics, parse_address(address), ready=ready, well=well)
+        return MetricsServer(metrics, parse_address(address), ready=ready, well=well, patient=patient)
     except OSError as error:
         raise InvalidInput(f"metrics address {address!r}: {error.strerror or error}") from error
