@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,23 +23,28 @@ from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
 from koordra.process import lifecycle
+from tests.cluster.installation import free_port
+from tests.patience import PATIENCE
 
 
 class RecordedDriver:
     """Stands for the driver, and remembers with which settings it ran."""
 
     ran: list[Settings]
+    sockets_answer = True
+    at_run: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, settings: Settings, client: object, *, metrics: Metrics) -> None:
         del client, metrics
         self._settings = settings
 
     def answers(self) -> bool:
-        return True
+        return self.sockets_answer
 
     def run(self, stop: threading.Event) -> None:
         del stop
         self.ran.append(self._settings)
+        self.at_run()
 
 
 @pytest.fixture
@@ -86,6 +94,31 @@ def test_pod_networks(settings: list[Settings]) -> None:
     ran = CliRunner().invoke(command, ["--node-name", "node-a", *options])
     assert ran.exit_code == 0, ran.output
     assert settings[0].pod_network
+
+
+def test_probes_hear_whether_the_plugins_sockets_answer(
+    settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Liveness and readiness alike: one whose sockets are lost is started anew."""
+    port, codes = free_port(), []
+
+    def probe() -> None:
+        for sockets_answer in (True, False):
+            monkeypatch.setattr(RecordedDriver, "sockets_answer", sockets_answer)
+            for path in ("healthz", "readyz"):
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=PATIENCE).close()
+                    codes.append(200)
+                except urllib.error.HTTPError as error:
+                    codes.append(error.code)
+                    error.close()
+
+    monkeypatch.setattr(RecordedDriver, "at_run", staticmethod(probe))
+    options = ["--metrics-address", f"127.0.0.1:{port}"]
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", *options])
+    assert ran.exit_code == 0, ran.output
+    assert codes == [200, 200, 503, 503]
+    assert len(settings) == 1
 
 
 def test_where_the_driver_is_looked_for(settings: list[Settings]) -> None:

@@ -19,7 +19,19 @@ from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devices
 from koordra.topology.machine import Gpu
 from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, NODE, claim, gpu, nic, parameters, uid
+from tests.fakes.node_claims import (
+    GPU_0,
+    GPU_1,
+    NIC_0,
+    NODE,
+    WHOLE,
+    claim,
+    gpu,
+    nic,
+    parameters,
+    result,
+    uid,
+)
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
 
@@ -78,6 +90,29 @@ def test_a_backend_lives_as_long_as_the_claim(node: PluginNode) -> None:
     assert node.record(uid(1))["devices"][0]["env"]["LIMIT_0"] == f"{10 << 30} 7"
     state.unprepare(ref_of(OBJECT))
     assert backend.running == []
+
+
+@pytest.mark.parametrize(
+    ("consumed", "memory"),
+    [
+        ({"memory": WHOLE, "cores": "30", "slots": "1"}, None),
+        ({"memory": "10Gi", "cores": "0", "slots": "1"}, 10 << 30),
+        ({"cores": "30", "slots": "1"}, None),
+    ],
+)
+def test_a_share_without_a_limit_of_memory_has_all_of_the_card(
+    node: PluginNode, consumed: dict[str, str], memory: int | None
+) -> None:
+    """Also where an allocator names no memory: it counts as all of it, for the neighbours too."""
+    backend = RecordingBackend()
+    limiter = [parameters("GpuConfig", isolation="limiter")]
+    node.claims.put(claim(1, result("gpu", GPU_0, consumed=consumed), config=limiter))
+    plugin(node, backend).prepare(ref_of(claim(1)))
+    assert {share.memory_bytes for share in backend.shares} == {memory}
+    if memory is None:
+        node.claims.put(claim(2, gpu("gpu", GPU_0, "1Gi", share="s2")))
+        with pytest.raises(PrepareError, match="InsufficientCapacity"):
+            plugin(node, backend).prepare(ref_of(claim(2)))
 
 
 def test_a_backend_that_cannot_start_leaves_nothing(node: PluginNode) -> None:
