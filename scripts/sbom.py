@@ -22,7 +22,10 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "sbom"
-NATIVE = ("libcuda.so.1", "libkoordra-cuda.so", "libnvidia-ml.so.1", "koordra-cdi-hook")
+NATIVE = (
+    *("libcuda.so.1", "libkoordra-cuda.so", "libnvidia-ml.so.1", "koordra-cdi-hook"),
+    *("limiter-i386/libcuda.so.1", "limiter-i386/libnvidia-ml.so.1"),
+)
 
 
 def shipped_base() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from importlib.metadata import distributions
@@ -128,3 +129,24 @@ def test_who_needs_root_says_so(pod: dict[str, Any], container: dict[str, Any]) 
         assert not context["allowPrivilegeEscalation"]
     else:
         assert context["runAsUser"] == 0
+
+
+def test_the_bill_of_materials_names_what_native_builds_for_the_image() -> None:
+    """Its programs run apart from the tests' packages, so the list is read, not imported."""
+    tree = ast.parse((ROOT / "scripts" / "sbom.py").read_text())
+    (listed,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NATIVE"
+    )
+    named = {each.value for each in ast.walk(listed) if isinstance(each, ast.Constant)}
+    copied = {
+        Path(path).name for path in re.findall(r"/build/\S+\.(?:so\S*)|/build/cdi-hook/\S+", DOCKERFILE)
+    }
+    small = set(
+        re.findall(r"\$\(OUT\)/(limiter-i386/lib\S+?\.so\.1)", (ROOT / "native" / "Makefile").read_text())
+    )
+    assert len(copied) == 4
+    assert len(small) == 2
+    assert "/build/limiter-i386" in DOCKERFILE
+    assert named == copied | small
