@@ -76,6 +76,8 @@ class Reason:
     devices (of nodes, where `device` is None) that have it.
 
     `examples` are the first nodes by name. `is_pinned`: of the node that the pod has to run on.
+    `is_aside`: it is not what keeps the claim waiting: devices of a request that has enough others there,
+    nodes that have nothing for anybody.
     """
 
     node: str | None
@@ -92,6 +94,7 @@ class Reason:
     devices: int = 0
     examples: tuple[str, ...] = ()
     is_pinned: bool = False
+    is_aside: bool = False
 
     def __post_init__(self) -> None:
         for name in ("node", "device", "request", "detail", "clause", "at_best"):

@@ -38,6 +38,10 @@ _MOST_PINNED: Final = 8
 _NEW: Final = 2
 """Steps that a node takes which was not looked into before."""
 _UNUSED: Final = Usage()
+_NATIVE: Final = (
+    f"the node is in native mode (label {names.MODE_LABEL}: {names.MODE_NATIVE}), in which kube-scheduler gives "
+    "its devices out: this claim is for nodes in joint mode"
+)
 _TOGETHER: Final = "every request has enough devices by itself, but all of them together have no place; what they fail is told of other nodes"
 
 
@@ -146,7 +150,7 @@ class _Explaining:
     def _on_pinned(self, pinned: _Pinned) -> None:
         """All of the nodes that come into question; of the others how many they are."""
         index = self.engine.index
-        shown = ", ".join(sorted(pinned.nodes))
+        shown, there = ", ".join(sorted(pinned.nodes)), pinned.nodes & index.nodes.keys()
         for name in sorted(pinned.nodes):
             info = index.nodes.get(name)
             if info is None:
@@ -154,9 +158,12 @@ class _Explaining:
                 self._everywhere(pinned.cause, detail, pinned=True)
                 continue
             for position, reason in self._all_of(info):
-                self.told[position].add(replace(reason, is_pinned=True))
+                without = reason.is_aside and reason.request is None
+                self.told[position].add(
+                    replace(reason, is_pinned=True, is_aside=reason.is_aside and not without)
+                )
         others = [name for name in self.nodes if name not in pinned.nodes]
-        if others:
+        if others and there:
             detail = f"the pod has to run on {shown} ({pinned.why})"
             self._add(reason_of(pinned.cause, detail, others[0]), others)
 
@@ -230,9 +237,9 @@ class _Explaining:
 
     def _by_devices(self, where: Hashable, info: NodeInfo) -> OneByOne:
         """Whether each request by itself could be served, and why other devices cannot."""
-        unreadable = self._unreadable(info)
-        if unreadable:
-            return OneByOne(info, info.settled, False, True, unreadable)
+        without = self._without_devices(info)
+        if without:
+            return OneByOne(info, info.settled, False, True, without)
         known = self.known.of_devices.get(where)
         if known is not None and (known.info, known.settled) == (info, info.settled):
             return known
@@ -274,9 +281,9 @@ class _Explaining:
         return self.could_serve[of]
 
     def _if_unused(self, info: NodeInfo) -> tuple[bool, Sequence[ClaimReason]]:
-        unreadable = self._unreadable(info)
-        if unreadable:
-            return False, unreadable
+        without = self._without_devices(info)
+        if without:
+            return False, without
         state = self._devices(info, _UNUSED)
         return reasons_one_by_one(info.name, self.resolved.asked, state)
 
@@ -289,11 +296,14 @@ class _Explaining:
             verdicts=self.resolved.request_class.verdicts_of(info),
         )
 
-    def _unreadable(self, info: NodeInfo) -> tuple[ClaimReason, ...]:
-        """Slices that cannot be read: the node looks as if its devices were not there."""
-        pool = (names.DRIVER, info.name)
+    def _without_devices(self, info: NodeInfo) -> tuple[ClaimReason, ...]:
+        """Why the node looks as if it had no devices: its slices cannot be read, or are not for koordra's
+        controller."""
+        pool, own = (names.DRIVER, info.name), [one for one in info.pools if one.devices]
         texts = self.engine.index.inventory.unreadable.get(pool, {})
-        if not texts or any(one.id == pool for one in info.pools):
+        found = [reason_of(Cause.POOL_INCOMPLETE, text, info.name) for text in sorted(texts.values())]
+        if any(one.id == pool for one in own):
             return ()
-        unreadable = [reason_of(Cause.POOL_INCOMPLETE, text, info.name) for text in sorted(texts.values())]
-        return tuple([(at, reason) for reason in unreadable for at in range(len(self.group.claims))])
+        if not found and not own and info.labels.get(names.MODE_LABEL) == names.MODE_NATIVE:
+            found = [reason_of(Cause.NODE_UNSUITABLE, _NATIVE, info.name)]
+        return tuple([(at, reason) for reason in found for at in range(len(self.group.claims))])

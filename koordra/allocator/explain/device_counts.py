@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.allocator.reasons import Cause, Reason
@@ -34,9 +34,10 @@ class DeviceCounts:
         name = wanted.device_class.name
         clause = f"devices: requested {'all' if wanted.takes_all else self.needed} of class {name},"
         if not self.published:
-            return _reason(node, None, Cause.NODE_UNSUITABLE, "the node publishes no devices")
+            nothing = _reason(node, None, Cause.NODE_UNSUITABLE, "the node publishes no devices")
+            return replace(nothing, is_aside=True)
         if not self.of_class:
-            how = next((text for kind, text in _OFFERED_BY.items() if _asks_for(wanted, kind)), "")
+            how = how_to_offer(wanted)
             detail = f"{clause} the node has none{f': {how}' if how else ''}"
             return _reason(node, wanted.label, Cause.SELECTOR_MISMATCH, detail)
         has, at_best = f"the node has {self.of_class}", f"no node has more than {self.of_class}"
@@ -64,6 +65,11 @@ class DeviceCounts:
 
 def _reason(node: str, request: str | None, cause: Cause, detail: str) -> Reason:
     return Reason(node, None, request, cause.value, detail)
+
+
+def how_to_offer(wanted: RequestAlternative) -> str:
+    """How a node comes to offer what the class selects; empty where that is nothing to be switched on."""
+    return next((text for kind, text in _OFFERED_BY.items() if _asks_for(wanted, kind)), "")
 
 
 def _asks_for(wanted: RequestAlternative, kind: str) -> bool:

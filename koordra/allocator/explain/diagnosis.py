@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from koordra.allocator.allocation_state import AllocationState
-from koordra.allocator.explain.device_counts import DeviceCounts
+from koordra.allocator.explain.device_counts import DeviceCounts, how_to_offer
 from koordra.allocator.explain.grouping import values_text
 from koordra.allocator.explain.nearest_fit import ClaimReason, NearestFit
 from koordra.allocator.explain.rejection import Rejection, device_reason
@@ -58,15 +58,19 @@ def reasons_one_by_one(
         for request in claim.requests:
             # All alternatives are reported, but one that could be served is enough.
             could = False
+            own: list[Reason] = []
             for wanted in request.alternatives:
                 enough, reasons = _of_request(node, wanted, state)
-                found += [(position, reason) for reason in reasons]
+                own += reasons
                 could = could or enough
+            found += [(position, replace(reason, is_aside=True) if could else reason) for reason in own]
             served = served and could
     found = list(dict.fromkeys(found))
     for pool in state.pools:
         if pool.trouble:
             detail = f"pool {pool} is {'incomplete' if pool.incomplete else 'invalid'}: {pool.trouble}"
+            if pool.incomplete:
+                detail += "; the plugin of the driver has not published the rest"
             reason = reason_of(Cause.POOL_INCOMPLETE, detail, node)
             found += [(position, reason) for position in range(len(claims))]
     return served, found
@@ -107,7 +111,9 @@ def _of_request(node: str, wanted: RequestAlternative, state: AllocationState) -
             those.values.update(miss.values)
         if miss.short is not None and miss.short < (those.nearest.short or 0):
             those.device, those.nearest = device, miss
-    reasons = [_told(node, wanted.label, those, state) for those in alike.values()]
+    # Devices of other classes say nothing where it is known how the node would offer some of this one.
+    told = alike.values() if of_class or not how_to_offer(wanted) else ()
+    reasons = [_told(node, wanted.label, those, state) for those in told]
     needed = 1 if wanted.takes_all else wanted.spec.count
     if usable >= needed:
         return True, reasons

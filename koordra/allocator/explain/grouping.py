@@ -26,7 +26,7 @@ _MOST_VALUES: Final = 64
 _RANK: Final = {cause.value: position for position, cause in enumerate(Cause)}
 _OF_NODES: Final = frozenset({Cause.NODE_UNSUITABLE.value, Cause.SHARED_CLAIM_PINNED.value})
 
-_Key = tuple[bool, str | None, str, str, bool, bool]
+_Key = tuple[bool, bool, str | None, str, str, bool, bool]
 
 
 @dataclass(slots=True)
@@ -85,6 +85,7 @@ class ReasonGroups:
         counts = reason.device is None and reason.short is not None and reason.request is not None
         key = (
             reason.is_pinned,
+            reason.is_aside,
             reason.request,
             "" if counts else reason.reason,  # devices are counted together, whatever they are unsuitable for
             reason.clause or reason.detail,
@@ -134,6 +135,7 @@ def _order(reason: Reason) -> tuple[object, ...]:
         not reason.is_pinned,
         reason.node is not None,
         reason.reason in _OF_NODES,
+        reason.is_aside,
         reason.request or "",
         reason.device is not None,
         rank(reason.reason),

@@ -20,7 +20,7 @@ from typing import Final
 
 from koordra.allocator import constraints as rules
 from koordra.allocator.allocation_state import AllocationState
-from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.devices.inventory import GPU, NIC, Usage
 from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_sizes
 from koordra.allocator.explain.rejection import usable_devices
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
@@ -29,6 +29,7 @@ from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
 from koordra.allocator.search.partial_choice import Clauses
 from koordra.allocator.search.search import Search
+from koordra.allocator.search.solution import Outcome
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
 from koordra.errors import PlanError
@@ -108,15 +109,19 @@ class NearestFit:
             yield from self._violated(left, nearest)
 
     def _fits(self, left: Clauses, *, budget: int = _BUDGET) -> bool:
+        return self.outcome(left, budget).solution is not None
+
+    def outcome(self, left: Clauses, budget: int) -> Outcome:
+        """Counting, then the search; an error is as good as no answer."""
         search = Search(self.claims, self.state, left, in_any_order=True, budget=budget)
         try:
             if self.candidates is not None and left.counters:
                 search.candidates = fewer = narrow(search, self.candidates)
                 if not enough(fewer, rooms_of(self.state, fewer)):
-                    return False
-            return search.run().solution is not None
+                    return Outcome(None)
+            return search.run()
         except PlanError:
-            return False
+            return Outcome(None, exhausted=True)
         finally:
             search.unwind()
 
@@ -126,9 +131,28 @@ class NearestFit:
             end = alone[rule] or nearest or "it would fit without the JointAllocations"
             yield from self._reasons(
                 Cause.TOPOLOGY_SCOPE_UNMET,
-                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: {self._scope_text(rule)}; {end}",
+                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: {self._scope_text(rule)}"
+                f"{self._ever()}; {end}",
                 sorted({claim for claim, _ in rule.members}),
             )
+
+    def _ever(self) -> str:
+        """Whether the node has such a place when nothing is in use; empty where that is not found out."""
+        state = AllocationState(
+            self.state.pools,
+            Usage(),
+            self.state.features,
+            honors_partitions=self.state.honors_partitions,
+            verdicts=self.state.verdicts,
+        )
+        found = Outcome(None)
+        if any(self.state.busy) or any(self.state.holders):
+            found = NearestFit(self.node, self.claims, state, self.joints).outcome(
+                Clauses(self.joints), _BUDGET
+            )
+        if found.solution is not None:
+            return "; with nothing in use there is such a place"
+        return "" if found.exhausted else "; the node has no such place, whatever is in use"
 
     def _scope_text(self, rule: Rule) -> str:
         """What the rule's requests ask for, and how the devices that would do lie in the scope."""
@@ -268,7 +292,7 @@ class NearestFit:
             if not enough(of_class, rooms_of(self.state, of_class)):
                 asked = sum(wanted.spec.count for wanted in of_class)
                 free = len({device for devices in of_class.values() for device in devices})
-                count = f"class {name}: {asked} devices requested in all, {free} have room"
+                count = f"class {name}: {asked} devices requested on one node in all, {free} have room"
                 amounts = self._amounts([one for one in self.wanted if one.device_class.name == name])[1]
                 yield from self._reasons(
                     Cause.INSUFFICIENT_CAPACITY,

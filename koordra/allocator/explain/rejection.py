@@ -121,7 +121,12 @@ def _counter_text(state: AllocationState, device: int, counter: tuple[str, str])
     published = state.pools[state.pool_of[device]].counters.get(counter, Decimal(0))
     asked = figure(state.devices[device].device.counters[counter])
     free = f"free {figure(max(state.counters_left(device, counter), Decimal(0)))} of {figure(published)}"
-    figures = f"{free} in {counter[0]}"
+    holders = set[str]()
+    for other, offered in enumerate(state.devices):
+        if state.pool_of[other] == state.pool_of[device] and counter in offered.device.counters:
+            use = state.taken.of(offered.id)
+            holders |= {*use.sharers, *filter(None, [use.holder])}
+    figures = f"{free} in {counter[0]}{_in_use_by(holders)}"
     return Words(f"counter {counter[1]}: requested {asked},", figures, f"at best {figures}")
 
 

@@ -13,38 +13,37 @@ MOST_LINES: Final = 24
 """Lines for one claim."""
 NOTHING: Final = "no node offers devices of koordra"
 
-_OF_NODES: Final = frozenset({Cause.NODE_UNSUITABLE.value, Cause.SHARED_CLAIM_PINNED.value})
-_HOPELESS: Final = frozenset({Cause.EXCEEDS_DEVICE.value})
 _OF_KIND: Final = frozenset({Cause.SELECTOR_MISMATCH.value})
+_HOPELESS: Final = frozenset({Cause.EXCEEDS_DEVICE.value})
+_OF_NODES: Final = frozenset(
+    {Cause.NODE_UNSUITABLE.value, Cause.SHARED_CLAIM_PINNED.value, Cause.POOL_INCOMPLETE.value}
+)
 
 
 def headline(reasons: Sequence[Reason]) -> str:
     """The one word for many reasons: of the node that the pod has to run on, if there is one.
 
-    A device that almost fits says more than one that never will, that more than a node that is out of the
-    question, and that more than devices of the wrong kind. Among the rest the vocabulary's order decides,
-    then the more frequent.
+    What lacks room says more than a node that is none for the pod though its devices would do, that more than
+    devices that never will, that more than devices of the wrong kind, and what is told aside says nothing.
+    Among the rest the vocabulary's order decides, then the more frequent.
     """
-    relevant = [reason for reason in reasons if reason.is_pinned] or reasons
+    relevant = _without_asides([one for one in reasons if one.is_pinned] or reasons)
     found = Counter[str]()
     for reason in relevant:
         found[reason.reason] += max(1, reason.devices or reason.nodes)
-    of_devices = {reason.reason for reason in relevant if reason.device is not None}
 
     def order(word: str) -> tuple[object, ...]:
-        unlikely = (word in _OF_KIND, word in _OF_NODES, word in _HOPELESS)
-        return *unlikely, word not in of_devices, rank(word), -found[word], word
+        unlikely = (word in _OF_KIND, word in _HOPELESS, word in _OF_NODES)
+        return *unlikely, rank(word), -found[word], word
 
     return min(found, key=order, default=Cause.NODE_UNSUITABLE.value)
 
 
 def in_one_line(reasons: Sequence[Reason], *, most: int) -> str:
-    """As many clauses as fit into so many bytes, those of the headline first, and how many were left out.
-    That a request needs one device is not said where each device says why it is none."""
+    """As many clauses as fit into so many bytes, those of the headline first, and how many were left out."""
     word = headline(reasons)
-    told = {reason.request for reason in reasons if reason.device is not None}
-    shown = [one for one in reasons if not (_is_count_of_one(one) and one.request in told)]
-    shown = [one for one in shown if one.reason not in _OF_KIND] or shown
+    shown = _without_asides(reasons)
+    shown = _without_counts_of_one([one for one in shown if one.reason not in _OF_KIND] or shown)
     shown.sort(key=lambda one: (not one.is_pinned, one.reason != word))
     text = ""
     for number, reason in enumerate(shown):
@@ -55,12 +54,25 @@ def in_one_line(reasons: Sequence[Reason], *, most: int) -> str:
     return text or NOTHING
 
 
+def _without_asides(reasons: Sequence[Reason]) -> list[Reason]:
+    """Without what only stands beside the rest, where there is a rest."""
+    return [one for one in reasons if not one.is_aside] or [*reasons]
+
+
+def _without_counts_of_one(reasons: Sequence[Reason]) -> list[Reason]:
+    """That a request needs one device is not said where the devices, or something else, say why it has
+    none."""
+    told = {one.request for one in reasons if not _is_count_of_one(one)}
+    return [one for one in reasons if not (_is_count_of_one(one) and one.request in told)]
+
+
 def lines(reasons: Sequence[Reason], *, most: int = MOST_LINES) -> list[str]:
     """For a terminal: a line for each, and below it where that is, if it is on several nodes or devices."""
     found: list[str] = []
-    for number, reason in enumerate(reasons):
+    shown = _without_counts_of_one(reasons)
+    for number, reason in enumerate(shown):
         own = _lines(reason)
-        left = len(reasons) - number
+        left = len(shown) - number
         if len(found) + len(own) > most - (left > 1):
             return [*found, f"... and {left} more"]
         found += own
@@ -72,9 +84,8 @@ def _lines(reason: Reason) -> list[str]:
     if reason.node is None or (reason.nodes == 1 and reason.devices <= 1):
         return [first]
     places = []
-    if reason.short is not None:
-        device = f"/{reason.device}" if reason.device else ""
-        places.append(f"nearest {reason.node}{device}")
+    if _is_nearest(reason):
+        places.append(f"nearest {_place(reason)}")
     if reason.nodes > 1:
         more = (
             f" and {reason.nodes - len(reason.examples):,} more"
@@ -92,11 +103,19 @@ def _clause(reason: Reason, word: str) -> str:
     if reason.node is None:
         return f"request {reason.request}: {what}" if reason.request else what
     where = reason.where
-    if reason.nodes > 1 and reason.short is not None:
-        device = f"/{reason.device}" if reason.device else ""
-        where += f", nearest {reason.node}{device}"
+    if reason.nodes > 1 and _is_nearest(reason):
+        where += f", nearest {_place(reason)}"
     asked = f"request {reason.request}, " if reason.request else ""
     return f"{asked}{where}: {what}"
+
+
+def _is_nearest(reason: Reason) -> bool:
+    """Whether one place lacks less than the others."""
+    return reason.short is not None and reason.reason not in _HOPELESS
+
+
+def _place(reason: Reason) -> str:
+    return f"{reason.node}/{reason.device}" if reason.device else str(reason.node)
 
 
 def _is_count_of_one(reason: Reason) -> bool:

@@ -15,12 +15,14 @@ which the request may override.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import names
 from koordra.api.claims import Configuration, ResourceClaim
 from koordra.api.opaque.parameters import GpuConfig
-from koordra.errors import InvalidManifest
+from koordra.errors import InvalidManifest, InvalidQuantity
+from koordra.quantity import parse
 from koordra.spelling import meant
 
 
@@ -51,6 +53,23 @@ def refuse_misnamed(claim: ResourceClaim, *, own: bool) -> None:
                 raise _refused(
                     claim, f"the claim has no request {name!r}", f"{field}.requests[{index}]", hint
                 )
+
+
+_LITTLE: Final = 1 << 20
+
+
+def memory_in_doubt(name: str, spelled: str) -> str:
+    """A question about memory below a mebibyte, where a unit was forgotten; empty for other amounts."""
+    if name.rpartition("/")[2] != names.CAPACITY_MEMORY:
+        return ""
+    try:
+        amount = parse(spelled)
+    except InvalidQuantity:
+        return ""
+    if not 0 < amount < _LITTLE:
+        return ""
+    meant = f"; was {amount}Gi meant?" if amount == amount.to_integral_value() and amount < 1024 else ""
+    return f"{spelled} is {amount} bytes of memory, which counts as 1Mi{meant}"
 
 
 def refuse_memory_said_twice(claim: ResourceClaim, entry: Configuration, parameters: object) -> None:

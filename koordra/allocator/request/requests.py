@@ -192,7 +192,11 @@ class _Resolver:
 
     def _require(self, gate: str, what: str, label: str) -> None:
         if gate not in self.features:
-            raise self.refusal(Cause.FEATURE_DISABLED, f"{what}, but the {gate} feature is disabled", label)
+            raise self.refusal(
+                Cause.FEATURE_DISABLED,
+                f"{what}, but the {gate} feature is disabled; it is a gate of the API server, the scheduler and the kubelet",
+                label,
+            )
 
     def _checked(self, spec: Alternative, label: str) -> DeviceClass:
         """The class of what is asked for. Raises ClaimRefused for what no device could satisfy, or upstream

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from koordra.allocator.request.claim_validation import memory_in_doubt
 from koordra.api import names
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque import configuration, parameters
@@ -115,13 +116,22 @@ class AskedDevices:
         return [*found, *self._contradictions(), *self._bad_selectors()]
 
     def warnings(self) -> list[str]:
-        """The fields that are accepted and have no effect."""
-        return [
+        """The fields that are accepted and have no effect, and amounts that can hardly be meant."""
+        without_effect = [
             f"{entry.parameters.place(name)} {parameters.NO_EFFECT[name]}"
             for entry in self.entries
             if not isinstance(entry.value, InvalidInput)
             for name in sorted(parameters.NO_EFFECT.keys() & entry.parameters.data.keys())
         ]
+        return [*without_effect, *self._doubtful_amounts()]
+
+    def _doubtful_amounts(self) -> Iterator[str]:
+        for _, body in () if self.is_class else alternatives(self.read):
+            requests = body.inner("capacity").inner("requests")
+            for name, amount in sorted(requests.data.items()):
+                question = memory_in_doubt(str(name), str(amount))
+                if question:
+                    yield f"{requests.place(str(name))}: {question}"
 
     def _bad_selectors(self) -> Iterator[InvalidInput]:
         """Of a class, or of every request and alternative."""

@@ -17,11 +17,11 @@ If the search ran out of budget somewhere and counting does not exclude a placem
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
-from koordra.allocator.explain.grouping import grouped
+from koordra.allocator.explain.grouping import ReasonGroups
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKinds, classes_of
@@ -44,8 +44,8 @@ from koordra.placement.gang.types import (
     PlacedMember,
 )
 
-_MOST_NODES: Final = 24
-"""Nodes that reasons are told of."""
+_MOST_ASKED: Final = 24
+"""Kinds of nodes that the allocator is asked about for a lone member."""
 
 
 def place_gang(gang: GangRequest, engine: Engine, *, budget: int = 1) -> GangAnswer:
@@ -155,24 +155,20 @@ class _Placing:
         return _nothing(self.gang, most, text, reasons, cause=cause)
 
     def _reasons(self, one: MemberClass, at: int) -> list[Reason]:
-        """Why a member of the class is not on the nodes: nodes that say the same words are told once, and so
-        is every kind. Only where the node itself does not refuse, the allocator is asked for devices for one
-        lone member."""
-        fitting, kinds, found = self.fitting, self.fitting.kinds, list[Reason]()
-        seen: set[Hashable] = set()
-        lone = tuple(int(position == at) for position in range(len(fitting.classes)))
+        """Why a member of the class is not on the nodes, by clause over all of them. Only where the node
+        itself does not refuse, the allocator is asked for devices for one lone member."""
+        fitting, kinds, alike = self.fitting, self.fitting.kinds, dict[Hashable, list[str]]()
         for name in sorted(kinds.of):
-            if len(seen) >= _MOST_NODES:
-                break
-            kind, refusals = kinds.of[name], kinds.refusals[name][at]
-            key: Hashable = tuple(reason.detail for reason in refusals) or kind
-            if key in seen:
-                continue
-            seen.add(key)
-            if refusals:
-                found += [replace(reason, node=name) for reason in refusals]
-            elif one.claims and fitting.numbers(kind, lone) is None:
-                info, taken = kind.info, fitting.engine.index.taken
-                answer = fitting.searching.ask(info, one.resolved_groups[0], taken)
-                found += [reason for _, reason in answer.reasons()]
-        return list(grouped(found))
+            key: Hashable = tuple(reason.detail for reason in kinds.refusals[name][at]) or kinds.of[name]
+            alike.setdefault(key, []).append(name)
+        groups, asked = ReasonGroups(), 0
+        lone = tuple(int(position == at) for position in range(len(fitting.classes)))
+        for names in alike.values():
+            kind, reasons = kinds.of[names[0]], list(kinds.refusals[names[0]][at])
+            if not reasons and asked < _MOST_ASKED and one.claims and fitting.numbers(kind, lone) is None:
+                asked += 1
+                answer = fitting.searching.ask(kind.info, one.resolved_groups[0], fitting.engine.index.taken)
+                reasons = [reason for _, reason in answer.reasons()]
+            for reason in reasons:
+                groups.add(reason, names)
+        return list(groups.told())

@@ -124,7 +124,8 @@ def test_preferred_climbs_and_required_waits(enforcement: str, outcome: list[str
                 "TopologyScopeUnmet",
                 (
                     "JointAllocation scope PCIeSwitch, pairing PerDevice: requested 1 GPU and 1 NIC; free per PCIeSwitch: "
-                    "2 x (0 GPUs and 1 NIC), 1 x (1 GPU and 0 NICs); it would fit with scope NUMANode"
+                    "2 x (0 GPUs and 1 NIC), 1 x (1 GPU and 0 NICs); the node has no such place, whatever is in use; "
+                    "it would fit with scope NUMANode"
                 ),
             )
         ]

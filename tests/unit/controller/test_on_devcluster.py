@@ -165,6 +165,46 @@ def test_a_claim_that_cannot_fit_is_told_why(client: KubeClient, controller: Cal
     assert event_reasons(client, "waits") == {"ExceedsDevice": message}
 
 
+@pytest.mark.parametrize(
+    ("asked", "spec", "reason", "message"),
+    [
+        (
+            {"count": 3},
+            {},
+            "ExceedsDevice",
+            "claim many: request gpu, 2 nodes: devices: requested 3 of class gpu.koordra.io, no node has more than 2",
+        ),
+        (
+            {},
+            {"nodeSelector": {"kubernetes.io/hostname": "elsewhere"}},
+            "NodeUnsuitable",
+            "claim pinned: node elsewhere, where the pod has to run (nodeSelector kubernetes.io/hostname), does not exist",
+        ),
+        (
+            {},
+            {"nodeSelector": {"zone": "z9"}},
+            "NodeUnsuitable",
+            "claim zoned: 2 nodes: nodeSelector zone: required z9, the node has no such label",
+        ),
+    ],
+)
+def test_an_event_tells_of_all_nodes(
+    client: KubeClient,
+    controller: Callable[..., object],
+    asked: dict[str, int],
+    spec: dict[str, object],
+    reason: str,
+    message: str,
+) -> None:
+    """A sample of what tests/unit/explain/waiting has offline."""
+    controller()
+    name = message.partition(":")[0].removeprefix("claim ")
+    client.create(RESOURCE_CLAIMS, claim(name, **asked))
+    client.create(PODS, pod(name, [name], **spec))
+    eventually(lambda: reason in event_reasons(client, name))
+    assert event_reasons(client, name) == {reason: message}
+
+
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller does not see host ports, so that the scheduler has to say no."""

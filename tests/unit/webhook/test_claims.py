@@ -88,6 +88,23 @@ def test_good_parameters_and_other_drivers_pass() -> None:
     assert not problems(claim([request("gpu"), request("more")], two))
 
 
+@pytest.mark.parametrize(
+    ("memory", "question"),
+    [
+        ("20", "20 is 20 bytes of memory, which counts as 1Mi; was 20Gi meant?"),
+        ("500Ki", "500Ki is 512000 bytes of memory, which counts as 1Mi"),
+        ("1Mi", ""),
+        ("0", ""),
+        ("twenty", ""),
+    ],
+)
+def test_a_memory_request_without_a_unit_is_questioned(memory: str, question: str) -> None:
+    asked = request("gpu")
+    asked["exactly"]["capacity"] = {"requests": {"memory": memory, "cores": "20"}}
+    told = [f"spec.devices.requests[0].exactly.capacity.requests.memory: {question}"] if question else []
+    assert warnings(claim([asked])) == told
+
+
 def test_fields_without_effect_are_told_where_they_stand() -> None:
     config = [
         parameters("GpuConfig", ["gpu"], priority=1, coresPolicy="Hard"),
@@ -273,7 +290,7 @@ def test_device_classes_are_checked_too() -> None:
                 "requests": [{"name": "gpu", "exactly": {"capacity": 3, "deviceClassName": []}}],
                 "config": [parameters("GpuConfig", isolation="none")],
             },
-            "spec.devices.requests[0].exactly.deviceClassName: [] is not text",
+            "spec.devices.requests[0].exactly.capacity: is not an object",
         ),
     ],
 )
