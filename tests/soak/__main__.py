@@ -1,27 +1,29 @@
-"""Run schedules of the models and write what came of them to benchmarks/results/model-soak.md.
+"""Run schedules of the models, and add what came of them to benchmarks/results/model-soak.md.
 
-    python -m tests.soak --schedules 100000                   what `make soak` does
-    python -m tests.soak --schedules 1000000 --from 0 --name model-soak-million
+    python -m tests.soak --schedules 100000                       what `make soak` does
+    python -m tests.soak --schedules 1000000 --only controller --from 200000
 
 So many schedules of each model are run, with seeds that follow each other: the first is `--from`, or drawn
 and printed. A violation is told with its seed, written down, and the run goes on. The result is rewritten
-every minute, so that a run that is stopped (SIGTERM, SIGINT) leaves what it has done. Exit code 1 where
-anything was violated.
+every minute, so that a run that is stopped (SIGTERM, SIGINT) leaves what it has done; what earlier runs did
+stays, each with its commit. Exit code 1 where anything was violated.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks import _results
 from koordra import logs
@@ -32,6 +34,7 @@ from tests.property import test_controller_model
 ROOT: Final = Path(__file__).parents[2]
 EVERY: Final = 60.0
 """Seconds between two writes of the result."""
+MOST_TOLD: Final = 50
 
 
 def _watches(seed: int) -> Faults:
@@ -55,23 +58,29 @@ MODELS: Final[dict[str, Callable[[int], Faults]]] = {
 
 @dataclass
 class Run:
-    """What has been done of one model."""
+    """What has been done of one model at one commit, from the seed `first` on."""
 
+    model: str
+    commit: str
+    first: int
     schedules: int = 0
-    cpu_seconds: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    """Of the processor."""
     violations: list[str] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
 
-    def one(self, model: str, seed: int) -> None:
+    def one(self, seed: int) -> None:
         began = time.process_time()
         try:
-            self.faults += MODELS[model](seed).drawn
+            drawn = MODELS[self.model](seed).drawn
         except AssertionError as error:
-            told = f"{model} {seed}: {str(error).partition(chr(10))[0]}"
-            print(told, flush=True)
+            told = f"{seed}: {str(error).partition(chr(10))[0]}"
+            print(f"{self.model} {told}", flush=True)
             self.violations.append(told)
+        else:
+            self.faults = dict(Counter(self.faults) + drawn)
         self.schedules += 1
-        self.cpu_seconds += time.process_time() - began
+        self.seconds = round(self.seconds + time.process_time() - began, 3)
 
 
 def commit() -> str:
@@ -84,39 +93,39 @@ def commit() -> str:
     return git("rev-parse", "--short=12", "HEAD").strip() + (" with changes" if changed else "")
 
 
-def write(name: str, runs: dict[str, Run], *, first: int, asked: int, code: str) -> None:
+def earlier(name: str) -> list[Run]:
+    """The runs that the result has so far."""
+    file = _results.FOLDER / f"{name}.json"
+    return [Run(**each) for each in json.loads(file.read_text())["runs"]] if file.exists() else []
+
+
+def write(name: str, runs: Sequence[Run]) -> None:
     lines = [
         "# Schedules of the models",
-        f"Commit {code}; of each model {asked} schedules were asked for, from seed {first} on. Seconds are of one",
-        "processor that others used as well.",
+        "What `python -m tests.soak` has run, each run with its commit; `make soak` adds 100,000 schedules of each",
+        "model. Seconds are of a processor that others used as well. A violation was a defect of the commit at which",
+        "it was found, in koordra or in the model; its seed is a test since (`FOUND` in",
+        "tests/property/test_controller_model.py).",
         "",
         _results.table(
-            ("model", "schedules", "violations", "faults", "processor seconds"),
+            ("model", "commit", "from seed", "schedules", "violations", "processor seconds"),
             [
-                (model, run.schedules, len(run.violations), run.faults.total(), round(run.cpu_seconds))
-                for model, run in runs.items()
+                (run.model, run.commit, run.first, run.schedules, len(run.violations), round(run.seconds))
+                for run in runs
             ],
         ),
     ]
-    for model, run in runs.items():
-        faults = [(kind, count) for kind, count in sorted(run.faults.items())]
-        lines += ["", f"## {model}", "", *(f"- {each}" for each in run.violations[:50]), ""]
-        lines += [_results.table(("fault", "times"), faults)]
-    document = {
-        "commit": code,
-        "first": first,
-        "asked": asked,
-        "models": {
-            model: {
-                "schedules": run.schedules,
-                "seconds": round(run.cpu_seconds),
-                "violations": run.violations[:50],
-                "faults": dict(sorted(run.faults.items())),
-            }
-            for model, run in runs.items()
-        },
-    }
-    _results.write(name, document, "\n".join(lines))
+    for model in MODELS:
+        own = [run for run in runs if run.model == model]
+        faults: Counter[str] = sum((Counter(run.faults) for run in own), Counter())
+        lines += ["", f"## {model}", "", f"{sum(run.schedules for run in own)} schedules.", ""]
+        lines += [f"- {run.commit}: {told}" for run in own for told in run.violations[:MOST_TOLD]]
+        lines += ["", _results.table(("fault", "times"), sorted(faults.items()))]
+    _results.write(name, {"runs": [_document(run) for run in runs]}, "\n".join(lines))
+
+
+def _document(run: Run) -> dict[str, Any]:
+    return {**asdict(run), "faults": dict(sorted(run.faults.items())), "seconds": round(run.seconds)}
 
 
 def main() -> int:
@@ -132,22 +141,26 @@ def main() -> int:
         signal.signal(number, lambda number, _frame: stopped.append(number))
     drawn = int.from_bytes(os.urandom(4), "big") * 1_000_000
     first, code = drawn if given.first is None else given.first, commit()
-    runs = {model: Run() for model in MODELS if given.only in (None, model)}
+    before = earlier(given.name)
+    runs = [Run(model, code, first) for model in MODELS if given.only in (None, model)]
     print(f"{given.schedules} schedules of each model from seed {first} on, commit {code}", flush=True)
+    gc.freeze()  # what has been imported is no schedule's
     due = time.monotonic() + EVERY
     for seed in range(first, first + given.schedules):
-        for model, run in runs.items():
-            run.one(model, seed)
+        for run in runs:
+            run.one(seed)
         if time.monotonic() >= due:
-            write(given.name, runs, first=first, asked=given.schedules, code=code)
+            write(given.name, [*before, *runs])
             due = time.monotonic() + EVERY
         if stopped:
             break
-    for model, run in runs.items():
-        rate = run.schedules / run.cpu_seconds * 60 if run.cpu_seconds else 0.0
-        print(f"{model}: {run.schedules} schedules, {len(run.violations)} violations, {rate:.0f} a minute")
-    write(given.name, runs, first=first, asked=given.schedules, code=code)
-    return int(any(run.violations for run in runs.values()))
+    for run in runs:
+        rate = run.schedules / run.seconds * 60 if run.seconds else 0.0
+        print(
+            f"{run.model}: {run.schedules} schedules, {len(run.violations)} violations, {rate:.0f} a minute"
+        )
+    write(given.name, [*before, *runs])
+    return int(any(run.violations for run in runs))
 
 
 if __name__ == "__main__":
