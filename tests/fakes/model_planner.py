@@ -1,10 +1,8 @@
-"""An allocator for the controller's model that is simple enough to be obviously right, and a hundred times
-faster.
+"""An allocator that is simple enough to be obviously right, by which the controller's model judges what the
+controller has left waiting.
 
 It knows whole and shared cards with memory, counts, node selectors of the pod and cordons; it reads the same
-objects and gives the same kind of answer as `koordra.placement.plan`, so the controller cannot tell them
-apart. The model is about protocols; what the real allocator decides is proven elsewhere (and a part of the
-schedules runs with it).
+objects and gives the same kind of answer as `koordra.placement.plan`, which judges a part of the schedules.
 """
 
 from __future__ import annotations

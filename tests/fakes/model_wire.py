@@ -3,7 +3,8 @@ its connection pool.
 
 Requests are answered as an API server answers: JSON, pages of a list, and watches as streams of bytes whose
 chunks end anywhere. What the server guarantees always holds: the events of one kind come in order, each from
-the version on that was asked for; a first list shows every write that was answered before. Everything else
+the version on that was asked for; a first list shows every write that was answered before. What is out of
+order are older events that come again after newer ones, and kinds against each other. Everything else
 may happen, drawn by `Faults`:
 
     list      429, 500, 503, 403 of a server that starts; 410 or another error between two pages; an answer

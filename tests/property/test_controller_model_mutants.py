@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import ModuleType
 from typing import Any
 
@@ -106,6 +107,31 @@ def test_who_trusts_its_own_name_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     caught("had listed them", last=623)
 
 
+def test_who_goes_by_wall_clocks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They jump, and strangers edit renewTime."""
+
+    def remaining(self: LeaderLease, lease: Object) -> float:
+        renewed = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00Z"))
+        return self.times.lease - (datetime.fromisoformat(self.now()) - renewed).total_seconds()
+
+    whole = LeaderLease._wait_for
+    monkeypatch.setattr(
+        LeaderLease, "_wait_for", lambda self, lease: min(whole(self, lease), remaining(self, lease))
+    )
+    caught("had listed them", last=119)
+
+
+def test_who_believes_the_duration_in_the_lease_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger writes a billion seconds, and nobody leads again."""
+    whole = LeaderLease._wait_for
+
+    def said(self: LeaderLease, lease: Object) -> float:
+        return max(whole(self, lease), float(lease["spec"].get("leaseDurationSeconds") or 0))
+
+    monkeypatch.setattr(LeaderLease, "_wait_for", said)
+    caught("would fit and waits", last=19)
+
+
 def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderLease, "may_write", lambda self: self._renewed is not None)
     caught("its lease may be over", last=12)
@@ -129,6 +155,21 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
     [
         # A leader that ends gives the Lease away although a write may still land.
         (leadership, "self.clock() < self._settled:", "False:", "had listed them", 65),
+        # A renewal counts from its answer; the Lease is taken whoever has it by now.
+        (
+            leadership,
+            "self._renewed = lease, started",
+            "self._renewed = lease, self.clock()",
+            "its lease may be over",
+            89,
+        ),
+        (
+            leadership,
+            "self.api.update(LEASES, self._with(lease, **self._held(), **taken))",
+            "self.api.update(LEASES, {**self._with(lease, **self._held(), **taken), 'metadata': {'name': self.name, 'namespace': self.namespace}})",
+            "had listed them",
+            284,
+        ),
         # A candidate does not wait; a write asks nobody.
         (leadership, "if self.clock() >= self._seen[1]:", "if True:", "had listed them", 11),
         (writes, "if fenced and not self.may_write():", "if False:", "its lease may be over", 12),
