@@ -40,6 +40,12 @@ IMMEDIATE: Final = "Immediate"
 """Value of that name as an annotation of a claim or DeviceClass: devices are given out before a pod needs
 them."""
 
+RESTRICTED_LABEL: Final = "koordra.io/restricted"
+"""Of a class, `true`: only namespaces of its annotation may name it (policy koordra-class-namespaces)."""
+
+CLASS_NAMESPACES: Final = "koordra.io/namespaces"
+"""Annotation of a class: namespaces, separated by commas."""
+
 RECLAIM_POLICY: Final = "koordra.io/reclaim-policy"
 """Annotation on a DeviceClass: `Retain` where claims of it keep their devices between pods."""
 

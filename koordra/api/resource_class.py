@@ -25,7 +25,7 @@ that says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from koordra.api import names, objects
@@ -99,10 +99,12 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
                     at=what,
                 )
         marks = {**suitable_nodes.annotation(read), **_allocation_mode(read, driver)}
+        marks |= _of(objects.annotations_of(obj), names.CLASS_NAMESPACES)
         metadata = {
             "name": objects.name(obj),
             "labels": {MANAGED_BY: names.FIELD_COMPONENT}
-            | ({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
+            | ({CLASS_LABEL: "true"} if driver == names.DRIVER else {})
+            | _of(objects.labels_of(obj), names.RESTRICTED_LABEL),
             "ownerReferences": [owner_reference(obj, RESOURCE_CLASSES)],
             "annotations": marks or None,
         }
@@ -114,6 +116,10 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
     except InvalidInput as error:
         reason = "InvalidClass" if error.object in ("", read.object) else "InvalidParameters"
         raise ClassRefused.because(reason, error) from None
+
+
+def _of(marks: Mapping[str, str], name: str) -> dict[str, str]:
+    return {name: marks[name]} if name in marks else {}
 
 
 def driver_of(obj: Fields) -> str:

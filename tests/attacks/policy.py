@@ -86,9 +86,10 @@ POLICY: Final = (
     Attack(
         "class-for-others",
         "a claim names a DeviceClass that the operator made for another tenant, with another network",
-        "open",
-        "a DeviceClass is everybody's. To keep a tenant from it: ResourceQuota `<class>.deviceclass.resource.k8s.io/devices: 0` in its "
-        "namespace; isolation stays what the node's policy allows",
+        "refused",
+        'the policy koordra-class-namespaces, where the class says whose it is: label `koordra.io/restricted: "true"` and annotation '
+        "`koordra.io/namespaces`. Other classes are everybody's; isolation stays what the node's policy allows",
+        seen=(answer("is not for namespace tenant"),),
     ),
     Attack(
         "legacy-words",

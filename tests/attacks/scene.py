@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from structlog.testing import capture_logs
 
+from koordra import logs
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
@@ -35,7 +36,7 @@ class Scene:
         self.cluster = cluster
         self.tenant, self.admin = cluster.tenant, cluster.admin
         self.told: list[str] = []
-        self._logged = logged
+        self.logged = logged
         self._counted = cluster.samples()
         self._events = self._event_keys()
 
@@ -88,7 +89,7 @@ class Scene:
             case "metric":
                 return self.cluster.samples().get(seen.word, 0.0) > self._counted.get(seen.word, 0.0)
             case "log":
-                return any(line["event"] == seen.word for line in self._logged)
+                return any(line["event"] == seen.word for line in self.logged)
             case "condition":
                 return seen.word in set(self._conditions())
             case "taint":
@@ -185,12 +186,16 @@ def attack(name: str) -> Callable[[Try], Try]:
 
 @contextmanager
 def watched(cluster: InstalledCluster) -> Iterator[Scene]:
-    with capture_logs() as logged:
-        scene = Scene(cluster, logged)
-        try:
-            yield scene
-        finally:
-            scene.end()
+    logs.configure(level="info")
+    try:
+        with capture_logs() as logged:
+            scene = Scene(cluster, logged)
+            try:
+                yield scene
+            finally:
+                scene.end()
+    finally:
+        logs.configure(level="warning")
 
 
 def judge(cluster: InstalledCluster, row: Attack) -> None:

@@ -263,6 +263,14 @@ TENANT: Final = (
         seen=(event("ExceedsDevice"),),
     ),
     Attack(
+        "log-flood",
+        "objects that are refused, by the thousand, each with hundreds of problems: nothing is stored that a quota counts, and the log "
+        "of the webhook turns over",
+        "bounded",
+        "20 lines a minute for a namespace, of 1,024 characters; the next one says how many more were refused",
+        seen=(log("admission_refused"),),
+    ),
+    Attack(
         "label-values",
         "many objects of odd names, so that metrics get a sample of each",
         "bounded",

@@ -99,6 +99,5 @@ def test_what_is_open_is_known() -> None:
         "metrics-read",
         "passes-for-the-driver",
         "own-mps-server",
-        "class-for-others",
         "attachment-of-its-own",
     }

@@ -13,7 +13,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.parameters import API_VERSION
 from koordra.api.resource_class import CLASS_PARAMETERS
 from koordra.errors import NotFound
-from tests.attacks.cluster import InstalledCluster
+from tests.attacks.cluster import INNOCENT, InstalledCluster
 from tests.attacks.policy import POLICY
 from tests.attacks.row import Attack, Outcome, event
 from tests.attacks.scene import Scene, all_refused, asking, attack, judge
@@ -173,20 +173,39 @@ def parameters_of_a_class(scene: Scene) -> Outcome:
 
 @attack("class-for-others")
 def class_for_others(scene: Scene) -> Outcome:
+    """In a claim, for an alternative, in a template. Who is named may."""
     nics = scene.admin.get(kinds.DEVICE_CLASSES, names.CLASS_NIC)
     said = {"apiVersion": API_VERSION, "kind": "RdmaConfig", "network": {"vlan": 7}}
     config = [{"opaque": {"driver": names.DRIVER, "parameters": said}}]
-    body = {"metadata": {"name": "of-others"}, "spec": {**nics["spec"], "config": config}}
-    scene.admin.create(kinds.DEVICE_CLASSES, body)
+    metadata = {
+        "name": "of-others",
+        "labels": {names.RESTRICTED_LABEL: "true"},
+        "annotations": {names.CLASS_NAMESPACES: f"finance, {INNOCENT}"},
+    }
+    scene.admin.create(
+        kinds.DEVICE_CLASSES, {"metadata": metadata, "spec": {**nics["spec"], "config": config}}
+    )
+    other = asking("other", device_class="of-others")
+    alternatives = [
+        {"name": "first", "deviceClassName": names.CLASS_GPU},
+        {"name": "second", "deviceClassName": "of-others"},
+    ]
+    either = {"devices": {"requests": [{"name": "any", "firstAvailable": alternatives}]}}
+    template = {"metadata": {"name": "other"}, "spec": {"spec": other["spec"]}}
     try:
-        scene.claim("other", device_class="of-others")
-        scene.pod("other", "other")
-        scene.wait(lambda: scene.allocated("other"), "the claim placed")
-        (given,) = scene.admin.get(kinds.RESOURCE_CLAIMS, "other", namespace="tenant")["status"][
-            "allocation"
-        ]["devices"]["config"]
-        assert given["source"] == "FromClass"
-        return "open"
+        found = all_refused(
+            scene,
+            lambda: scene.create(kinds.RESOURCE_CLAIMS, other),
+            lambda: scene.create(kinds.RESOURCE_CLAIMS, {**other, "spec": either}),
+            lambda: scene.create(kinds.RESOURCE_CLAIM_TEMPLATES, template),
+        )
+        theirs = {**other, "metadata": {"name": "theirs", "namespace": INNOCENT}}
+        scene.cluster.innocent.create(kinds.RESOURCE_CLAIMS, theirs, namespace=INNOCENT)
+        scene.cluster.innocent.delete(kinds.RESOURCE_CLAIMS, "theirs", namespace=INNOCENT)
+        for nobody in ({names.CLASS_NAMESPACES: None}, {names.CLASS_NAMESPACES: ""}):
+            scene.admin.patch(kinds.DEVICE_CLASSES, "of-others", {"metadata": {"annotations": nobody}})
+            assert scene.attempt(lambda: scene.create(kinds.RESOURCE_CLAIMS, other)) == "refused"
+        return found
     finally:
         with suppress(NotFound):
             scene.admin.delete(kinds.DEVICE_CLASSES, "of-others")

@@ -12,7 +12,9 @@ import pytest
 from koordra.api import kinds, names
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS, RESOURCE_CLASSES
+from koordra.controller.webhook.refusal_log import MOST_LINES, MOST_TEXT
 from tests.attacks.cluster import INNOCENT, InstalledCluster
+from tests.attacks.cluster import TENANT as TENANT_NAMESPACE
 from tests.attacks.row import Attack, Outcome, event
 from tests.attacks.scene import Scene, all_refused, asking, attack, judge
 from tests.attacks.tenant import TENANT
@@ -319,6 +321,22 @@ def event_flood(scene: Scene) -> Outcome:
         scene.tenant.patch(kinds.RESOURCE_CLAIMS, "flood", change, namespace="tenant")
     scene.innocent_is_placed()
     return "bounded" if scene.cluster.events_written(since=before) < 20 else "open"
+
+
+@attack("log-flood")
+def log_flood(scene: Scene) -> Outcome:
+    """Each of them has 992 contradictions in 11 KB."""
+    said = tuple(
+        parameters("GpuConfig", memoryPercent=number + 1, driverCapabilities=["compute"] * (number + 1))
+        for number in range(32)
+    )
+    for number in range(200):
+        assert scene.attempt(lambda n=number: scene.claim(f"refused-{n}", config=said)) == "refused"
+    lines = [line for line in scene.logged if line["event"] == "admission_refused"]
+    assert 0 < len(lines) <= 2 * MOST_LINES, "of two minutes at most"
+    assert max(len(str(line)) for line in lines) < MOST_TEXT + 300
+    assert {line["namespace"] for line in lines} == {TENANT_NAMESPACE}
+    return "bounded"
 
 
 @attack("label-values")

@@ -19,6 +19,7 @@ and joint is the default.
     handlers       gates, and the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
     server         HTTPS, with connections
+    refusal_log    what the log says of refused objects
     cert_rotation  the keys in their Secret, shared by the replicas, or in files that cert-manager keeps;
                    caBundle of the configurations
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.controller.webhook import review
+from koordra.controller.webhook.refusal_log import RefusalLog
 from koordra.controller.webhook.review import AdmissionRequest, AdmissionResponse
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
@@ -91,6 +92,7 @@ class WebhookServer(BoundedHTTPServer):
         self.is_well = well
         self._context = _tls()
         self._closed = threading.Event()
+        self._refusals = RefusalLog()
         self._requests = metrics.counter(REQUESTS)
         self._seconds = metrics.histogram(REQUEST_SECONDS)
         for path in paths:
@@ -156,7 +158,7 @@ class WebhookServer(BoundedHTTPServer):
         outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
         self._requests.labels(path, outcome).inc()
         if found.problems:
-            log.info("admission_refused", path=path, problems=[str(problem) for problem in found.problems])
+            self._refusals.tell(found.problems, path=path, namespace=asked.namespace)
         written = review.encode(asked, found)
         self._seconds.labels(path).observe(time.perf_counter() - began)
         return 200, written

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.classic.suitable_nodes import SUITABLE_NODES
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
@@ -92,6 +92,23 @@ def test_a_class_becomes_a_device_class_and_is_then_left_alone(api: Api) -> None
     api.writes.clear()
     reconcile(api, hour=1)
     assert api.writes == []
+
+
+def test_a_class_for_some_namespaces_says_so_on_its_device_class(api: Api) -> None:
+    obj = a_class()
+    obj["metadata"] |= {
+        "labels": {names.RESTRICTED_LABEL: "true", "team": "ml"},
+        "annotations": {names.CLASS_NAMESPACES: "ml,finance"},
+    }
+    api.put(RESOURCE_CLASSES, obj)
+    reconcile(api)
+    made = api.stored[("deviceclasses", "fast")]["metadata"]
+    assert made["labels"][names.RESTRICTED_LABEL] == "true"
+    assert "team" not in made["labels"]
+    assert made["annotations"] == {names.CLASS_NAMESPACES: "ml,finance"}
+    made["labels"].pop(names.RESTRICTED_LABEL)
+    reconcile(api)
+    assert api.stored[("deviceclasses", "fast")]["metadata"]["labels"][names.RESTRICTED_LABEL] == "true"
 
 
 def test_drift_is_put_back_and_foreign_labels_stay(api: Api) -> None:
