@@ -132,6 +132,9 @@ class Admission:
                 self.usage.release(asked.uid, namespace)
                 self.count(found.dialect, "planted" if error.planted else "not_made")
                 return _forbidden(pod, str(error))
+            if ADMITTED in objects.annotations_of(pod):  # the watch may show the pod before its template
+                name = objects.name(template)
+                self.usage.learn(name, self.usage.amounts_of(name, template["spec"]["spec"]))
         self.count(found.dialect, "dry_run" if asked.is_dry_run else "rewritten")
         return AdmissionResponse(object=admitted(pod, self.lookups, native=in_native, made=template))
 
@@ -152,8 +155,6 @@ class Admission:
         why = self.usage.reserve(
             asked.uid, asking, lambda: refusal(quotas, asking, self.usage.counted), keep=not asked.is_dry_run
         )
-        if not why and not asked.is_dry_run:
-            self.usage.learn(name, amounts)  # the watch may show the pod before its template
         annotations = {**objects.annotations_of(pod), ADMITTED: ",".join((*reviews(pod), asked.uid))}
         return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}, why
 

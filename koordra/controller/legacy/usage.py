@@ -99,15 +99,23 @@ class QuotaUsage:
         self._amounts: dict[str, Amounts] = {}
         self._places: defaultdict[str, _Place] = defaultdict(_Place)
         self._waiting_for = KeySets()
+        self._referring = KeySets()
+        """Pods, by the templates of ours that they name."""
+        self._stored = KeySets()
+        """Templates that there are, by name: one of each namespace."""
+        self._named: dict[str, frozenset[str]] = {}
+        """The templates that a pod names."""
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         """Pods of a template that is not known yet are counted when it is; what reserved for them counts
         until then."""
         gone = event == "DELETED" or objects.pod_is_finished(pod)
         templates = [] if gone else list(legacy_entries(pod).values())
-        name = objects.name(pod)
+        name, namespace = objects.name(pod), objects.namespace(pod)
         with self._lock:
-            place = self._places[objects.namespace(pod)]
+            if not templates and objects.key(pod) not in self._named:
+                return
+            place = self._places[namespace]
             known = [self._amounts[template] for template in templates if template in self._amounts]
             unknown = {template for template in templates if template not in self._amounts}
             _, before = place.waiting.pop(name, (pod, set[str]()))
@@ -118,6 +126,26 @@ class QuotaUsage:
                 for uid in reviews(pod):
                     place.charge(_review(uid), None)
             place.charge(name, Charge(pod, _sum(known)) if known else None)
+            self._refer(objects.key(pod), frozenset(templates))
+            self._drop_if_empty(namespace)
+
+    def _refer(self, pod: str, now: frozenset[str]) -> None:
+        """What the pod names from now on. What nobody names, and is not there, is forgotten: users can write
+        any number of these."""
+        before = self._named.get(pod, frozenset())
+        self._referring.move(pod, before, now)
+        set_or_drop(self._named, pod, now or None)
+        for template in before - now:
+            self._forget_if_unused(template)
+
+    def _forget_if_unused(self, template: str) -> None:
+        if template not in self._referring and template not in self._stored:
+            self._amounts.pop(template, None)
+
+    def _drop_if_empty(self, namespace: str) -> None:
+        place = self._places.get(namespace)
+        if place is not None and not place.charged and not place.waiting:
+            del self._places[namespace]
 
     def recall(
         self,
@@ -129,7 +157,8 @@ class QuotaUsage:
         """Templates that the watch has not shown yet, by key; those that are gone, from the claims, by
         namespace and name, that were made of them."""
         with self._lock:
-            pods = [pod for pod, _ in self._places[namespace].waiting.values()]
+            place = self._places.get(namespace)
+            pods = [] if place is None else [pod for pod, _ in place.waiting.values()]
         for pod in pods:
             made = objects.pod_claim_names(pod)
             for entry, wanted in legacy_entries(pod).items():
@@ -140,8 +169,16 @@ class QuotaUsage:
                     self._learn_if_genuine(wanted, objects.spec_of(found))
 
     def on_template(self, event: str, template: Object, /) -> None:
-        if event != "DELETED" and dialect_of(objects.name(template)):
-            self._learn_if_genuine(objects.name(template), objects.spec_of(template).get("spec") or {})
+        name, key = objects.name(template), objects.key(template)
+        if not dialect_of(name):
+            return
+        with self._lock:
+            if event == "DELETED":
+                self._stored.move(key, (name,), ())
+                self._forget_if_unused(name)
+                return
+            self._stored.move(key, (), (name,))
+        self._learn_if_genuine(name, objects.spec_of(template).get("spec") or {})
 
     def _learn_if_genuine(self, name: str, stored: Fields) -> None:
         if name in self._amounts:
@@ -170,7 +207,9 @@ class QuotaUsage:
     def counted(self, quota: Object, name: str) -> int:
         """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""
         with self._lock:
-            place = self._places[objects.namespace(quota)]
+            place = self._places.get(objects.namespace(quota))
+            if place is None:
+                return 0
             place.end_reviews(self._clock())
             if not is_scoped(quota):
                 return place.totals[name]
@@ -179,13 +218,13 @@ class QuotaUsage:
 
     def has_observed(self, pod: Fields) -> bool:
         with self._lock:
-            place = self._places[objects.namespace(pod)]
+            place = self._places.get(objects.namespace(pod), _NOTHING)
             return objects.name(pod) in place.charged or objects.name(pod) in place.waiting
 
     def charges(self, namespace: str) -> dict[str, Charge]:
         """Of the pods that the watch has shown, by name, where nothing is admitted."""
         with self._lock:
-            return dict(self._places[namespace].charged)
+            return dict(self._places.get(namespace, _NOTHING).charged)
 
     def reserve(self, uid: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
         """Charge the pod to its review unless `refused` says why not, given what is counted. One step."""
@@ -200,7 +239,13 @@ class QuotaUsage:
 
     def release(self, uid: str, namespace: str) -> None:
         with self._lock:
-            self._places[namespace].charge(_review(uid), None)
+            if (place := self._places.get(namespace)) is not None:
+                place.charge(_review(uid), None)
+                self._drop_if_empty(namespace)
+
+
+_NOTHING: Final = _Place()
+"""Of a namespace without legacy pods; never written."""
 
 
 def _sum(parts: list[Amounts]) -> Amounts:
@@ -274,4 +319,6 @@ class QuotaWatch:
         with self._lock:
             found = self._by_namespace[objects.namespace(quota)]
             set_or_drop(found, objects.name(quota), None if event == "DELETED" else quota)
+            if not found:
+                del self._by_namespace[objects.namespace(quota)]
         self._wake()
