@@ -12,7 +12,6 @@ out anew, and those that are about all requests together once per canonical form
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.explain.diagnosis import reasons_on_node
 from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.features import Features
-from koordra.allocator.joint_allocation import Rule, rules_of
+from koordra.allocator.joint_allocation import Rule, relaxations_of, rules_of
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, reason_of, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
@@ -192,12 +191,9 @@ class GroupSearch:
     def _relaxations(self, state: AllocationState) -> list[tuple[tuple[int, ...], tuple[Rule, ...]]]:
         """Combinations of relaxation levels, the lowest total first, with what is demanded at each."""
         levels = rules_of(self.asked, self.siblings, state)
-        ordered = sorted(
-            itertools.product(*(range(len(rules)) for rules in levels)), key=lambda steps: (sum(steps), steps)
-        )
         return [
             (steps, tuple([r for rules, step in zip(levels, steps, strict=True) if (r := rules[step])]))
-            for steps in ordered
+            for steps in relaxations_of([len(rules) for rules in levels])
         ]
 
     def _reasons_on(self, name: str, state: AllocationState, tried: tuple[Rule, ...]) -> list[ClaimReason]:
@@ -212,6 +208,10 @@ class GroupSearch:
         relaxations = self._relaxations(state)
         exhausted, error = False, None
         for at, (steps, tried) in enumerate(relaxations):
+            spend(1)
+            if at and self.budget and self.left <= -self.budget:
+                exhausted = True
+                break
             relaxed = RELAXATION * sum(steps)
             left = ceiling and ceiling.plus(-relaxed)
             if left is not None and left.claim < 0 and at:
@@ -289,6 +289,7 @@ class GroupSearch:
             return again.run()
         finally:
             again.unwind()
+            self.left -= again.tried
 
     def _new_search(self, state: AllocationState, joint_rules: tuple[Rule, ...]) -> Search:
         objective = None

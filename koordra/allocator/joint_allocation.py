@@ -27,6 +27,8 @@ first level with a solution is taken.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +41,11 @@ from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing,
 from koordra.topology.levels import scope_key
 
 _SCOPES: Final = tuple(Scope)
+
+MOST_RELAXATIONS: Final = 512
+"""Ways to widen the scopes of a group that are tried on a node, the narrowest first; then all of its scopes
+are widened together."""
+MOST_SCOPES: Final = 64
 
 RequestKey = tuple[int, int]
 """A request by its claim's and its own position in the group."""
@@ -160,6 +167,33 @@ def relaxation_levels(joint: JointAllocation) -> tuple[Scope | None, ...]:
     if joint.enforcement is Enforcement.REQUIRED:
         return (joint.scope,)
     return (*_SCOPES[_SCOPES.index(joint.scope) :], None)
+
+
+def relaxations_of(levels: Sequence[int]) -> list[tuple[int, ...]]:
+    """How many levels each scope is widened, of so many that it has: the fewest in sum first, then the first
+    scopes least; MOST_RELAXATIONS of them, and then all scopes alike. With the scopes of one pod's claims
+    their number is exponential; of more than MOST_SCOPES only the latter are tried."""
+    found: list[tuple[int, ...]] = [(0,) * len(levels)]
+    if len(levels) <= MOST_SCOPES:
+        most = [number - 1 for number in levels]
+        ways = (steps for total in range(sum(most) + 1) for steps in _with_sum(total, most))
+        found = list(itertools.islice(ways, MOST_RELAXATIONS))
+    if math.prod(levels) > len(found):
+        alike = [tuple(min(level, number - 1) for number in levels) for level in range(max(levels))]
+        found += [steps for steps in alike if (sum(steps), steps) > (sum(found[-1]), found[-1])]
+    return found
+
+
+def _with_sum(total: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Numbers up to `most` each, which add up to the total, in order."""
+    if not most:
+        if not total:
+            yield ()
+        return
+    rest = sum(most[1:])
+    for first in range(max(0, total - rest), min(most[0], total) + 1):
+        for others in _with_sum(total - first, most[1:]):
+            yield (first, *others)
 
 
 def rules_of(

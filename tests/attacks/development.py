@@ -7,9 +7,13 @@ import contextlib
 import shutil
 import sqlite3
 import threading
+import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from koordra.cel.selectors import admission_error
 from koordra.controller.run import run, start_webhook
@@ -17,7 +21,9 @@ from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings
 from koordra.kube.kubeconfig import new_client
 from koordra.metrics import Metrics
+from koordra_devcluster.apiserver.requests import Response
 from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.apiserver.serving.http import _Handler
 from koordra_devcluster.control_plane import ControlPlane
 from tests.attacks.cluster import InstalledCluster
 from tests.cluster.installation import Installation, free_port
@@ -64,6 +70,20 @@ class DevelopmentCluster(InstalledCluster):
         store = self._plane.server.store
         with store._lock, contextlib.closing(sqlite3.connect(to)) as copy:
             store._database.backup(copy)
+
+    @contextlib.contextmanager
+    def slow_api_server(self, seconds: float) -> Iterator[list[float]]:
+        """Each answer takes so long; the list has one entry for each."""
+        answers, answer = list[float](), _Handler._answer
+
+        def slowly(handler: _Handler, body: bytes) -> Response:
+            time.sleep(seconds)
+            answers.append(seconds)
+            return answer(handler, body)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Handler, "_answer", slowly)
+            yield answers
 
     def restart_api_server(self, *, restored: Path | None = None) -> None:
         """At the same address, with the same tokens, as a real one would take them; `restored`: from a

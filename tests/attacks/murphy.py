@@ -56,6 +56,20 @@ MURPHY: Final = (
         seen=(metric('koordra_controller_write_errors_total{code="403",resource="resourceclaims"}'),),
     ),
     Attack(
+        "api-server-slow",
+        "each answer of the API server takes a second and more",
+        "bounded",
+        "everything takes longer and nothing is asked twice: a request has 5 s, a pass goes on from where it was, and Leases have "
+        "their own time",
+    ),
+    Attack(
+        "crds-deleted",
+        "somebody deletes koordra's CustomResourceDefinitions, and puts them back",
+        "repaired",
+        "the classes that were objects of these are gone with them, and so are their DeviceClasses (owner references); claims of other "
+        "classes are placed. Once the definitions are there again, classes work without a restart: keep them in a repository",
+    ),
+    Attack(
         "lease-deleted",
         "somebody deletes the Lease, or empties it",
         "repaired",

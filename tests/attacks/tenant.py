@@ -67,6 +67,17 @@ TENANT: Final = (
         ),
     ),
     Attack(
+        "scopes-without-end",
+        "a claim of 3 KB with 32 Preferred JointAllocations, of which each may be widened five times: 8 * 10^24 ways; or requests and "
+        "constraints of which no placement can be found, and none excluded, without trying millions",
+        "bounded",
+        "so many ways and placements are tried; then all scopes are widened together, or the claim is undecided",
+        tests=(
+            "tests/property/test_search_cost.py::test_one_claim_costs_a_pass_so_many_steps_and_no_more",
+            "tests/property/test_search_cost.py::test_of_many_scopes_so_many_ways_are_tried_and_at_last_none_is_asked_for",
+        ),
+    ),
+    Attack(
         "gangs-by-the-hundred",
         "gangs by the hundred of which no two ask the same, or one gang of which no two members do, so that each pass is busy with them",
         "bounded",
@@ -263,7 +274,7 @@ TENANT: Final = (
         seen=(event("ExceedsDevice"),),
     ),
     Attack(
-        "log-flood",
+        "refusal-flood",
         "objects that are refused, by the thousand, each with hundreds of problems: nothing is stored that a quota counts, and the log "
         "of the webhook turns over",
         "bounded",

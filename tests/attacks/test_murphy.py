@@ -10,6 +10,7 @@ import koordra.kube.watch
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.api.resource_class import RESOURCE_CLASSES
 from tests.attacks.cluster import InstalledCluster
 from tests.attacks.development import DevelopmentCluster
 from tests.attacks.murphy import MURPHY
@@ -26,6 +27,9 @@ HOOKS = tuple(
         namespaced=False,
     )
     for which in ("Validating", "Mutating")
+)
+CRDS = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 BINDINGS = Kind(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
@@ -84,6 +88,48 @@ def etcd_restored(scene: Scene) -> Outcome:
         scene.pod(f"new-{number}", f"new-{number}")
     scene.wait(lambda: all(scene.allocated(f"new-{number}") for number in range(6)), "the new claims placed")
     return "repaired"
+
+
+@attack("api-server-slow")
+def api_server_slow(scene: Scene) -> Outcome:
+    with development(scene).slow_api_server(1.0) as answers:
+        scene.claim("slow")
+        scene.pod("slow", "slow")
+        scene.wait(lambda: scene.allocated("slow"), "the claim placed")
+    return "bounded" if len(answers) < 200 else "open"
+
+
+@attack("crds-deleted")
+def crds_deleted(scene: Scene) -> Outcome:
+    found = [one for one in scene.admin.list(CRDS)[0] if objects.name(one).endswith(".koordra.io")]
+    assert found
+    for each in found:
+        scene.admin.delete(CRDS, objects.name(each))
+    scene.innocent_is_placed()
+    for each in found:
+        put_back(scene, CRDS, {key: value for key, value in each.items() if key != "status"})
+    body = {
+        "apiVersion": RESOURCE_CLASSES.type_meta["apiVersion"],
+        "kind": "ResourceClass",
+        "deviceType": "gpu",
+    }
+    scene.wait(
+        lambda: (
+            scene.attempt(
+                lambda: scene.admin.create(RESOURCE_CLASSES, {**body, "metadata": {"name": "again"}})
+            )
+            == "open"
+        ),
+        "the definitions served",
+    )
+    try:
+        scene.wait(
+            lambda: any(objects.name(one) == "again" for one in scene.admin.list(kinds.DEVICE_CLASSES)[0]),
+            "its DeviceClass",
+        )
+        return "repaired"
+    finally:
+        scene.admin.delete(RESOURCE_CLASSES, "again")
 
 
 @attack("class-deleted")

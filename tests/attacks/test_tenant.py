@@ -323,8 +323,8 @@ def event_flood(scene: Scene) -> Outcome:
     return "bounded" if scene.cluster.events_written(since=before) < 20 else "open"
 
 
-@attack("log-flood")
-def log_flood(scene: Scene) -> Outcome:
+@attack("refusal-flood")
+def refusal_flood(scene: Scene) -> Outcome:
     """Each of them has 992 contradictions in 11 KB."""
     said = tuple(
         parameters("GpuConfig", memoryPercent=number + 1, driverCapabilities=["compute"] * (number + 1))

@@ -56,7 +56,7 @@ from koordra.allocator.search.symmetry import Symmetry
 from koordra.api.claims import MAX_RESULTS
 from koordra.effort import spend
 
-BUDGET: Final = 300_000
+BUDGET: Final = 20_000
 """Placements tried on one node before the answer is "undecided"."""
 
 REFINEMENT: Final = 30_000

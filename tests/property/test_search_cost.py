@@ -1,0 +1,182 @@
+"""What the search of one node costs a pass at most, for claims that are made so that it finds nothing and
+cannot see that beforehand: counted in steps, on the devices of a real machine."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from koordra.allocator.joint_allocation import MOST_RELAXATIONS, MOST_SCOPES, relaxations_of
+from koordra.allocator.search.search import BUDGET
+from koordra.api import names
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.controller.reconcile.turns import Turn, Turns
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.topology import presets
+from tests.fakes.joint_cluster import claim, node, pod
+from tests.property.test_pass_cost import INNOCENT, TENANT, Cluster, with_others
+
+MOST = 5 * BUDGET
+
+
+def nics(*counts: int) -> list[Object]:
+    return [
+        {"name": f"r{number}", "exactly": {"deviceClassName": names.CLASS_NIC, "count": count}}
+        for number, count in enumerate(counts)
+    ]
+
+
+def apart_and_together() -> Object:
+    """Eight NICs that are told apart by their switch, of which some are on one socket: found by chance."""
+    some = [f"r{number}" for number in range(9)]
+    return {
+        "requests": nics(2, 1, 2, 1, 1, 2, 2, 1, 1),
+        "constraints": [
+            {
+                "distinctAttribute": "koordra.io/pcieSwitch",
+                "requests": [some[at] for at in (4, 1, 8, 7, 0, 5, 3, 2)],
+            },
+            {"matchAttribute": "koordra.io/socket", "requests": [some[at] for at in (8, 0, 5)]},
+            {"distinctAttribute": "koordra.io/rail", "requests": [some[at] for at in (1, 4, 3)]},
+            {
+                "distinctAttribute": "koordra.io/rail",
+                "requests": [some[at] for at in (2, 6, 0, 8, 4, 1, 3, 7)],
+            },
+        ],
+    }
+
+
+def alternatives_on_one_socket() -> Object:
+    def either(number: int, *counts: int) -> Object:
+        choices = [
+            {"name": f"a{at}", "deviceClassName": names.CLASS_NIC, "count": count}
+            for at, count in enumerate(counts)
+        ]
+        return {"name": f"r{number}", "firstAvailable": choices}
+
+    requests = [
+        *nics(1, 2, 1),
+        either(3, 2, 1, 2),
+        either(4, 1, 2),
+        either(5, 2, 1, 1, 1),
+        either(6, 1, 1),
+        either(7, 2, 1, 1, 1),
+    ]
+    return {
+        "requests": requests,
+        "constraints": [
+            {"matchAttribute": "koordra.io/model", "requests": ["r3", "r6"]},
+            {"matchAttribute": "koordra.io/socket", "requests": [f"r{number}" for number in range(8)]},
+        ],
+    }
+
+
+def scopes(number: int) -> Object:
+    """Pairs of a GPU and a NIC, each of which would rather be on one switch: more than there are switches."""
+    requests, config = list[Object](), list[Object]()
+    for each in range(number):
+        gpu = {"deviceClassName": names.CLASS_GPU, "count": 1, "capacity": {"requests": {"memory": "1Gi"}}}
+        nic = {"deviceClassName": names.CLASS_NIC, "count": 1}
+        requests += [{"name": f"g{each}", "exactly": gpu}, {"name": f"n{each}", "exactly": nic}]
+        said = {"apiVersion": "koordra.io/v1alpha1", "kind": "JointAllocation", "scope": "PCIeSwitch"}
+        said["enforcement"] = "Preferred"
+        opaque = {"driver": names.DRIVER, "parameters": said}
+        config.append({"requests": [f"g{each}", f"n{each}"], "opaque": opaque})
+    return {"requests": requests, "config": config}
+
+
+def apart_and_wider() -> Object:
+    """Each way to widen the scopes is as hard as the others."""
+    said = {"apiVersion": "koordra.io/v1alpha1", "kind": "JointAllocation", "scope": "NUMANode"}
+    opaque = {"driver": names.DRIVER, "parameters": {**said, "enforcement": "Preferred"}}
+    pairs = (("r0", "r5"), ("r1", "r4"), ("r2", "r6"), ("r3", "r7"))
+    return {**apart_and_together(), "config": [{"requests": [*pair], "opaque": opaque} for pair in pairs]}
+
+
+HARD: dict[str, tuple[Object, bool | None]] = {
+    "apart and together": (apart_and_together(), None),
+    "alternatives on one socket": (alternatives_on_one_socket(), None),
+    "apart and wider": (apart_and_wider(), None),
+    "nine scopes": (scopes(9), True),
+    "sixteen scopes": (scopes(16), True),
+}
+"""What is asked, and whether it has to be placed."""
+
+
+@pytest.fixture(scope="module")
+def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
+    root: Path = tmp_path_factory.mktemp("machine")
+    presets.write_machine(presets.load("hgx-h100"), root, serial="n0")
+    machine = discover(root).machine
+    return build_slices(
+        machine, node_name="n0", node_uid="n0", mode=names.MODE_JOINT, generation=1, offering=Offering()
+    )
+
+
+def cluster_of(slices: list[Object]) -> Cluster:
+    cluster = with_others(nodes=0)
+    cluster.api.create(NODES, node("n0"))
+    for each in slices:
+        cluster.api.create(RESOURCE_SLICES, each)
+    return cluster
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", HARD)
+def test_one_claim_costs_a_pass_so_many_steps_and_no_more(
+    how: str, slices: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: dict[str, int] = {}
+    charge = Turns.charge
+
+    def noted(self: Turns, turn: Turn, steps: int) -> None:
+        spent[turn.namespace] = max(steps, spent.get(turn.namespace, 0))
+        charge(self, turn, steps)
+
+    monkeypatch.setattr(Turns, "charge", noted)
+    devices, placed = HARD[how]
+    cluster = cluster_of(slices)
+    cluster.ask("welcome", INNOCENT, memory="1Gi", age=59)
+    made = claim("hard", namespace=TENANT)
+    made["spec"]["devices"] = devices
+    cluster.api.create(RESOURCE_CLAIMS, made)
+    waits = pod("hard", ["hard"], created="2026-11-20T00:00:00Z")
+    waits["metadata"]["namespace"] = TENANT
+    cluster.api.create(PODS, waits)
+    cluster.one_pass()
+    assert spent[TENANT] <= MOST
+    assert cluster.has("welcome", INNOCENT)
+    assert placed is None or cluster.has("hard") == placed
+    if not cluster.has("hard"):
+        assert any(one.reason in ("SearchLimit", "ConstraintViolated") for one in cluster.told)
+    spent.clear()
+    cluster.heartbeat()
+    cluster.one_pass()
+    assert TENANT not in spent, "nothing has changed for it"
+
+
+LEVELS: list[list[int]] = [[], [1], [6], [6, 6], [6, 3, 1], [2, 2, 2, 2], [6, 6, 6]]
+
+
+@pytest.mark.parametrize("levels", LEVELS, ids=str)
+def test_few_scopes_are_widened_in_every_way_the_narrowest_first(levels: list[int]) -> None:
+    every = itertools.product(*(range(number) for number in levels))
+    assert relaxations_of(levels) == sorted(every, key=lambda steps: (sum(steps), steps))
+
+
+@pytest.mark.parametrize("number", [4, 9, 32, MOST_SCOPES, MOST_SCOPES + 1, 8192])
+def test_of_many_scopes_so_many_ways_are_tried_and_at_last_none_is_asked_for(number: int) -> None:
+    found = relaxations_of([6] * number)
+    assert found[0] == (0,) * number
+    assert found[-1] == (5,) * number
+    assert len(found) <= MOST_RELAXATIONS + 6
+    assert found == sorted(set(found), key=lambda steps: (sum(steps), steps))
+    assert number > MOST_SCOPES or len(found) > MOST_RELAXATIONS
+
+
+def test_scopes_of_which_some_have_one_level_are_few() -> None:
+    assert len(relaxations_of([1] * 200)) == 1
