@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,6 +25,9 @@ SUITABLE_NODES: Final = "koordra.io/suitable-nodes"
 """Annotation on a DeviceClass: a NodeSelector as JSON. Only nodes that it selects serve the class."""
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+MOST_TERMS: Final = 1_000
+"""Terms that a pod's node affinity comes to with those of its classes."""
+
 _PARTS: Final = ("matchExpressions", "matchFields")
 
 
@@ -85,7 +89,15 @@ def of_device_class(device_class: Fields) -> Object | None:
 
 
 def both(selectors: Sequence[Fields]) -> Object:
-    """The nodes that all of the selectors select."""
+    """The nodes that all of the selectors select. Raises InvalidManifest where they come to more than
+    MOST_TERMS terms: the number of each multiplied, of which a pod's own are its author's."""
+    number = math.prod(len(selector["nodeSelectorTerms"]) for selector in selectors)
+    if number > MOST_TERMS:
+        raise InvalidManifest(
+            f"the terms of the pod and of its claims' classes come to {number} together, and {MOST_TERMS} is the most",
+            field="spec.affinity.nodeAffinity",
+            remedy="write fewer nodeSelectorTerms, or use fewer classes with suitable nodes in one pod",
+        )
     terms = []
     for combination in itertools.product(*(selector["nodeSelectorTerms"] for selector in selectors)):
         term: Object = {}
