@@ -64,8 +64,13 @@ EVENTS: Final = Kind("", "v1", "events", "Event")
 RESOURCE_QUOTAS: Final = Kind("", "v1", "resourcequotas", "ResourceQuota")
 PERSISTENT_VOLUMES: Final = Kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 PERSISTENT_VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+SERVICES: Final = Kind("", "v1", "services", "Service")
 SERVICE_ACCOUNTS: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 POD_DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+TOKEN_REVIEWS: Final = Kind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECT_ACCESS_REVIEWS: Final = Kind(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 LEASES: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 RESOURCE_GROUP: Final = "resource.k8s.io"

@@ -82,6 +82,8 @@ class LeaderLease:
     times: LeaseTimes
     is_well: Callable[[], bool] = lambda: True
     is_reached: bool = False
+    holder: str = ""
+    """Who held the Lease when it was seen last."""
     _renewed: float | None = None
     _seen: tuple[str, float] | None = None
     """The version that a candidate waits on, and when it may take it."""
@@ -133,6 +135,7 @@ class LeaderLease:
     def _try_to_take(self, started: float) -> None:
         with suppress(Conflict):  # another candidate was first
             lease = self._read_or_make()
+            self.holder = _holder(lease)
             version = objects.resource_version(lease)
             if self._seen is None or self._seen[0] != version:
                 # Counted from the answer: the process may have stood still while the request was under way.

@@ -32,6 +32,9 @@ from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
+from koordra.controller.explain.endpoint import PREFIX, ExplainEndpoint
+from koordra.controller.explain.leader_view import leader_view
+from koordra.controller.explain.questions import Questions
 from koordra.controller.leadership import LeaderLease, Standing
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
@@ -66,15 +69,13 @@ COLLECT_AFTER: Final = 50_000
 by the hundred thousand, none of which is part of a cycle."""
 LEASE_NAME: Final = "koordra-controller"
 GATHER: Final = 0.02
-"""Seconds that changes are gathered before a pass; a burst of events is one pass."""
+"""Seconds; a burst of events is one pass."""
 SWITCH: Final = 0.0005
-"""Seconds for which a thread keeps the interpreter while another waits for it (Python's default is 0.005). A
-review reads, locks and writes, and after each waits for a pass of the controller beside it: at the default
-these waits are most of a slow review."""
+"""Seconds for which a thread keeps the interpreter while another waits for it (Python's default is 0.005): a
+review waits for the pass beside it after each read, lock and write."""
 
 _AWAKE_OR_NOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The lease's clock. Linux stops CLOCK_MONOTONIC while the machine is suspended, and other machines do not
-wait."""
+"""The lease's clock: Linux stops CLOCK_MONOTONIC while the machine is suspended."""
 
 
 @dataclass(slots=True)
@@ -98,6 +99,7 @@ class _Process:
     instruments: ControllerMetrics
     figures: LeaderFigures
     readiness: Readiness
+    questions: Questions
 
     def report(self, claim_event: ClaimEvent, /) -> None:
         for sink in self.sinks:
@@ -111,13 +113,14 @@ def start_webhook(
     metrics: Metrics,
     stop: threading.Event,
     legacy: LegacySettings | None = None,
+    questions: Questions | None = None,
     is_well: Callable[[], bool] = lambda: True,
 ) -> WebhookServer | None:
     """Start serving; None without an address. Ends with `stop`. Raises InvalidInput for a bad address.
 
-    Every replica calls this, leader or not. With `legacy` it rewrites legacy pods too. It answers once it has
-    a certificate, and is ready once its look-ups are listed. The server is the caller's to ask for its `port`
-    and `is_ready`.
+    Every replica calls this. With `legacy` it rewrites legacy pods too, with `questions` it is asked those.
+    It answers once it has a certificate, and is ready once its look-ups are listed. The server is the
+    caller's to ask for its `port` and `is_ready`.
     """
     if not settings.address:
         return None
@@ -130,6 +133,7 @@ def start_webhook(
         metrics=metrics,
         ready=lambda: lookups.is_synced() and (not rewriting or rewriting.is_synced()),
         well=is_well,
+        gets={PREFIX: ExplainEndpoint(client, questions, metrics=metrics).get} if questions else {},
     )
     lookups.start(stop)
     if rewriting:
@@ -150,21 +154,20 @@ def run(
     sinks: Sequence[EventSink] = (),
     metrics: Metrics | None = None,
     readiness: Readiness | None = None,
+    questions: Questions | None = None,
     is_well: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Until `stop` is set. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to
-    hold. `is_well`: a watchdog's word on the threads of this process."""
+    """Until `stop`. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to hold.
+    `is_well`: a watchdog's word on the threads of this process."""
     collect_seldom()
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity, clock=time.monotonic)
     writing = spawn(lambda: recorder.run(stop), name="events", until=stop)
     metrics = metrics or Metrics()
-    instruments, figures = (
-        ControllerMetrics(metrics),
-        LeaderFigures(metrics, node_metrics=settings.node_metrics),
-    )
-    process = _Process(
-        client, settings, (recorder, instruments, *sinks), instruments, figures, readiness or Readiness()
-    )
+    instruments = ControllerMetrics(metrics)
+    figures = LeaderFigures(metrics, node_metrics=settings.node_metrics)
+    told: Sequence[EventSink] = (recorder, instruments, *sinks)
+    ready, asked = readiness or Readiness(), questions or Questions()
+    process = _Process(client, settings, told, instruments, figures, ready, asked)
     negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
@@ -189,6 +192,7 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event, is_well: Callab
         times=times,
         is_well=is_well,
     )
+    process.questions.leader = lambda: lease.holder
     worker: threading.Thread | None = None
     end_of_term = threading.Event()
     while not stop.is_set():
@@ -321,9 +325,14 @@ def _term(
         process.readiness.good = True
         reconciler.count(process.instruments, process.figures, term=stop)
         store.save(reconciler.allocation.placer.order)
-        return pause
+        rest = process.questions.answer(partial(leader_view, reconciler))
+        return pause if rest is None else min(rest, rest if pause is None else pause)
 
-    run_passes(one_pass, name="allocation", gather=GATHER, changed=changed, stop=stop)
+    process.questions.open(changed.set)
+    try:
+        run_passes(one_pass, name="allocation", gather=GATHER, changed=changed, stop=stop)
+    finally:
+        process.questions.close()
     store.save(reconciler.allocation.placer.order, now=True)
 
 

@@ -33,7 +33,7 @@ from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden, Gone, NotFound
 from koordra.kube.request_limit import Lane, RequestLimit
-from koordra.kube.wire import decode, decode_status, encoded, lines, message_of, status_error
+from koordra.kube.wire import decode, decode_status, encoded, lines, message_of, retry_after, status_error
 from koordra.process.progress import resting, step
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -44,7 +44,10 @@ PAGE: Final = 500
 WATCH_SECONDS: Final = 300
 """The least that a watch is asked to last. Each draws up to twice that, as client-go's do: watches that began
 together do not end together."""
-_LANES: Final = {kinds.LEASES: Lane.LEASE, kinds.EVENTS: Lane.SPARE}
+_LANES: Final = {
+    kinds.LEASES: Lane.LEASE,
+    **dict.fromkeys((kinds.EVENTS, kinds.TOKEN_REVIEWS, kinds.SUBJECT_ACCESS_REVIEWS), Lane.SPARE),
+}
 _OVERLOAD: Final = (429, 503)
 """To an eviction a 429 is the answer of a disruption budget, and concerns nobody else."""
 
@@ -53,11 +56,9 @@ Query = Mapping[str, str] | None
 
 
 class KubeClient:
-    """One API server. Safe to use from several threads.
-
-    `pool` has the server's TLS settings, `credentials` the headers that each request carries. `timeout`:
-    seconds after which a request (not a watch) is given up. `user_agent` names the component in audit logs.
-    """
+    """One API server. Safe to use from several threads. `pool` has the server's TLS settings, `credentials`
+    the headers that each request carries. `timeout`: seconds after which a request (not a watch) is given up.
+    `user_agent` names the component in audit logs."""
 
     def __init__(
         self,
@@ -267,6 +268,15 @@ class KubeClient:
             response.close()
             response.release_conn()
 
+    def read(self, path: str, *, headers: Mapping[str, str], within: float) -> Object:
+        """A GET of a path that names no object: what is behind a proxy. `within` seconds."""
+        return self._answer("GET", path, headers=headers, timeout=within)
+
+    @property
+    def authorization(self) -> str:
+        """`Bearer <token>` of who asks; empty for who has another credential."""
+        return next((one for key, one in self._credentials().items() if key.lower() == "authorization"), "")
+
     def version(self) -> str:
         return str(self._answer("GET", "/version").get("gitVersion", ""))
 
@@ -310,20 +320,21 @@ class KubeClient:
         read_timeout: float | None = None,
         lane: Lane = Lane.ORDINARY,
         timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         step()  # each request has a time limit
         left = self._limit.take(lane, within=min(timeout or self.timeout, self.timeout))
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        sent = {"Accept": "application/json", "User-Agent": self._user_agent, **(headers or {})}
         if body is not None:
-            headers["Content-Type"] = content_type
+            sent["Content-Type"] = content_type
         try:
             response = self._pool.request(
                 method,
                 url,
                 body=body if body is None or isinstance(body, bytes) else encoded(body),
-                headers={**headers, **self._credentials()},
+                headers={**sent, **self._credentials()},
                 preload_content=False,
                 timeout=urllib3.Timeout(
                     connect=left,
@@ -332,15 +343,9 @@ class KubeClient:
                 ),
             )
             if response.status in _OVERLOAD and not path.endswith("/eviction"):
-                self._limit.rest(_retry_after(response))
+                self._limit.rest(retry_after(response))
             if response.status >= 300:
                 raise status_error(response.status, decode_status(response.read()))
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {self.server}{path}: {error}") from error
         return response
-
-
-def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
-    """Seconds; 0 where the server does not say, or names a date, as Kubernetes' never does."""
-    said = response.headers.get("Retry-After", "")
-    return float(said) if said.isascii() and said.isdigit() else 0.0

@@ -47,6 +47,12 @@ def lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         yield from (line for line in whole if line.strip())
 
 
+def retry_after(response: urllib3.BaseHTTPResponse) -> float:
+    """Seconds; 0 where the server does not say, or names a date, as Kubernetes' never does."""
+    said = response.headers.get("Retry-After", "")
+    return float(said) if said.isascii() and said.isdigit() else 0.0
+
+
 def decode(data: bytes) -> Object:
     try:
         document, is_cut = nesting.decoded(data)

@@ -22,9 +22,9 @@ from tests.fakes.joint_cluster import gpu_slice, node
 TEXTS: Final = (
     "", " ", "-", "--", "-1", "0", "1", "x", "a,b", ",", "=", "a=b", "a=b=c", ":", ":0", "1:2", "[::1]:0", "*", "NaN",
     "inf", "1e999", "9" * 400, "20Gi", "-20Gi", "0x10", "１２", "\x1b[2J", "\n", "\u202eabc", "{{.}}", "%s%n", "/",
-    "../..", "x" * 10_000, "\udcff",
+    "../..", "x" * 10_000, "\udcff", "claim/", "claim/c", "pod/p", "gang/\x1b[2J", "node/n0",
 )  # fmt: skip
-"""The last is what Python makes of a byte in an argument that is no UTF-8."""
+"""`\udcff` is what Python makes of a byte in an argument that is no UTF-8."""
 
 FILES: Final[dict[str, bytes]] = {
     "empty": b"",

@@ -8,7 +8,7 @@ from typing import Final
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields
 from koordra.cli.output import Document
-from koordra.controller.explain.answer import answer
+from koordra.controller.explain.answer import answer, not_there
 from koordra.controller.explain.question import Question, Subject
 from koordra.controller.explain.view import ClusterView
 from koordra.controller.gangs.annotations import gang_of
@@ -51,7 +51,7 @@ def nobody(question: Question, known: Iterable[Fields]) -> NotFound:
     named = [(_name_of(question.subject, obj), objects.namespace(obj)) for obj in there]
     elsewhere = sorted({namespace for name, namespace in named if name == question.name})
     close = meant(question.name, sorted({name for name, _ in named if name}))
-    text = f"{question} is not there"
+    text = not_there(question)
     if elsewhere and question.namespace:
         text += f"; one of that name is in namespace {', '.join(elsewhere)} (-n)"
     elif close:

@@ -3,19 +3,22 @@ the objects."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 
 from koordra.api import kinds, objects
-from koordra.cli.cluster.answers import Answers, answered, nobody, place, question_about
+from koordra.api.objects import Object
+from koordra.cli.cluster.answers import KINDS, Answers, nobody, place, question_about
 from koordra.cli.cluster.claims import latest_events
-from koordra.cli.cluster.cluster_objects import EVERYTHING, Listed, listed
+from koordra.cli.cluster.cluster_objects import EVERYTHING, Listed, Source, listed
+from koordra.cli.cluster.controller_answers import Controller
 from koordra.cli.options import Scope
 from koordra.cli.output import Document
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Tables, tables_of
+from koordra.controller.explain.answer import answer
 from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.explain.view import ClusterView, view_of
 from koordra.controller.gangs.annotations import gang_of
@@ -32,6 +35,30 @@ class Cluster:
     def __init__(self, client: KubeClient, found: Listed | None) -> None:
         self._client = client
         self._found = found
+        self._controller = Controller(client) if found is None else None
+
+    def ask(self, question: Question) -> Document:
+        """The controller's answer, or what comes of the objects; with what the controller said last in
+        Events. Raises NotFound."""
+        found = self._controller and self._controller.answer(question)
+        if found:
+            _add_last_words(question, found, self._events_about)
+            return found
+        found = dict(answer(self.view, question)[question.subject])
+        words = latest_events(self.found[kinds.EVENTS])
+        _add_last_words(question, found, lambda _kind, entry: words.get(entry["uid"]))
+        return found
+
+    def _events_about(self, kind: kinds.Kind, entry: Document) -> str | None:
+        chosen = f"involvedObject.uid={entry['uid']}"
+        source = Source(kinds.EVENTS, entry["namespace"], fields=chosen, optional=True)
+        return latest_events(listed(self._client, [source])[kinds.EVENTS]).get(entry["uid"])
+
+    def names(self, question: Question) -> list[Object]:
+        """Who may have been meant."""
+        kind = KINDS[question.subject]
+        place = question.namespace if kind.namespaced else None
+        return listed(self._client, [Source(kind, place, optional=True)])[kind]
 
     @cached_property
     def found(self) -> Listed:
@@ -96,19 +123,21 @@ def _everything(client: KubeClient, namespace: str | None, scope: Scope) -> list
 
 
 def _asked(question: Question, cluster: Cluster) -> Document:
-    known = (obj for found in cluster.found.values() for obj in found)
-    entry = answered(cluster.view, question, known)
-    _add_last_words(question, entry, cluster)
-    return entry
+    try:
+        return cluster.ask(question)
+    except NotFound as error:
+        raise nobody(question, cluster.names(question)) from error
 
 
-def _add_last_words(question: Question, entry: Document, cluster: Cluster) -> None:
+def _add_last_words(
+    question: Question, entry: Document, words: Callable[[kinds.Kind, Document], str | None]
+) -> None:
     """What the controller said last of the claim, or of the pod and its claims."""
-    words = latest_events(cluster.found[kinds.EVENTS])
-    told = [(kinds.RESOURCE_CLAIMS, one) for one in entry.get("claims") or [entry]]
+    told = []
+    if question.subject in (Subject.CLAIM, Subject.POD):
+        told = [(kinds.RESOURCE_CLAIMS, one) for one in entry.get("claims", [entry])]
     if question.subject is Subject.POD:
         told.append((kinds.PODS, entry))
-    for kind, one in told if question.subject in (Subject.CLAIM, Subject.POD) else ():
-        obj = cluster.tables[kind].get(f"{one.get('namespace')}/{one.get('name')}")
-        if obj is not None and objects.uid(obj) in words:
-            one["controller"] = words[objects.uid(obj)]
+    for kind, one in told:
+        if (said := words(kind, one)) is not None:
+            one["controller"] = said

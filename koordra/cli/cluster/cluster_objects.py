@@ -47,6 +47,7 @@ class Source:
     kind: kinds.Kind
     namespace: str | None = None
     selector: str = ""
+    fields: str = ""
     optional: bool = False
 
 
@@ -74,7 +75,9 @@ def listed(client: KubeClient, sources: Sequence[Source]) -> Listed:
     found: dict[kinds.Kind, list[Object]] = {}
     for one in sources:
         try:
-            items, _ = client.list(one.kind, namespace=one.namespace, label_selector=one.selector)
+            items, _ = client.list(
+                one.kind, namespace=one.namespace, label_selector=one.selector, field_selector=one.fields
+            )
         except (NotFound, Forbidden):
             if not one.optional:
                 raise

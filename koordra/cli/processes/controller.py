@@ -121,6 +121,7 @@ def command(
     stop = lifecycle.stop_on_signals()
 
     from koordra import logs
+    from koordra.controller.explain.questions import Questions
     from koordra.controller.run import Readiness, run, start_webhook
     from koordra.controller.settings import Settings
     from koordra.controller.webhook.cert_rotation import WebhookSettings
@@ -139,7 +140,7 @@ def command(
         legacy=legacy,
         **settings,
     )
-    metrics, readiness = Metrics(), Readiness()
+    metrics, readiness, questions = Metrics(), Readiness(), Questions()
     watchdog = Watchdog(metrics, end=lifecycle.end_failed)
     watchdog.start(stop)
     server = serve(metrics, metrics_address, ready=readiness, well=watchdog.is_well)
@@ -155,10 +156,19 @@ def command(
         metrics=metrics,
         stop=stop,
         legacy=legacy,
+        questions=questions,
         is_well=watchdog.is_well,
     )
     try:
-        run(client, mine, stop=stop, metrics=metrics, readiness=readiness, is_well=watchdog.is_well)
+        run(
+            client,
+            mine,
+            stop=stop,
+            metrics=metrics,
+            readiness=readiness,
+            questions=questions,
+            is_well=watchdog.is_well,
+        )
     finally:
         if server is not None:
             server.close()

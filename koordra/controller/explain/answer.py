@@ -34,5 +34,9 @@ def _found(obj: Object | None, question: Question) -> Object:
     return obj
 
 
+def not_there(question: Question) -> str:
+    return f"{question} is not there"
+
+
 def _not_found(question: Question) -> NotFound:
-    return NotFound(f"{question} is not there", code=404, reason="NotFound")
+    return NotFound(not_there(question), code=404, reason="NotFound")

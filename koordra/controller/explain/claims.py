@@ -32,6 +32,7 @@ def claim_entry(view: ClusterView, claim: Object) -> Object:
     named = {
         "namespace": objects.namespace(claim),
         "name": objects.name(claim),
+        "uid": objects.uid(claim),
         "pods": [objects.name(pod) for pod in view.cache.pod_index.users.get(key, ())],
     }
     if claims_of.is_allocated(claim):

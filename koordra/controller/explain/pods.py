@@ -26,6 +26,7 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
     return {
         "namespace": objects.namespace(pod),
         "name": objects.name(pod),
+        "uid": objects.uid(pod),
         "phase": str(objects.status_of(pod).get("phase") or "Pending"),
         "node": str(objects.spec_of(pod).get("nodeName") or "") or None,
         "gates": pod_index.gates(pod),

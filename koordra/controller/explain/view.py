@@ -18,6 +18,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, statuses_of
+from koordra.controller.reconcile.allocation_step import best_placement
 from koordra.controller.reconcile.dry_run import Refusals, dry_run_claims, waiting_groups
 from koordra.placement.decide import Excluded
 
@@ -64,7 +65,13 @@ def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView
             **conflicts.excluded(group),
         }
 
+    waiting = waiting_groups(cache)
+
     def forecast(key: str) -> GroupPlacement | None:
+        if len(waiting) == 1:  # nobody comes first
+            (group,) = waiting.values()
+            mine = any(objects.key(claim) == key for claim in group.pending)
+            return best_placement(group.parts, placer, [*map(excluded, group.parts)]) if mine else None
         if not ahead:
             ahead["all"] = dry_run_claims(cluster, refused=refused, now=now)
         return ahead["all"].get(key)
@@ -72,7 +79,7 @@ def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView
     return ClusterView(
         cache,
         placer,
-        waiting_groups(cache),
+        waiting,
         gangs,
         statuses_of(gangs, {}, gangs, nodes=cache.nodes, users=cache.pod_index.users),
         excluded,

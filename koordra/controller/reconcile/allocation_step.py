@@ -90,7 +90,7 @@ class AllocationStep:
         self.gangs = GangController(
             context,
             self.placer,
-            excluded=self._excluded,
+            excluded=self.excluded,
             starves_after=starves_after,
             beyond_quota=lambda: self.queue.beyond_quota,
         )
@@ -156,7 +156,7 @@ class AllocationStep:
         """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to
         the next one."""
         parts, later = self._turns.parts_of(group)
-        excluded = [self._excluded(group, part) for part in parts]
+        excluded = [self.excluded(group, part) for part in parts]
         basis = NO_BASIS if later is not None else basis_of(group, epoch, excluded)
         if later is None and self.queue.is_unchanged(group, basis, now):
             return
@@ -167,7 +167,7 @@ class AllocationStep:
             until = now + min(pause, inf if later is None else later)
             self.queue.waits(group, basis, until, why=_why(placement))
 
-    def _excluded(self, group: Group, part: Group | None = None) -> Excluded:
+    def excluded(self, group: Group, part: Group | None = None) -> Excluded:
         """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept
         off by nothing that concerns the others only. Where several things keep it off a node, the last one's
         words are told."""
@@ -242,7 +242,7 @@ class AllocationStep:
         if not idle or not group.pods or self.reservations.holds(group.key):
             return False
         found = displaced(
-            group, idle, self.placer.nodes, excluded=self._excluded(group), fits=self.placer.fits
+            group, idle, self.placer.nodes, excluded=self.excluded(group), fits=self.placer.fits
         )
         why = f"pod {objects.key(group.pods[0])} waits for devices, and no pod uses these"
         freed = [entry for entry in found if self._context.give_back(entry.claim, why=why)]
@@ -255,7 +255,7 @@ class AllocationStep:
         """Evict for the group where that helps; False: an eviction was refused and is to be tried again."""
         if self.reservations.holds(group.key):
             return True
-        excluded = self._excluded(group)
+        excluded = self.excluded(group)
         together = self._eviction_backoff.without_refused(self.gangs.together(), now)
         preemption = Preemption(group, self._context.users(), together, self.placer.fits)
         found = preemption.cheapest(info for name, info in self.placer.nodes.items() if name not in excluded)

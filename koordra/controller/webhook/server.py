@@ -71,9 +71,13 @@ def counted_connections(
     return connections
 
 
+Get = Callable[[str, Callable[[str], str | None]], tuple[int, bytes]]
+"""(path, a header by its name) -> (HTTP status, body)."""
+
+
 class WebhookServer(BoundedHTTPServer):
     """`address` (host, port); port 0 takes any free one. Serves `paths` once `use` and `start` have been
-    called. `connections`: other limits than the usual."""
+    called, and `gets` by the beginnings of their paths. `connections`: other limits than the usual."""
 
     request_queue_size = 1024  # a full queue costs the API server a second
 
@@ -86,8 +90,10 @@ class WebhookServer(BoundedHTTPServer):
         ready: Callable[[], bool] = lambda: True,
         well: Callable[[], bool] = lambda: True,
         connections: Connections | None = None,
+        gets: Mapping[str, Get] | None = None,
     ) -> None:
         self._paths = paths
+        self.gets = gets or {}
         self.is_ready = ready
         self.is_well = well
         self._context = _tls()
@@ -238,8 +244,20 @@ class _Handler(BaseHTTPRequestHandler):
             case "/readyz":
                 good = self.server.is_ready()
                 self._send(200 if good else 503, b"ok\n" if good else b"not ready\n")
-            case _:
-                self._send(404, NOTHING_HERE)
+            case path:
+                self._send(*self._got(path))
+
+    def _got(self, path: str) -> tuple[int, bytes]:
+        get = next((one for prefix, one in self.server.gets.items() if path.startswith(prefix)), None)
+        if get is None:
+            return 404, NOTHING_HERE
+        self._enter(ConnectionPhase.ANSWERING)
+        try:
+            with watched(f"webhook {path.split('/')[1]}"):
+                return get(path, self.headers.get)
+        except Exception:
+            log.exception("get_failed", path=path)
+            return 500, b"internal error\n"
 
     def _send(self, code: int, body: bytes, *, last: bool = False) -> None:
         self._enter(ConnectionPhase.WRITING)

@@ -8,7 +8,9 @@ Nothing it asks for is refused, and nothing it is given goes unused. What is not
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
+import ssl
 import subprocess
 import sys
 import time
@@ -21,6 +23,8 @@ import yaml
 
 from koordra.api import kinds, names
 from koordra.api.resource_class import CONFIG_MAPS, RESOURCE_CLASSES
+from koordra.controller.explain.endpoint import TOKEN_HEADER, path_of
+from koordra.controller.explain.question import Question, Subject
 from koordra.controller.webhook.cert_rotation import SECRETS
 from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
@@ -201,6 +205,20 @@ def _told(client: KubeClient, name: str) -> bool:
     return any(event["involvedObject"].get("name") == name for event in found)
 
 
+def _explained(cluster: Cluster, name: str) -> bool:
+    """As the API server's proxy asks, with the administrator's token."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    port = cluster.installation.webhook_port
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=context)
+    header = {TOKEN_HEADER: cluster.client.authorization}
+    connection.request("GET", path_of(Question(Subject.CLAIM, "default", name)), headers=header)
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    connection.close()
+    return answer.status == 200 and found["claim"]["status"] == "DoesNotFit"
+
+
 def _bound(client: KubeClient, name: str) -> bool:
     return bool(client.get(kinds.PODS, name, namespace="default")["spec"].get("nodeName"))
 
@@ -210,6 +228,7 @@ def test_rbac_is_exactly_what_is_used(cluster: Cluster) -> None:
     with running(cluster):
         eventually(cluster.installation.webhook_answers, "the webhook")
         play(cluster)
+        eventually(lambda: _explained(cluster, "two"), "the controller's answer about the claim")
         used_up(cluster, granted() - UNSEEN - NOT_PLAYED - later)
         eventually(lambda: _told(cluster.client, "two"), "an Event on the claim that has to wait")
     damaged = cluster.client.get(SECRETS, "koordra-webhook-tls", namespace="koordra-system")

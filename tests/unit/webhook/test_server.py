@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -89,6 +89,29 @@ class Caller:
         found: dict[str, Any] = answer["response"]
         assert found["uid"] == "u-1"
         return found
+
+
+def test_what_is_got_by_the_beginning_of_its_path(metrics: Metrics) -> None:
+    def get(path: str, header: Callable[[str], str | None]) -> tuple[int, bytes]:
+        if path == "/words/broken":
+            raise ZeroDivisionError
+        return 418, json.dumps({"path": path, "header": header("x-word")}).encode()
+
+    server = WebhookServer(("127.0.0.1", 0), {}, metrics=metrics, gets={"/words/": get})
+    server.use(*KEYS.serving.to_pem())
+    server.start()
+    connection = Caller(server.port).connection
+
+    def got(path: str) -> tuple[int, str]:
+        connection.request("GET", path, headers={"X-Word": "hello"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    assert got("/words/a%20b?c=d") == (418, '{"path": "/words/a%20b", "header": "hello"}')
+    assert got("/words/broken") == (500, "internal error\n")
+    assert got("/word") == (404, "nothing is served here\n")
+    assert got("/healthz") == (200, "ok\n")
+    server.close()
 
 
 def asked(obj: dict[str, Any], operation: str = "CREATE") -> bytes:

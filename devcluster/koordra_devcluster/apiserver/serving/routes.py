@@ -30,9 +30,10 @@ from koordra_devcluster.apiserver.requests import (
     within,
     write_options,
 )
-from koordra_devcluster.apiserver.resources import BY_PATH, GROUPS
+from koordra_devcluster.apiserver.resources import BY_PATH, GROUPS, Served
 from koordra_devcluster.apiserver.serving import discovery, openapi, tables, watches
 from koordra_devcluster.apiserver.serving.audit import Audit
+from koordra_devcluster.apiserver.serving.reviews import REVIEWS, answered
 from koordra_devcluster.apiserver.serving.users import Tokens
 from koordra_devcluster.apiserver.serving.watches import WatchOptions
 from koordra_devcluster.apiserver.status import Refusal
@@ -85,7 +86,10 @@ class Api:
         return self._resource(target, request)
 
     def _named(self, path: str) -> Target | None:
-        return target_of([part for part in path.split("/") if part], self.registry.kinds.at)
+        return target_of([part for part in path.split("/") if part], self._at)
+
+    def _at(self, group: str, version: str, plural: str) -> Served | None:
+        return REVIEWS.get((group, version, plural)) or self.registry.kinds.at(group, version, plural)
 
     def _document(self, parts: list[str], request: Request) -> Response | None:
         accept, kinds = request.headers.get("accept", ""), self.registry.kinds.everything()
@@ -123,6 +127,11 @@ class Api:
 
     def _resource(self, target: Target, request: Request) -> Response:
         method = request.method
+        if target.served in REVIEWS.values():
+            if method != "POST" or target.name:
+                raise _method_not_allowed(request)
+            found = answered(target.served, body_of(request), tokens=self.tokens, store=self.registry.store)
+            return _json(found, 201)
         if target.subresource:
             return self._subresource(target, request)
         if method == "GET" and target.name:

@@ -1,0 +1,90 @@
+"""Who asks, and whether they may: the API server is asked both, by TokenReview and SubjectAccessReview.
+
+    claim   get that ResourceClaim
+    pod     get that Pod, and ResourceClaims of its namespace
+    gang    list Pods and ResourceClaims of its namespace
+    node    get that Node, and list Pods and ResourceClaims of all namespaces
+
+An answer about one's own claim names what stands in its Events too: nodes, devices, and who holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.kinds import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Kind,
+)
+from koordra.api.objects import Object
+from koordra.controller.explain.question import Question, Subject
+from koordra.errors import Forbidden
+from koordra.kube.client import KubeClient
+
+NOT_ALLOWED: Final = "NotAllowed"
+"""The reason of a refusal by koordra, which the API server never gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """As the API server knows them."""
+
+    user: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.user.get("username") or "")
+
+
+def authenticated(client: KubeClient, token: str) -> Caller:
+    """Whose token it is. Raises Forbidden, and ApiUnreachable."""
+    found = client.create(TOKEN_REVIEWS, {**TOKEN_REVIEWS.type_meta, "spec": {"token": token}})
+    status = objects.status_of(found)
+    if status.get("authenticated") is not True:
+        raise Forbidden("the API server does not know the caller's token", code=401, reason="Unauthorized")
+    return Caller(objects.fields(status.get("user")))
+
+
+def require_access(client: KubeClient, caller: Caller, question: Question) -> None:
+    """Raises Forbidden with what is lacking, and ApiUnreachable."""
+    for access in _needed(question):
+        spec = {
+            "user": caller.name,
+            "groups": list(caller.user.get("groups") or ()),
+            "uid": caller.user.get("uid") or "",
+            "extra": dict(caller.user.get("extra") or {}),
+            "resourceAttributes": access,
+        }
+        found = client.create(SUBJECT_ACCESS_REVIEWS, {**SUBJECT_ACCESS_REVIEWS.type_meta, "spec": spec})
+        if objects.status_of(found).get("allowed") is not True:
+            where = f" in namespace {access['namespace']}" if access.get("namespace") else ""
+            text = f"{caller.name} may not {access['verb']} {access['resource']}{where}"
+            raise Forbidden(text, code=403, reason=NOT_ALLOWED)
+
+
+def _needed(question: Question) -> Iterator[Object]:
+    place = {"namespace": question.namespace}
+    match question.subject:
+        case Subject.CLAIM:
+            yield _access("get", RESOURCE_CLAIMS, name=question.name, **place)
+        case Subject.POD:
+            yield _access("get", PODS, name=question.name, **place)
+            yield _access("get", RESOURCE_CLAIMS, **place)
+        case Subject.GANG:
+            yield _access("list", PODS, **place)
+            yield _access("list", RESOURCE_CLAIMS, **place)
+        case Subject.NODE:
+            yield _access("get", NODES, name=question.name)
+            yield _access("list", PODS)
+            yield _access("list", RESOURCE_CLAIMS)
+
+
+def _access(verb: str, kind: Kind, **more: str) -> Object:
+    return {"verb": verb, "group": kind.group, "version": kind.version, "resource": kind.plural, **more}
