@@ -7,6 +7,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# pip shows how far it is where somebody looks, and nothing but errors elsewhere.
+QUIET := $(shell test -t 2 || echo --quiet)
 
 .PHONY: help setup demo test test-long mutants native selftest selftest-bundle e2e e2e-long test-cluster bench soak check generate image lock audit clean
 
@@ -32,9 +34,12 @@ setup: $(READY)
 $(READY): pyproject.toml devcluster/pyproject.toml requirements/dev.txt
 	@test -n "$(PYTHON)" || { echo "koordra needs Python >= 3.11; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module; on Debian install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./devcluster
+	@echo "$(VENV): an environment of $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "$(VENV): $$(grep -c '^[a-z].*==' requirements/dev.txt) packages, about a minute" >&2
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@echo "$(VENV): koordra itself"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./devcluster
 	@touch $@
 
 demo: setup

@@ -14,6 +14,7 @@ from koordra.cli import options
 from koordra.cli.manifest_files import read_manifests, read_text
 from koordra.cli.options import say
 from koordra.cli.output import as_text, yaml_text
+from koordra.cli.progress import progress
 from koordra.compat.manifests import LegacyPods
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import is_device_config, with_document
@@ -56,11 +57,13 @@ def convert_command(
     changes its meaning is reported on stderr, per field. An object that cannot be converted is left out and
     reported, and the exit code is 2.
     """
-    manifests = [_plain(entry) for entry in read_manifests(files)]
+    with progress("reading the files", silent=output == "json"):
+        manifests = [_plain(entry) for entry in read_manifests(files)]
     if not manifests:
         raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
     legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
-    conversion = convert(manifests, translators=[legacy])
+    with progress("converting", silent=output == "json"):
+        conversion = convert(manifests, translators=[legacy])
     if output == "json":
         say(
             as_text({"apiVersion": "v1", "kind": "List", "items": list(conversion.objects)}, output), nl=False

@@ -22,6 +22,10 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 
+NARROW: Final = 80
+"""Columns of a terminal that nobody made larger, and of whatever is no terminal."""
+
+
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     """On stdout, or stderr; control characters are escaped, but for the ends of lines."""
     click.echo(inert_lines(text), err=err, nl=nl)

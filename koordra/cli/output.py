@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from koordra.cli.options import say
+from koordra.cli.options import NARROW, say
 from koordra.inert import inert_lines
 from koordra.topology.pictures.columns import table
 
@@ -26,9 +26,6 @@ Document = dict[str, Any]
 
 Cell = str | Sequence[str]
 """One line, or several. What a text brings along is escaped, ends of lines too."""
-
-NARROW: Final = 80
-"""Columns of a terminal that nobody made larger, and of whatever is no terminal."""
 
 
 def _lines(cell: Cell) -> Sequence[str]:

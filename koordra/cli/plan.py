@@ -14,7 +14,8 @@ from koordra.cli import options
 from koordra.cli.cluster.claims import device_text
 from koordra.cli.manifest_files import read_objects, with_workload_pods
 from koordra.cli.options import say
-from koordra.cli.output import as_text, render_table
+from koordra.cli.output import as_text, columns, render_table
+from koordra.cli.progress import progress
 from koordra.inert import inert
 from koordra.placement import Plan, plan
 from koordra.placement.defragment.cluster import free, shape_of
@@ -50,15 +51,19 @@ def plan_command(
     Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned.
     Nothing is written anywhere.
     """
-    manifests = read_objects(files)
+    silent = output != "table"
+    with progress("reading the files", silent=silent):
+        manifests = read_objects(files)
     if defragment is not None:
-        freed = free(manifests, shape_of(defragment))
+        with progress("looking for the fewest moves", silent=silent):
+            freed = free(manifests, shape_of(defragment))
         say(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
     manifests, notes = with_workload_pods(manifests)
     for line in notes:
         say(line, err=True)
-    found = plan(manifests, policy=policy, features=features, report_errors=True)
+    with progress("planning", silent=silent):
+        found = plan(manifests, policy=policy, features=features, report_errors=True)
     say(_table(found) if output == "table" else as_text(found.to_dict(), output), nl=False)
 
 
@@ -75,7 +80,7 @@ def _table(found: Plan) -> str:
             )
             for claim, allocation in sorted(found.allocations.items())
         ]
-        parts.append(render_table(("CLAIM", "NODE", "LEVEL", "SCORE", "DEVICES"), rows))
+        parts.append(render_table(("CLAIM", "NODE", "LEVEL", "SCORE", "DEVICES"), rows, width=columns()))
     for title, table in (("Does not fit", found.unsatisfiable), ("Undecided", found.undecided)):
         parts += [_waiting(title, claim, reasons) for claim, reasons in sorted(table.items())]
     return "\n\n".join(parts or ["no claim is waiting for devices"]) + "\n"
@@ -102,7 +107,7 @@ def _moves(found: Fields) -> str:
     return "\n".join(
         [
             place,
-            render_table(("MOVE", "FROM", "TO"), moves),
+            render_table(("MOVE", "FROM", "TO"), moves, width=columns()),
             f"gain: {gain['freeAfter']} such places free at once, {gain['freeBefore']} now",
             f"cost: {cost['pods']} pods, {cost['gpus']:g} GPUs move; {proof}",
         ]

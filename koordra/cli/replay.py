@@ -4,10 +4,8 @@ DLRM traces."""
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -18,6 +16,7 @@ from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.manifest_files import read_text
 from koordra.cli.options import FILE, output, say
 from koordra.cli.output import show_document, show_table
+from koordra.cli.progress import progress
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.policy.learned_order import Learned
 from koordra.placement.policy.workload import Workload, expected
@@ -110,9 +109,9 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     reports = []
     for name in names:
         for seed in seeds_of(options["seeds"]):
-            with progress(f"{name}, seed {seed}") as show:
+            with progress(f"{name}, seed {seed}", silent=options["output"] == "json") as told:
                 done = experiment.replay(
-                    name, np.random.default_rng(seed), clock=time.perf_counter_ns, on_progress=show
+                    name, np.random.default_rng(seed), clock=time.perf_counter_ns, on_progress=told.far
                 )
             reports.append(Reported(name, seed, cluster.capacity, done))
     _show(reports, options)
@@ -124,13 +123,13 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Lea
         return LearnedTable.from_document(json.loads(read_text(options["table"])))
     if options["start"] == "unknown":
         return None
-    with progress("learning the workload") as show:
+    with progress("learning the workload", silent=options["output"] == "json") as told:
         found = replayed(
             workload,
             cluster.kinds,
             cluster.nodes,
             generators=lambda number: np.random.default_rng(_LEARNING_SEEDS + number),
-            progress=show,
+            progress=told.far,
         )
     if options["save_table"] is not None:
         options["save_table"].write_text(json.dumps(found.to_document(), indent=1) + "\n", encoding="utf-8")
@@ -151,22 +150,6 @@ def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
 
 
 # --- what both kinds of trace need --------------------------------------------------------------------------
-
-
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A line on stderr that counts up, if stderr is a terminal."""
-    shown = sys.stderr.isatty()
-
-    def show(done: int, of: int) -> None:
-        if shown:
-            click.echo(f"\r\x1b[K{what}: {100 * done // max(of, 1)} %", nl=False, err=True)
-
-    try:
-        yield show
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def policy_names(text: str) -> list[str]:
@@ -231,8 +214,8 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
         for seed in seeds_of(options["seeds"]):
             events = _ordered(trace, np.random.default_rng(seed))
             cluster = MachineCluster(slices, count, policy=policy, learned=learned)
-            with progress(f"{name}, seed {seed}") as show:
-                done = dlrm.replay(cluster, trace, events, clock=time.perf_counter_ns, on_progress=show)
+            with progress(f"{name}, seed {seed}", silent=options["output"] == "json") as told:
+                done = dlrm.replay(cluster, trace, events, clock=time.perf_counter_ns, on_progress=told.far)
             runs.append({"policy": name, "seed": seed, **done.to_dict()})
     _show_alignment(
         {"machine": machine, "nodes": count, "instances_without_gpu": trace.without_gpu, "runs": runs},

@@ -48,10 +48,10 @@ def document(reports: Iterable[Reported]) -> dict[str, Any]:
 
 
 _FIGURES: Final = {
-    "ALLOC%@100": ("alloc_pct_100", 2),
-    "ALLOC%@130": ("alloc_pct_130", 2),
+    "ALLOC% @100": ("alloc_pct_100", 2),
+    "ALLOC% @130": ("alloc_pct_130", 2),
     "IDLE GPUS@130": ("unallocated_gpus_130", 0),
-    "FRAG%@100": ("frag_pct_100", 2),
+    "FRAG% @100": ("frag_pct_100", 2),
     "SECONDS": ("elapsed_s", 2),
 }
 """Column -> figure of a run, of which there is a mean, and its digits."""

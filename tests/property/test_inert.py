@@ -161,7 +161,7 @@ def test_commands_write_by_say_alone() -> None:
         for each in ast.walk(ast.parse(path.read_text()))
         if isinstance(each, ast.Call) and ast.unparse(each.func) in writers
     ]
-    progress = [each for each in found if each.startswith("replay.py: click.echo(") and "\\x1b[K" in each]
+    progress = [each for each in found if each.startswith("progress.py: click.echo(") and "\\x1b[K" in each]
     assert sorted(set(found) - set(progress)) == ["options.py: click.echo(inert_lines(text), err=err, nl=nl)"]
 
 

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from koordra.cli.progress import Progress
+    from koordra_devcluster.demo.plan import Plan
     from koordra_devcluster.demo.programs import Layout
+    from koordra_devcluster.demo.run import Demo
 
 LONGEST_SOCKET = 107
 """Bytes of a unix socket's path (sun_path of unix(7), without the closing zero)."""
@@ -86,52 +91,67 @@ def command(
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
     from koordra.cli.options import say
-    from koordra_devcluster.demo import checks, limiter
-    from koordra_devcluster.demo.plan import listed, planned
-    from koordra_devcluster.demo.programs import installed
-    from koordra_devcluster.demo.run import Demo
+    from koordra.cli.progress import progress
 
-    if example == "list":
-        say(listed())
-        return
-    run = planned(files, example=example, nodes=nodes, preset=preset)
-    found = checks.problems(run.documents, installed=installed(run.needs), gates=run.needs.gates)
+    with progress("checking the manifests", silent=output == "json"):
+        from koordra_devcluster.demo import checks, limiter
+        from koordra_devcluster.demo.plan import listed, planned
+        from koordra_devcluster.demo.programs import installed
+        from koordra_devcluster.demo.run import Demo
+
+        if example == "list":
+            say(listed())
+            return
+        run = planned(files, example=example, nodes=nodes, preset=preset)
+        found = checks.problems(run.documents, installed=installed(run.needs), gates=run.needs.gates)
     for problem in found:
         say(f"koordra demo: {problem}", err=True)
     if found:
         say("koordra demo: nothing was started", err=True)
         sys.exit(2)
     if limiter.wants_limiter(run.documents) and not limiter.is_built():
-        limiter.build(lambda text: say(text, err=True))
+        with progress("building the memory limiter, once", silent=output == "json"):
+            limiter.build()
     names = tuple(f"node-{number}" for number in range(len(run.machines)))
-    demo = Demo(
-        _layout(folder, names),
-        machines=run.machines,
-        needs=run.needs,
-        timeout=timeout,
-        stop=stop,
-        say=lambda text: say(text, err=True),
-    )
-    try:
-        demo.say(f"starting {run.title}; machines and cluster are doubles, koordra is real")
-        client = demo.up()
-        demo.say(f"API server at {client.server}")
-        ending = demo.show(client, run)
+    layout = _layout(folder, names)
+    with progress("waiting", silent=output == "json", line=False) as told:
+
+        def tell(text: str) -> None:
+            with told.aside():
+                say(text, err=True)
+
+        demo = Demo(layout, machines=run.machines, needs=run.needs, timeout=timeout, stop=stop, say=tell)
+        try:
+            missing = _shown(demo, run, told, output=output)
+            if keep:
+                with told.aside():
+                    say(f"KUBECONFIG={shlex.quote(str(layout.kubeconfig))}", err=output == "json")
+                    say("running; Ctrl-C ends it", err=True)
+                    demo.stay()
+            told.what = "ending the processes"
+        finally:
+            demo.down()
+            if folder is None:
+                shutil.rmtree(layout.folder, ignore_errors=True)
+    if missing:
+        sys.exit(1)
+
+
+def _shown(demo: Demo, run: Plan, told: Progress, *, output: str) -> Sequence[str]:
+    """From the first process to the report; what is missing of what was expected."""
+    from koordra.cli.options import say
+
+    demo.say(f"starting {run.title}; machines and cluster are doubles, koordra is real")
+    client = demo.up()
+    demo.say(f"API server at {client.server}")
+    ending = demo.show(client, run)
+    with told.aside():
         _show(demo.document(ending.observation, ending.refused), output)
         for sentence in ending.missing:
             say(f"koordra demo: {sentence}", err=True)
-        if run.example and not ending.missing:
-            demo.say(f"as example {run.example.name} says: {run.example.title}")
-        if keep:
-            say(f"KUBECONFIG={shlex.quote(str(demo.layout.kubeconfig))}", err=output == "json")
-            say("running; Ctrl-C ends it", err=True)
-            demo.stay()
-    finally:
-        demo.down()
-        if folder is None:
-            shutil.rmtree(demo.layout.folder, ignore_errors=True)
-    if ending.missing:
-        sys.exit(1)
+    if run.example and not ending.missing:
+        demo.say(f"as example {run.example.name} says: {run.example.title}")
+    return ending.missing
 
 
 def _layout(folder: Path | None, nodes: tuple[str, ...]) -> Layout:

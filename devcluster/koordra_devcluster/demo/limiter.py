@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def is_built() -> bool:
     return LimiterIsolation(Path()).installed
 
 
-def build(say: Callable[[str], None]) -> None:
+def build() -> None:
     """Build the libraries in a checkout; they are there afterwards. Raises InvalidInput where they cannot be
     built."""
     source = manifests.deploy_folder().parent / "native"
@@ -48,7 +48,6 @@ def build(say: Callable[[str], None]) -> None:
             "these shares have a memory limit, and koordra's memory limiter is not built here",
             remedy="run the demo in a checkout of koordra, with make and a C compiler",
         )
-    say("building the memory limiter, once")
     done = subprocess.run(
         ["make", "-s", "-C", str(source), "all"], capture_output=True, text=True, check=False
     )

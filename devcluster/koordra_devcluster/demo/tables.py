@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.cli.cluster.claims import device_lines
-from koordra.cli.options import say
-from koordra.cli.output import NARROW, show_table
+from koordra.cli.options import NARROW, say
+from koordra.cli.output import show_table
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim; the rest is counted."""

@@ -98,13 +98,14 @@ def selftest(
     from fnmatch import fnmatch
 
     from koordra import __version__, quantity
+    from koordra.cli.progress import progress
     from koordra.kubelet_plugin.isolation.limiter.backend import INSTALLED
     from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
     from koordra.kubelet_plugin.selftest.course import Course, Settings
     from koordra.kubelet_plugin.selftest.machine.scratch import scratch, usual_places
     from koordra.kubelet_plugin.selftest.program_checks import STEPS
     from koordra.kubelet_plugin.selftest.program_runs import Stopwatch
-    from koordra.kubelet_plugin.selftest.report import Report, in_words
+    from koordra.kubelet_plugin.selftest.report import Report, Step, in_words
 
     for pattern in only:
         if not any(fnmatch(step, pattern) for step in STEPS):
@@ -116,13 +117,17 @@ def selftest(
         raise click.BadParameter(f"{memory} is no size of a share", param_hint="--memory")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
-    made = Report(
-        version=__version__,
-        bundle=report.absolute() if report else None,
-        shown=lambda step: say(in_words(step), nl=False, err=output == "json"),
-    )
+
+    def shown(step: Step) -> None:
+        with told.aside():
+            say(in_words(step), nl=False, err=output == "json")
+
+    made = Report(version=__version__, bundle=report.absolute() if report else None, shown=shown)
     host = HostRoot(root.absolute(), root.absolute())
-    with scratch(usual_places()) as folder:
+    with (
+        progress("trying", silent=output == "json", line=False) as told,
+        scratch(usual_places()) as folder,
+    ):
         settings = Settings(
             root=root.absolute(),
             folder=folder,

@@ -67,7 +67,8 @@ def test_a_table_is_for_people(lists: tuple[str, str]) -> None:
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()
     assert lines[0].split()[:2] == ["POLICY", "SEED"]
-    assert [line.split()[1] for line in lines[1:]] == ["42", "mean"]
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[1] for line in lines if line.startswith("koordra ")] == ["42", "mean"]
 
 
 @pytest.mark.parametrize(
