@@ -247,7 +247,7 @@ def test_what_cannot_be_served_is_told_and_the_good_claim_is_served(folder: Path
         for claim in document["pending"]
     }
     for name, words in {
-        "many": "requested 30, free",
+        "many": "requested 30 of class gpu.koordra.io, no node has more than 8",
         "runtime-cel": "no such key: nosuch",
         "alone": "no pod refers to the claim",
         "empty": "asks for no device",
