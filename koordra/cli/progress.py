@@ -15,6 +15,7 @@ import click
 
 from koordra.cli.options import NARROW, say
 from koordra.inert import inert
+from koordra.process.lifecycle import spawn
 
 AFTER: Final = 2.0
 """Seconds for which nobody needs to hear anything."""
@@ -77,14 +78,12 @@ def progress(
                 return
             seconds += PERIOD
 
-    teller = threading.Thread(target=tell, name="progress", daemon=True)
-    if not silent and (shows or line):
-        teller.start()
+    teller = spawn(tell, name="progress") if not silent and (shows or line) else None
     try:
         yield told
     finally:
         stop.set()
-        if teller.ident is not None:
+        if teller is not None:
             teller.join()
         with told.aside():
             pass
