@@ -323,10 +323,10 @@ def _term(
             process.readiness.good = False
             raise
         process.readiness.good = True
-        reconciler.count(process.instruments, process.figures, term=stop)
         store.save(reconciler.allocation.placer.order)
+        figures = None if reconciler.count(process.instruments, process.figures, term=stop) else 0.0
         rest = process.questions.answer(partial(leader_view, reconciler))
-        return pause if rest is None else min(rest, rest if pause is None else pause)
+        return min([due for due in (pause, rest, figures) if due is not None], default=None)
 
     process.questions.open(changed.set)
     try:

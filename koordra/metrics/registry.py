@@ -93,6 +93,10 @@ class Table(Collector):
     def collect(self) -> Iterable[_Family]:
         return [_family(self.declared, self._rows())]
 
+    def describe(self) -> Iterable[_Family]:
+        """For whoever registers: a name is taken once."""
+        return [_family(self.declared, {})]
+
 
 class NodeTables:
     """Rows of several instruments by node, whose name is their first label. `put` and `clear` are for one

@@ -432,12 +432,13 @@ CONTAINERS: Final = (
         "metrics-read",
         "a pod reads the metrics of plugin and hook, which answer everybody",
         "open",
-        "they say how many containers were refused and by which rule, faults of devices, and of each limited claim, by its uid, what "
-        "it uses of which card: no names, and no nonces. A NetworkPolicy of koordra-system that lets in your Prometheus alone "
-        "keeps others out, where the network enforces them; the kubelet's probes come from the node",
+        "they say how many containers were refused and by which rule, faults of devices, and of each limited claim, by its namespace, "
+        "name, pod and container, what it uses of which card; no nonces, and nothing that a tenant writes. The component "
+        "`metrics-policy`, a NetworkPolicy, lets in your monitoring alone, where the network enforces them (docs/metrics.md)",
         tests=(
             "tests/unit/nri/hook/test_plugin.py::test_metrics_name_no_pod_no_claim_and_no_nonce",
-            "tests/unit/limiter/test_report.py::test_metrics_name_a_claim_by_its_uid_alone",
+            "tests/unit/deploy/test_metrics_page.py::test_the_policy_lets_monitoring_in_and_the_webhooks_callers",
+            "tests/unit/limiter/test_report.py::test_figures_carry_the_names_of_claim_pod_and_container",
         ),
     ),
     Attack(

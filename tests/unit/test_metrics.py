@@ -8,12 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from koordra.errors import InvalidInput
-from koordra.metrics import Metrics, counter
+from koordra.metrics import Metrics, bounded, counter, gauge
+from koordra.process import metrics_server
 from koordra.process.connections import REASONS
 from koordra.process.metrics_server import MOST_CONNECTIONS, MetricsServer, Shared, parse_address, serve
 from tests.fakes.clock import Clock
@@ -155,3 +156,66 @@ def test_why_connections_ended_is_told_from_the_start() -> None:
         text = read(server.port, "/metrics")[1]
     for reason in REASONS:
         assert f'koordra_metrics_connections_closed_total{{reason="{reason}"}} 0.0' in text
+
+
+def test_a_port_that_an_older_instance_still_has_is_taken_when_it_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the host's network two instances of the plugin overlap in an update."""
+    monkeypatch.setattr(metrics_server, "AGAIN", 0.01)
+    older, newer = Metrics(), Metrics()
+    older.gauge(gauge("koordra_test_which", "Which.")).set(1)
+    newer.gauge(gauge("koordra_test_which", "Which.")).set(2)
+    first = serve(older, "127.0.0.1:0")
+    assert first is not None
+    address = f"127.0.0.1:{first.port}"
+    second = serve(newer, address, patient=True)
+    assert second is not None
+    assert "koordra_test_which 1.0" in read(first.port, "/metrics")[1]
+    first.close()
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            if "koordra_test_which 2.0" in read(first.port, "/metrics")[1]:
+                break
+    else:
+        raise AssertionError("the newer one does not take the port")
+    third = serve(Metrics(), address, patient=True)
+    assert third is not None
+    third.close()
+    second.close()
+
+
+def test_what_is_listed_is_there_from_the_start_and_what_is_not_is_other() -> None:
+    metrics = Metrics()
+    found = metrics.counter(counter("koordra_test_told_total", "Told.", reason=("a", "b"), by=("x",)))
+    assert sample(metrics, "koordra_test_told_total", {"reason": "b", "by": "x"}) == 0
+    found.labels("a tenant's words", "x").inc()
+    assert sample(metrics, "koordra_test_told_total", {"reason": "other", "by": "x"}) == 1
+    table = metrics.table(gauge("koordra_test_now", "Now.", state=("on", "off"), of=bounded("the node's")))
+    table.set({("on", "n"): 1, ("half", "n"): 2})
+    assert sample(metrics, "koordra_test_now", {"state": "on", "of": "n"}) == 1
+    assert sample(metrics, "koordra_test_now", {"state": "other", "of": "n"}) == 2
+    table.set({("on", "m"): 1})
+    assert sample(metrics, "koordra_test_now", {"state": "on", "of": "n"}) is None
+    assert "_created" not in metrics.text()
+    with pytest.raises(ValueError, match="koordra_test_now"):
+        metrics.table(gauge("koordra_test_now", "Again."))
+
+
+def test_rows_of_nodes_are_text_that_is_made_once() -> None:
+    metrics = Metrics()
+    declared = gauge("koordra_test_devices", "Devices.", node=bounded("nodes"), type=bounded("types"))
+    tables = metrics.node_tables([declared])
+    tables.put('n"\\\n', ({("gpu",): 2.0, ("nic",): 0.5},))
+    tables.put("m", ({("gpu",): 1e12},))
+    for _ in range(2):
+        assert sample(metrics, "koordra_test_devices", {"node": 'n"\\\n', "type": "nic"}) == 0.5
+        assert sample(metrics, "koordra_test_devices", {"node": "m", "type": "gpu"}) == 1e12
+    tables.put("m", ({("gpu",): 3.0},))
+    tables.put('n"\\\n', None)
+    assert sample(metrics, "koordra_test_devices", {"node": "m", "type": "gpu"}) == 3
+    assert metrics.text().count("koordra_test_devices{") == 1
+    tables.clear()
+    assert "koordra_test_devices{" not in metrics.text()
+    assert metrics.text().count("# TYPE koordra_test_devices gauge") == 1

@@ -199,16 +199,17 @@ class LeaderFigures:
         gangs: Mapping[str, int],
         waiting: WaitingGroups,
         refused_nodes: int,
-        capacity: ClusterCapacity,
+        capacity: ClusterCapacity | None,
     ) -> None:
-        """While `shown`."""
+        """While `shown`. Without a capacity, while it is not known yet, it stays as it was."""
         self._claims.set({(state,): number for state, number in claims.items()})
         self._gangs.set({(phase,): number for phase, number in gangs.items()})
         found = waiting.figures()
         self._waiting.set({(reason,): each.number for reason, each in found.items()})
         self._oldest.follow(lambda: self._ages(found))
         self._refused.set({(): refused_nodes})
-        self._set_capacity(capacity)
+        if capacity is not None:
+            self._set_capacity(capacity)
 
     def _ages(self, found: Mapping[str, Waiting]) -> Rows:
         now = self._clock()

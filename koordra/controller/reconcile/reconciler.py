@@ -236,14 +236,22 @@ class Reconciler:
                 log.warning("node_annotation_not_written", node=objects.name(node), error=written.message)
             self._annotated[objects.uid(node)] = text
 
-    def count(self, instruments: ControllerMetrics, figures: LeaderFigures, *, term: threading.Event) -> None:
+    def count(self, instruments: ControllerMetrics, figures: LeaderFigures, *, term: threading.Event) -> bool:
         """How things stand after a pass of this term; differences that the audit found are counted anew from
-        now on."""
+        now on. Whether all of it is told; else it goes on after the next pass, which is due at once."""
+        try:
+            return self._count(instruments, figures, term)
+        except Exception as defect:  # in figures, which must not keep a claim waiting
+            count_failure(defect)
+            log.exception("figures_not_told")
+            return True
+
+    def _count(self, instruments: ControllerMetrics, figures: LeaderFigures, term: threading.Event) -> bool:
         for where in self.audit.places:
             instruments.differences.labels(where).inc(self.audit.differences[where])
         self.audit.differences.clear()
         instruments.plan.observe(self.allocation.took)
-        self._capacity.update()
+        is_known = self._capacity.update()
         with figures.shown(term) as is_shown:
             if is_shown:
                 figures.set(
@@ -254,5 +262,6 @@ class Reconciler:
                     gangs=self.allocation.gangs.counts(),
                     waiting=self._context.waiting,
                     refused_nodes=self.allocation.conflicts.refused,
-                    capacity=self._capacity,
+                    capacity=self._capacity if is_known else None,
                 )
+        return is_known

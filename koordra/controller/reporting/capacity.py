@@ -26,6 +26,8 @@ from koordra.placement.free_amounts.capacity import Amounts, Measure, NodeCapaci
 from koordra.placement.index import ClusterIndex, NodeInfo
 
 MODELS: Final = 64
+MOST_NODES: Final = 1000
+"""Whose figures are worked out after one pass: half a second at most, when a leader begins."""
 OTHER: Final = "other"
 NOT_ASKED: Final = "none"
 _SCOPES: Final = tuple(Scope)
@@ -59,12 +61,14 @@ class ClusterCapacity:
         self._claims: dict[str, dict[str, tuple[Allocation, object, Aligned]]] = {}
         """By node and claim: what was worked out, for this allocation and these pools."""
 
-    def update(self) -> None:
-        """Take over what changed since the last time."""
-        while self._touched:
+    def update(self, *, most: int = MOST_NODES) -> bool:
+        """Take over what changed since the last time, of so many nodes; whether that was all. Before it was,
+        the sums are of no moment that there was."""
+        for _ in range(min(most, len(self._touched))):
             name = self._touched.pop()
             info = self._index.nodes.get(name)
             self._replace(name, None if info is None or info.state is None else self._figures(info))
+        return not self._touched
 
     def _replace(self, name: str, now: NodeFigures | None) -> None:
         if now is not None and not now.capacity.amounts and not now.aligned:

@@ -10,7 +10,7 @@ import pytest
 
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.controller.reconcile.leader_figures import LeaderFigures
-from koordra.controller.reporting.capacity import MODELS, OTHER
+from koordra.controller.reporting.capacity import MODELS, OTHER, ClusterCapacity
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.reporting.waiting_groups import REASONS, Waiting, WaitingGroups
 from koordra.metrics import Metrics
@@ -157,3 +157,23 @@ def test_the_tally_of_what_waits_is_a_count_of_it(seed: int) -> None:
             of = [since for why, since in known.values() if why == reason]
             expected[reason] = Waiting(len(of), NOW - 600 + min(of))
         assert tally.figures() == expected
+
+
+def test_capacity_is_told_when_all_of_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown()
+    real = ClusterCapacity.update
+    monkeypatch.setattr(ClusterCapacity, "update", lambda capacity: real(capacity, most=1))
+    shown.cluster.settle()
+    told = [
+        shown.cluster.reconciler.count(shown.instruments, shown.figures, term=shown.term) for _ in range(2)
+    ]
+    assert told == [False, True]
+    assert shown("controller_claims", state="allocated") == 0
+    assert shown.devices("free") == 4
+    shown.cluster.api.create(NODES, node("n9"))
+    shown.cluster.api.create(RESOURCE_SLICES, gpu_slice("n9", 4))
+    shown.cluster.api.delete(NODES, "n1")
+    shown.settle()
+    assert shown.devices("free") == 4, "half of a change is not told"
+    shown.settle()
+    assert shown.devices("free") == 6

@@ -46,7 +46,7 @@ class Term:
         self.stands.set()
         assert self.go.wait(PATIENCE)
 
-    def count(self, _instruments: object, figures: LeaderFigures, *, term: threading.Event) -> None:
+    def count(self, _instruments: object, figures: LeaderFigures, *, term: threading.Event) -> bool:
         with figures.shown(term) as self.shown:
             if self.shown:
                 figures.set(
@@ -56,6 +56,7 @@ class Term:
                     refused_nodes=0,
                     capacity=ClusterCapacity(ClusterIndex(Features.of(None))),
                 )
+        return True
 
 
 class NoTable:

@@ -19,7 +19,7 @@ from tests.unit.deploy.test_distributions import built
 
 EVERYTHING = [instrument for of in declared().values() for instrument in of]
 NOT_BASE = re.compile(r"_(milli|micro|kilo|mega|giga|minutes|hours|days|bits|gib|mib|gb|mb|percent|ms)(_|$)")
-COMPONENTS = ("legacy", "elastic", "node-labels", "kubelet-plugin-pod-network", "nri/pod-network")
+COMPONENTS = ("legacy", "elastic", "kubelet-plugin-pod-network", "nri/pod-network")
 
 
 def test_the_page_is_made_of_the_code(request: pytest.FixtureRequest) -> None:
@@ -107,3 +107,19 @@ def test_every_rendered_process_serves_metrics_on_its_port(tmp_path: Path, compo
                 assert asked in (None, *[each["name"] for each in container.get("ports", ())])
     assert set(served) == set(PROCESSES)
     assert len(set(served.values())) == len(served)
+
+
+def test_the_policy_lets_monitoring_in_and_the_webhooks_callers(tmp_path: Path) -> None:
+    """It concerns every pod of koordra's, by the ports that these have, and no other port is open."""
+    documents = built(tmp_path, "metrics-policy")
+    policy = documents["NetworkPolicy", "koordra-metrics"]["spec"]
+    wanted = policy["podSelector"]["matchLabels"].items()
+    everybody, monitoring = policy["ingress"]
+    assert everybody == {"ports": [{"port": 9443}]}
+    assert monitoring["from"] == [{"namespaceSelector": {"matchLabels": {"koordra.io/metrics": "allowed"}}}]
+    for (kind, _), document in documents.items():
+        if kind in ("Deployment", "DaemonSet"):
+            pod = document["spec"]["template"]
+            assert wanted <= pod["metadata"]["labels"].items()
+            declared = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+            assert {port["port"] for port in monitoring["ports"]} <= declared

@@ -9,6 +9,9 @@ from pathlib import Path
 from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, enforces, read_all, verdicts
 from koordra.metrics import Metrics
+from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.granted_claims import ContainersOfClaims
+from koordra.nri.hook.ledger import Granted, GrantedDevice, Ledger
 from tests.fakes.metric_samples import sample
 
 GIB = 1 << 30
@@ -55,18 +58,6 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     assert 'koordra_limiter_claims{state="waiting"} 1.0' in text
 
 
-def test_metrics_name_a_claim_by_its_uid_alone(tmp_path: Path) -> None:
-    """Every pod of the cluster reaches them."""
-    uid = "0c1a0001-7d1e-4c5a-9b9f-2f6a5c3d4e5f"
-    region.allow(tmp_path / uid, claim="team-a/secret-project", uuid=UUID, limit=GIB)
-    metrics, read = Metrics(), read_all(tmp_path)
-    LimiterMetrics(metrics).observe(read, verdicts(read).values())
-    assert sample(metrics, "koordra_limiter_limit_bytes", {"claim": uid, "gpu": UUID}) == GIB
-    text = metrics.text()
-    assert "team-a" not in text
-    assert "secret-project" not in text
-
-
 def test_a_limiter_that_turned_a_process_away_does_not_enforce(tmp_path: Path) -> None:
     assert enforces(tmp_path, "a") is None
     region.allow(tmp_path / "a", claim="a", uuid=UUID, limit=GIB)
@@ -75,3 +66,56 @@ def test_a_limiter_that_turned_a_process_away_does_not_enforce(tmp_path: Path) -
     assert enforces(tmp_path, "a") is True
     refused(tmp_path / "a")
     assert enforces(tmp_path, "a") is False
+
+
+def test_figures_carry_the_names_of_claim_pod_and_container(tmp_path: Path) -> None:
+    """Several containers of a claim are told by what they have in common: the limit is theirs together."""
+    uids = [f"{digit}0000000-0000-0000-0000-000000000000" for digit in "abcd"]
+    claims = tmp_path / "claims"
+    for uid in uids:
+        region.allow(claims / uid, claim=uid, uuid=UUID, limit=GIB)
+    ledger = Ledger(tmp_path)
+    held = {"c1": (uids[0], "p", "train"), "c2": (uids[1], "p", "a"), "c3": (uids[1], "p", "b")}
+    held |= {"c4": (uids[2], "p", "a"), "c5": (uids[2], "q", "a")}
+    for container_id, (uid, pod, name) in held.items():
+        device = GrantedDevice("team", "claim", uid, "gpu-0", "gpu", None)
+        ledger.add(container_id, Granted("", (), frozenset(), (device,), container=("team", pod, name)))
+    metrics, containers = Metrics(), ContainersOfClaims(tmp_path)
+    report = LimiterMetrics(
+        metrics,
+        ref_of=lambda uid: None if uid == uids[3] else ClaimRef("team", f"claim-{uid[0]}", uid),
+        containers=containers,
+    )
+    read = read_all(claims)
+    report.observe(read, verdicts(read).values())
+
+    def limit(namespace: str, claim: str, pod: str, container: str) -> float | None:
+        labels = {"namespace": namespace, "claim": claim, "pod": pod, "container": container, "uuid": UUID}
+        return sample(metrics, "koordra_limiter_limit_bytes", labels)
+
+    assert limit("team", "claim-a", "p", "train") == GIB
+    assert limit("team", "claim-b", "p", "") == GIB
+    assert limit("team", "claim-c", "", "") == GIB
+    assert limit("", uids[3], "", "") == GIB, "a claim whose name is not known"
+    ledger.remove("c3")
+    report.observe(read, verdicts(read).values())
+    assert limit("team", "claim-b", "p", "a") == GIB
+    assert limit("team", "claim-b", "p", "") is None
+    assert Ledger(tmp_path).get("c1") == ledger.get("c1"), "the names outlive the hook"
+
+
+def test_the_peak_stays_while_the_claim_does(tmp_path: Path) -> None:
+    claims, metrics = tmp_path / "claims", Metrics()
+    report = LimiterMetrics(metrics)
+    figures = {"namespace": "", "claim": "a", "pod": "", "container": "", "uuid": UUID}
+
+    def peak(unseen: int) -> float | None:
+        region.allow(claims / "a", claim="a", uuid=UUID, limit=GIB)
+        region.write_unaccounted(claims / "a", UUID, unseen)
+        report.observe(read_all(claims), ())
+        return sample(metrics, "koordra_limiter_peak_bytes", figures)
+
+    assert [peak(5), peak(9), peak(2)] == [5, 9, 9]
+    report.observe({}, ())
+    assert sample(metrics, "koordra_limiter_peak_bytes", figures) is None
+    assert peak(3) == 3
