@@ -34,7 +34,7 @@ class _Group:
     """`last`: the node of the last reason, which counts once; reasons of a node come one after the other."""
 
     best: Reason | None = None
-    nearness: tuple[float, int, str, str] = (0.0, 0, "", "")
+    nearness: tuple[object, ...] = ()
     last: str | None = None
     nodes: int = 0
     devices: int = 0
@@ -125,9 +125,11 @@ def rank(word: str) -> int:
     return _RANK.get(word, len(_RANK))
 
 
-def _nearness(reason: Reason, node: str | None) -> tuple[float, int, str, str]:
+def _nearness(reason: Reason, node: str | None) -> tuple[object, ...]:
+    """A node whose devices are in use is nearer than one that has fewer than are asked for."""
     short = float("inf") if reason.short is None else reason.short
-    return short, rank(reason.reason), node or "", reason.device or ""
+    never = reason.reason == Cause.EXCEEDS_DEVICE.value
+    return never, short, rank(reason.reason), node or "", reason.device or ""
 
 
 def _order(reason: Reason) -> tuple[object, ...]:

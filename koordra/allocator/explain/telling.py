@@ -27,7 +27,7 @@ def headline(reasons: Sequence[Reason]) -> str:
     devices that never will, that more than devices of the wrong kind, and what is told aside says nothing.
     Among the rest the vocabulary's order decides, then the more frequent.
     """
-    relevant = _without_asides([one for one in reasons if one.is_pinned] or reasons)
+    relevant = _without_vain_hopes(_without_asides([one for one in reasons if one.is_pinned] or reasons))
     found = Counter[str]()
     for reason in relevant:
         found[reason.reason] += max(1, reason.devices or reason.nodes)
@@ -42,7 +42,7 @@ def headline(reasons: Sequence[Reason]) -> str:
 def in_one_line(reasons: Sequence[Reason], *, most: int) -> str:
     """As many clauses as fit into so many bytes, those of the headline first, and how many were left out."""
     word = headline(reasons)
-    shown = _without_asides(reasons)
+    shown = _without_vain_hopes(_without_asides(reasons))
     shown = _without_counts_of_one([one for one in shown if one.reason not in _OF_KIND] or shown)
     shown.sort(key=lambda one: (not one.is_pinned, one.reason != word))
     text = ""
@@ -57,6 +57,14 @@ def in_one_line(reasons: Sequence[Reason], *, most: int) -> str:
 def _without_asides(reasons: Sequence[Reason]) -> list[Reason]:
     """Without what only stands beside the rest, where there is a rest."""
     return [one for one in reasons if not one.is_aside] or [*reasons]
+
+
+def _without_vain_hopes(reasons: Sequence[Reason]) -> list[Reason]:
+    """Without what devices lack for a request that asks for more of them than any node has."""
+    never = {one.request for one in reasons if one.device is None and one.reason in _HOPELESS and one.node}
+    return [
+        one for one in reasons if one.request not in never or one.reason in _HOPELESS or one.device is None
+    ]
 
 
 def _without_counts_of_one(reasons: Sequence[Reason]) -> list[Reason]:

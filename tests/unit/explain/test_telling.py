@@ -7,7 +7,10 @@ import random
 from koordra.allocator.explain.grouping import ReasonGroups, grouped
 from koordra.allocator.explain.telling import headline, in_one_line, lines
 from koordra.allocator.reasons import Cause, Reason, amount_text, reason_of
+from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.placement import plan
+from tests.fakes import joint_cluster
+from tests.fakes.joint_cluster import JointCluster, gpu_slice
 from tests.unit.allocator.machines import claim, device_classes, machine, node, pod, request
 
 
@@ -118,4 +121,35 @@ def test_a_node_whose_devices_would_not_do_is_not_told_for_its_taint() -> None:
     smaller = [claim("c", request("gpu", count=3)), claim("d", request("gpu", count=2)), pod("p", "c", "d")]
     assert (
         headline(plan([*device_classes(), *objects, *smaller]).unsatisfiable["default/c"]) == "ExceedsDevice"
+    )
+
+
+def told_of_nine_gpus(*, of: int) -> tuple[str, str]:
+    """What a claim for nine GPUs hears where three nodes have 8 free ones and a fourth has this many in
+    use."""
+    cluster = JointCluster(nodes=3, gpus=8)
+    cluster.api.create(NODES, joint_cluster.node("full"))
+    cluster.api.create(RESOURCE_SLICES, gpu_slice("full", of))
+    cluster.start_again()
+    cluster.claim("holder", count=of)
+    cluster.pod("holder", "holder", nodeSelector={"kubernetes.io/hostname": "full"})
+    cluster.settle()
+    cluster.claim("nine", count=9)
+    cluster.pod("nine", "nine")
+    cluster.settle()
+    return cluster.told[-1].reason, cluster.told[-1].message
+
+
+def test_a_node_in_use_that_has_enough_speaks_for_nodes_that_never_will() -> None:
+    reason, message = told_of_nine_gpus(of=16)
+    assert reason == "InsufficientCapacity"
+    assert "devices: requested 9 of class gpu.koordra.io, at best 16 of 16 suitable, 0 free" in message
+    assert "no node has more than" not in message
+
+
+def test_where_no_node_will_ever_do_nobody_is_told_to_wait_for_room() -> None:
+    reason, message = told_of_nine_gpus(of=8)
+    assert reason == "ExceedsDevice"
+    assert message == (
+        "claim nine: request gpu, 4 nodes: devices: requested 9 of class gpu.koordra.io, no node has more than 8"
     )
