@@ -150,6 +150,24 @@ TEXTS: Final = (
         "            self._repair(started)\n",
     ),
     (
+        "lease",
+        "a renewal counts from its answer",
+        "self._lease, self._renewed = lease, started\n",
+        "self._lease, self._renewed = lease, self.clock()\n",
+    ),
+    (
+        "lease",
+        "a Lease is given away although a write may still take effect",
+        " or self.clock() < self._settled:",
+        ":",
+    ),
+    (
+        "lease",
+        "who finds another's name in the Lease writes on",
+        '        if (holder := _holder(lease)) in ("", self.identity):\n',
+        "        if (holder := _holder(lease)) or not holder:\n",
+    ),
+    (
         "evictions",
         "a node gets pods of other nodes evicted",
         '"" if there == node else',

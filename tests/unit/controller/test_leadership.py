@@ -339,6 +339,17 @@ def test_a_renewal_lasts_from_when_it_was_sent() -> None:
         assert one.lease.step() is Standing.LEADER
 
 
+def test_an_answer_that_takes_long_makes_no_lease_longer() -> None:
+    api = with_free_lease()
+    one = Replica(api, "one")
+    api.after = lambda _write: advance(4.0, one)
+    assert one.lease.step() is Standing.LEADER
+    advance(TIMES.lease - TIMES.timeout - 4.0 - 0.1, one)
+    assert one.lease.may_write()
+    advance(0.2, one)
+    assert not one.lease.may_write()
+
+
 def spec_of(api: FakeKubeApi) -> dict[str, object]:
     found: dict[str, object] = api.get(LEASES, "koordra-controller", namespace="koordra-system")["spec"]
     return found
