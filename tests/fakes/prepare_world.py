@@ -280,13 +280,15 @@ class PrepareWorld:
         wish.calls.append(made[0])
 
     def unprepare(self, wish: Wish) -> None:
-        """Calls of the claim in other plugins have learned by now that they were given up."""
+        """Calls in other plugins have learned by now that they were given up, and so have those of this one
+        that had not begun: on one connection the word comes before the Unprepare."""
         plugin, made = self.random.choice(self.plugins), list[Call]()
         for call in self.given_up:
-            call.is_told = call.is_told or call.task.process is not plugin.process
+            is_other = call.task.process is not plugin.process
+            call.is_told = call.is_told or is_other or not call.task.steps
 
         def work() -> None:
-            plugin.state.unprepare(wish.ref)
+            plugin.state.unprepare(wish.ref, awaited=lambda: not made[0].is_told)
 
         task = self.interleaving.start(f"unprepare {wish.ref.name}", plugin.process, work)
         made.append(Call(task, self.interleaving.now))

@@ -50,8 +50,8 @@ TEXTS: Final = (
     (
         "checkpoint",
         "Unprepare takes no lock",
-        "        with self._lock.held():\n            self._release_network(ref)\n",
-        "        with suppress():\n            self._release_network(ref)\n",
+        '        with self._lock.held():\n            if not awaited():\n                raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unp',
+        '        with suppress():\n            if not awaited():\n                raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unp',
     ),
     (
         "checkpoint",

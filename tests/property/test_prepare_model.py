@@ -36,6 +36,11 @@ def test_no_order_prepares_twice_or_loses_a_file(schedules: range) -> None:
     assert {"plugin: killed", "plugin: beside another", "answer: refused"} < drawn
 
 
+@pytest.mark.parametrize("seed", [101348, 101515, 102670])
+def test_a_schedule_that_was_wrong(seed: int) -> None:
+    one_schedule(seed)
+
+
 MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # One of two calls, or of two plugins, does not wait for the other.
     (
@@ -46,8 +51,8 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     ),
     (
         device_state,
-        "        with self._lock.held():\n            self._release_network(ref)\n",
-        "        if True:\n            self._release_network(ref)\n",
+        "        with self._lock.held():\n            if not awaited():\n",
+        "        if True:\n            if not awaited():\n",
         1,
     ),
     (device_state, "with self._lock.held(), one_by_one() as one:", "with one_by_one() as one:", 19),
@@ -71,6 +76,7 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
         "                return self._prepare",
         52,
     ),
+    (device_state, "            if not awaited():\n", "            if False:\n", 102670),
     (device_state, "        self._calls.overtake(ref.uid)\n", "", 52),
     (calls_in_progress, "if overtaken or not awaited():", "if overtaken:", 46),
     # A kill leaves what nobody undoes, or a claim that nobody knows of.

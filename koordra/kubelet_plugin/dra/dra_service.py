@@ -107,8 +107,9 @@ class DraService:
 
     def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
         response = self.messages.NodeUnprepareResourcesResponse()
+        step = partial(self.calls.state.unprepare, awaited=context.is_active)
         for ref in _claims(request):
-            _, error = self.calls.attempt("unprepare", self.calls.state.unprepare, ref)
+            _, error = self.calls.attempt("unprepare", step, ref)
             response.claims[ref.uid].error = error
         return response
 

@@ -146,14 +146,20 @@ class DeviceState:
         )
         return decision.record
 
-    def unprepare(self, ref: ClaimRef) -> None:
+    def unprepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> None:
         """Release the claim's devices; success for an unknown claim. Raises PrepareError, CheckpointError or
-        CDIError."""
+        CDIError.
+
+        `awaited`: whether the kubelet still waits for the answer. One that it gave up may come to the lock
+        after the claim was unprepared by another call, and prepared again.
+        """
         if not ref.valid:
             log.warning("unprepare_invalid_claim", claim=str(ref), uid=ref.uid[:80])
             return
         self._calls.overtake(ref.uid)
         with self._lock.held():
+            if not awaited():
+                raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was unprepared by it")
             self._release_network(ref)
             try:
                 checkpoint = self._load()
