@@ -176,6 +176,14 @@ def figure(amount: Decimal | int) -> str:
     return spelled
 
 
+def free_text(name: str, free: Decimal | int, *, asked: Decimal | int) -> str:
+    """What is free of what is asked for; and by how much that is too little, where both read alike."""
+    text = amount_text(name, free)
+    if free >= asked or text.replace(".0", "") != amount_text(name, asked).replace(".0", ""):
+        return text
+    return f"{text} ({amount_text(name, asked - free)} too little)"
+
+
 def amount_text(name: str, amount: Decimal | int) -> str:
     """An amount of the capacity of this name, in the unit that people write it in: `80Gi`, `200 Gb/s`."""
     if name.rpartition("/")[2] != names.CAPACITY_BANDWIDTH:

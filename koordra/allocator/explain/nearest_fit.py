@@ -24,7 +24,7 @@ from koordra.allocator.devices.inventory import GPU, NIC, Usage
 from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_sizes
 from koordra.allocator.explain.rejection import usable_devices
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
-from koordra.allocator.reasons import Cause, Reason, figure, reason_of
+from koordra.allocator.reasons import Cause, Reason, amount_text, figure, free_text, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
 from koordra.allocator.search.partial_choice import Clauses
@@ -326,7 +326,7 @@ class NearestFit:
             for name in self.state.capacity[device]:
                 free[name] += self.state.free(device, name)
         return len(serving), [
-            f"{name}: requested {figure(asked[name])}, free {figure(free[name])}"
+            f"{name}: requested {amount_text(name, asked[name])}, free {free_text(name, free[name], asked=asked[name])}"
             for name in sorted([name for name in asked if asked[name] > free[name]] or asked)
             if asked[name] > 0
         ]

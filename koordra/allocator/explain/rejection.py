@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.eligibility import Verdict
-from koordra.allocator.reasons import Cause, amount_text, figure
+from koordra.allocator.reasons import Cause, amount_text, figure, free_text
 from koordra.allocator.request.requests import RequestAlternative
 
 _MOST_HOLDERS: Final = 3
@@ -95,10 +95,8 @@ def _busy(state: AllocationState, device: int) -> Rejection:
 
 def _no_room(state: AllocationState, device: int, name: str, amount: Decimal) -> Words:
     offered = state.devices[device]
-    free, total = (
-        amount_text(name, max(one, Decimal(0)))
-        for one in (state.free(device, name), offered.device.capacity[name].value)
-    )
+    free = free_text(name, max(state.free(device, name), Decimal(0)), asked=amount)
+    total = amount_text(name, offered.device.capacity[name].value)
     sharers = state.taken.of(offered.id).sharers
     use = _in_use_by([holder for holder, takes in sharers.items() if name in takes])
     clause = f"{name}: requested {amount_text(name, amount)},"

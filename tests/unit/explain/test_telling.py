@@ -6,7 +6,7 @@ import random
 
 from koordra.allocator.explain.grouping import ReasonGroups, grouped
 from koordra.allocator.explain.telling import headline, in_one_line, lines
-from koordra.allocator.reasons import Cause, Reason, amount_text, reason_of
+from koordra.allocator.reasons import Cause, Reason, amount_text, free_text, reason_of
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.placement import plan
 from tests.fakes import joint_cluster
@@ -153,3 +153,12 @@ def test_where_no_node_will_ever_do_nobody_is_told_to_wait_for_room() -> None:
     assert message == (
         "claim nine: request gpu, 4 nodes: devices: requested 9 of class gpu.koordra.io, no node has more than 8"
     )
+
+
+def test_figures_that_read_alike_say_what_lies_between_them() -> None:
+    card, gi = 81559 * 1024**2, 1024**3
+    assert free_text("memory", card - 1024**2, asked=card) == "79.6Gi (1Mi too little)"
+    assert free_text("memory", 80 * gi - 1024**2, asked=80 * gi) == "80.0Gi (1Mi too little)"
+    assert free_text("memory", 40 * gi, asked=card) == "40Gi"
+    assert free_text("memory", card, asked=card) == "79.6Gi"
+    assert free_text("bandwidth", 199_999_999_999, asked=200 * 10**9) == "200 Gb/s (1 b/s too little)"
