@@ -11,6 +11,17 @@
 Ready means that a runtime has synchronized with this process, or that it stands by: another hook of this node
 has the lock. In an update the newer one therefore is ready at once, the older one is ended, and the lock
 changes hands.
+
+A hook that hangs refuses: while it is registered, what it does not answer in time is answered with an error
+in its place (transport.ttrpc_server). One that is ended leaves the node without a hook until its successor
+has registered, and what is created meanwhile is isolated by nobody. Whoever can make a handler hang, or the
+verification by what runs, must not be able to have that. So neither probe follows the watchdog: `/healthz`
+would have the kubelet restart the container; `/readyz` would have an update delete the older pod before the
+newer one stands by, as DaemonSets do with pods that are not ready. A thread that is stuck is told by
+`koordra_stuck_threads`, by its stacks in the log, by the answer's text at `/healthz`, and by `late` among
+`koordra_nri_requests_total`; a verification that is stuck by koordra_nri_last_verification_timestamp_seconds,
+too. To restart it is for the operator, who drains the node first. A hook that has lost the runtime isolates
+nothing any more: it dials again, and ends only if a thread that does that has died.
 """
 
 from __future__ import annotations
@@ -96,10 +107,16 @@ def run(options: Options, stop: threading.Event) -> None:
     """Run the node's hook until `stop`. Raises KoordraError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
     metrics = Metrics()
-    Watchdog(metrics).start(stop)  # it tells, and ends nothing: without the hook no container is isolated
+    watchdog = Watchdog(metrics)  # it tells, and ends nothing
+    watchdog.start(stop)
     observer = MetricsObserver(metrics)
     standby = threading.Event()
-    server = serve(metrics, options.metrics_address, ready=lambda: observer.ready or standby.is_set())
+    server = serve(
+        metrics,
+        options.metrics_address,
+        ready=lambda: observer.ready or standby.is_set(),
+        stuck=lambda: watchdog.stuck,
+    )
     try:
         if options.koordinator_scheduler is not None and options.client is not None:
             admission_policy.require(options.client, scheduler=options.koordinator_scheduler)

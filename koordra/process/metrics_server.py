@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -73,6 +73,11 @@ class Shared(Generic[T]):
             return self._answer
 
 
+def health(stuck: Sequence[str]) -> str:
+    """What `/healthz` says of a process that is well, or that goes on with threads that are stuck."""
+    return f"ok, but stuck: {', '.join(stuck)}; see the log\n" if stuck else "ok\n"
+
+
 class MetricsServer:
     """A running HTTP server; `port` is the real one where 0 was asked for."""
 
@@ -83,6 +88,7 @@ class MetricsServer:
         *,
         ready: Callable[[], bool],
         well: Callable[[], bool],
+        stuck: Callable[[], Collection[str]] = tuple,
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,7 +111,9 @@ class MetricsServer:
                     self._answer(200, text(), CONTENT_TYPE)
                 elif path == "/healthz":
                     good = well()
-                    self._answer(200 if good else 503, "ok\n" if good else "not well, see the log\n")
+                    self._answer(
+                        200 if good else 503, health(sorted(stuck())) if good else "not well, see the log\n"
+                    )
                 elif path == "/readyz":
                     good = ready()
                     self._answer(200 if good else 503, "ok\n" if good else "not ready\n")
@@ -160,9 +168,11 @@ def serve(
     *,
     ready: Callable[[], bool] = lambda: True,
     well: Callable[[], bool] = lambda: True,
+    stuck: Callable[[], Collection[str]] = tuple,
     patient: bool = False,
 ) -> MetricsServer | None:
-    """Serve on `host:port`; an empty address means none.
+    """Serve on `host:port`; an empty address means none. `well`: false has the kubelet restart the container;
+    `stuck`: the threads that are told at `/healthz` and are no reason to restart it.
 
     Raises:
         InvalidInput: the address is malformed or cannot be listened on.
@@ -170,6 +180,8 @@ def serve(
     if not address:
         return None
     try:
-        return MetricsServer(metrics, parse_address(address), ready=ready, well=well, patient=patient)
+        return MetricsServer(
+            metrics, parse_address(address), ready=ready, well=well, stuck=stuck, patient=patient
+        )
     except OSError as error:
         raise InvalidInput(f"metrics address {address!r}: {error.strerror or error}") from error

@@ -240,4 +240,17 @@ MURPHY: Final = (
             "tests/unit/kubelet_plugin/test_third_party_isolation.py::test_one_that_hangs_is_left_alone_and_holds_nobody_else_up",
         ),
     ),
+    Attack(
+        "hook-hangs",
+        "a handler of the NRI hook, all of them, or its verification do not return",
+        "refused",
+        "what is not answered in time is answered with an error in its place, so no container is created unseen. Neither probe follows the "
+        "watchdog: a restart would leave the node without a hook for a moment",
+        seen=(metric("koordra_stuck_threads"),),
+        tests=(
+            "tests/unit/nri/test_hung_hook.py::test_with_every_worker_in_a_handler_that_hangs_all_is_refused_and_told",
+            "tests/unit/nri/test_hung_hook.py::test_a_verification_that_makes_no_step_is_told",
+            "tests/unit/nri/test_hung_hook.py::test_no_probe_of_the_hook_follows_its_watchdog",
+        ),
+    ),
 )

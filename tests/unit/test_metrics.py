@@ -16,7 +16,13 @@ from koordra.errors import InvalidInput
 from koordra.metrics import Metrics, bounded, counter, gauge
 from koordra.process import metrics_server
 from koordra.process.connections import REASONS
-from koordra.process.metrics_server import MOST_CONNECTIONS, MetricsServer, Shared, parse_address, serve
+from koordra.process.metrics_server import (
+    MOST_CONNECTIONS,
+    MetricsServer,
+    Shared,
+    parse_address,
+    serve,
+)
 from tests.fakes.clock import Clock
 from tests.fakes.metric_samples import sample
 from tests.patience import PATIENCE
@@ -219,3 +225,18 @@ def test_rows_of_nodes_are_text_that_is_made_once() -> None:
     tables.clear()
     assert "koordra_test_devices{" not in metrics.text()
     assert metrics.text().count("# TYPE koordra_test_devices gauge") == 1
+
+
+def test_a_process_that_goes_on_with_a_stuck_thread_says_so_and_is_not_restarted() -> None:
+    stuck: set[str] = set()
+    address = ("127.0.0.1", 0)
+    server = MetricsServer(
+        Metrics(), address, ready=lambda: True, well=lambda: True, stuck=lambda: frozenset(stuck)
+    )
+    try:
+        assert read(server.port, "/healthz") == (200, "ok\n")
+        stuck |= {"verification", "answer CreateContainer"}
+        expected = "ok, but stuck: answer CreateContainer, verification; see the log\n"
+        assert read(server.port, "/healthz") == (200, expected)
+    finally:
+        server.close()

@@ -249,15 +249,23 @@ def command(
         **settings,
     )
     metrics = Metrics()
-    Watchdog(metrics).start(
-        stop
-    )  # it tells, and ends nothing: NVML hangs on a broken card, and the others are served
+    watchdog = Watchdog(
+        metrics
+    )  # it tells, and ends nothing: NVML hangs on a broken card, and others are served
+    watchdog.start(stop)
     limit = RequestLimit(kube_api_qps, kube_api_burst)
     client = new_client(kubeconfig, user_agent="koordra-kubelet-plugin", limit=limit)
     driver = Driver(node, client, metrics=metrics)
     if host_root is not None:
         spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")
-    served = serve(metrics, metrics_address, ready=driver.answers, well=driver.answers, patient=True)
+    served = serve(
+        metrics,
+        metrics_address,
+        ready=driver.answers,
+        well=driver.answers,
+        stuck=lambda: watchdog.stuck,
+        patient=True,
+    )
     try:
         driver.run(stop)
     finally:

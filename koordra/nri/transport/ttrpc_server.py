@@ -8,6 +8,9 @@ carries on as if the plugin did not exist: it fails open. An answer with an erro
 operation: closed. So when a handler has used ANSWER_BY of the time that the request allows, an error is
 sent in its place, and its later answer is dropped.
 
+A handler that never returns is answered in its place as well, and so are all requests once every worker is
+caught in one: nothing is created then, and the watchdog tells of it (koordra.process.watchdog).
+
 Invalid requests are answered as Go's ttrpc does: an even or non-rising stream id and a stray
 Data frame with INVALID_ARGUMENT, too long a message with RESOURCE_EXHAUSTED, an unknown service or method
 with UNIMPLEMENTED.
@@ -41,6 +44,7 @@ from koordra.nri.transport.ttrpc import (
     status_frame,
 )
 from koordra.process.lifecycle import spawn
+from koordra.process.progress import watched
 
 ANSWER_BY: Final = 0.75
 """Fraction of a request's time after which it is answered with an error in the handler's place."""
@@ -160,7 +164,8 @@ class Dispatcher:
                 return  # answered in our place, or the connection ended, while all workers were busy
         outcome = FAILED
         try:
-            answer = response_frame(stream, handler(payload, call))
+            with watched(f"answer {call.method}"):
+                answer = response_frame(stream, handler(payload, call))
             outcome = ANSWERED
         except RemoteError as error:
             outcome = REFUSED
@@ -215,5 +220,6 @@ class Dispatcher:
             for stream, (_, call, received) in late.items():
                 log.error("nri_handler_late", method=call.method, stream=stream)
                 why = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
-                if self._finish(stream, status_frame(stream, Code.DEADLINE_EXCEEDED, why)):
-                    self._observer.answered(call.method, LATE, time.monotonic() - received)
+                with watched("answer late requests"):
+                    if self._finish(stream, status_frame(stream, Code.DEADLINE_EXCEEDED, why)):
+                        self._observer.answered(call.method, LATE, time.monotonic() - received)
