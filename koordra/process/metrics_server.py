@@ -2,8 +2,10 @@
 (it does its work), in the caller's words.
 
 Every pod of the cluster reaches these addresses, and a process that is out of threads, files or memory no
-longer isolates anybody. So connections are bounded, and what many ask at once is answered once. No worker
-waits for an answer to be made.
+longer isolates anybody. So connections are bounded, what many ask at once is answered once, and an answer
+that costs something is made MOST_ANSWERS times a second: who asks oftener gets the last one. Nobody is turned
+away for asking often. A hook whose probes are turned away is restarted, and behind an address there may be
+the kubelet as well as somebody who wants that.
 
 The port may still be an older instance's, which ends soon (an update of a pod on the host's network): with
 `patient` it is asked for again until it is free.
@@ -28,6 +30,8 @@ from koordra.process.connections import REASONS, BoundedHTTPServer, ConnectionPh
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MOST_CONNECTIONS: Final = 32
 """Of metrics and probes: a kubelet and a Prometheus or two ask, each with one connection."""
+MOST_ANSWERS: Final = 5
+"""Of one question in a second. A Prometheus asks every 15 s, a kubelet every two at most."""
 AGAIN: Final = 1.0
 """Seconds until a port that is taken is asked for again."""
 
@@ -54,11 +58,14 @@ def parse_address(text: str) -> tuple[str, int]:
 
 class Shared(Generic[T]):
     """A question that costs something, put once for all who ask while it is being answered: everybody's
-    answer is newer than the own question."""
+    answer is newer than the own question. But it is put MOST_ANSWERS times in a second of `clock`, and who
+    asks beyond that gets the last answer."""
 
-    def __init__(self, ask: Callable[[], T]) -> None:
+    def __init__(self, ask: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
+        self._clock = clock
         self._lock = threading.Lock()
+        self._second, self._made = -1, 0
         self._begun = self._answered = 0
         """The last question that was begun, and the one that `_answer` is of."""
         self._answer: T
@@ -66,11 +73,18 @@ class Shared(Generic[T]):
     def __call__(self) -> T:
         earliest = self._begun + 1
         with self._lock:
-            if self._answered < earliest:
+            if self._answered < earliest and (self._may_ask() or not self._answered):
                 self._begun += 1
                 number = self._begun
                 self._answer, self._answered = self._ask(), number
             return self._answer
+
+    def _may_ask(self) -> bool:
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._made = second, 0
+        self._made += 1
+        return self._made <= MOST_ANSWERS
 
 
 def health(stuck: Sequence[str]) -> str:
@@ -95,7 +109,7 @@ class MetricsServer:
         connections = Connections(
             most=MOST_CONNECTIONS, closed=lambda reason: closed.labels(reason).inc(), clock=clock
         )
-        text = Shared(metrics.text)
+        text = Shared(metrics.text, clock=clock)
 
         class Handler(BaseHTTPRequestHandler):
             wbufsize = -1  # head and body leave at once

@@ -417,7 +417,8 @@ CONTAINERS: Final = (
         "a pod opens connections to the address of metrics and probes of plugin, hook or controller, says nothing or a byte now and "
         "then, or asks without end, to use up their threads and memory or keep the kubelet's probes from an answer",
         "bounded",
-        "their number is bounded, who says nothing makes room, and what many ask at once is answered once",
+        "their number is bounded, who says nothing makes room, what many ask at once is answered once, and an answer that costs something is "
+        "made five times a second",
         seen=(
             metric('koordra_metrics_connections_closed_total{reason="displaced"}'),
             metric('koordra_metrics_connections_closed_total{reason="slow"}'),
@@ -426,6 +427,8 @@ CONTAINERS: Final = (
             "tests/unit/test_metrics.py::test_who_opens_connections_and_says_nothing_takes_no_threads_and_no_probes_place",
             "tests/unit/test_metrics.py::test_who_trickles_is_cut_off",
             "tests/unit/test_metrics.py::test_what_many_ask_at_once_is_answered_once_and_nobody_hears_of_before_he_asked",
+            "tests/unit/test_metrics.py::test_who_asks_without_end_has_so_many_answers_made_in_a_second",
+            "tests/unit/test_metrics.py::test_metrics_over_http_are_made_so_often_and_nobody_is_turned_away",
         ),
     ),
     Attack(

@@ -17,6 +17,7 @@ from koordra.metrics import Metrics, bounded, counter, gauge
 from koordra.process import metrics_server
 from koordra.process.connections import REASONS
 from koordra.process.metrics_server import (
+    MOST_ANSWERS,
     MOST_CONNECTIONS,
     MetricsServer,
     Shared,
@@ -225,6 +226,27 @@ def test_rows_of_nodes_are_text_that_is_made_once() -> None:
     tables.clear()
     assert "koordra_test_devices{" not in metrics.text()
     assert metrics.text().count("# TYPE koordra_test_devices gauge") == 1
+
+
+def test_who_asks_without_end_has_so_many_answers_made_in_a_second() -> None:
+    """Handlers of the hook share the interpreter with whoever asks for metrics: counted, as the cost is."""
+    clock, made = Clock(), []
+    shared = Shared(lambda: made.append(len(made)) or made[-1], clock=clock.monotonic)  # type: ignore[func-returns-value]
+    answers = [shared() for _ in range(10_000)]
+    assert answers == [*range(MOST_ANSWERS), *[MOST_ANSWERS - 1] * (10_000 - MOST_ANSWERS)]
+    clock.now += 1
+    assert shared() == MOST_ANSWERS, "and in the next second again"
+
+
+def test_metrics_over_http_are_made_so_often_and_nobody_is_turned_away() -> None:
+    """A hook whose probes are turned away would be restarted."""
+    metrics, clock, made = Metrics(), Clock(), []
+    whole, metrics.text = metrics.text, lambda: made.append(1) or whole()  # type: ignore[method-assign,func-returns-value,assignment]
+    with served(metrics, clock) as server:
+        for _ in range(3 * MOST_ANSWERS):
+            assert read(server.port, "/metrics")[0] == 200
+            assert read(server.port, "/healthz") == (200, "ok\n")
+    assert len(made) == MOST_ANSWERS
 
 
 def test_a_process_that_goes_on_with_a_stuck_thread_says_so_and_is_not_restarted() -> None:
