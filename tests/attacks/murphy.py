@@ -241,6 +241,34 @@ MURPHY: Final = (
         ),
     ),
     Attack(
+        "hook-killed",
+        "kill -9 of the NRI hook between any two steps: of an entry, of a pod's network, of the lock and the registration",
+        "detected",
+        "the container whose creation it had not answered is found, and its secret is told nobody; the next hook has the lock at once, "
+        "takes up the networks where they are, and registers",
+        tests=(
+            "tests/unit/nri/hook/test_crashes.py::test_killed_between_any_two_steps_the_container_that_nobody_adjusted_is_found",
+            "tests/unit/nri/hook/test_crashes.py::test_killed_while_an_entry_is_removed_it_is_forgotten_by_the_next_listing",
+            "tests/unit/kubelet_plugin/network/test_pod_network.py::test_killed_between_any_two_writes_of_its_records",
+            "tests/unit/nri/test_process.py::test_killed_at_any_point_of_a_registration_another_one_is_registered",
+        ),
+    ),
+    Attack(
+        "disk-fails",
+        "the node's disk gives an error at any one read or write of plugin and hook",
+        "refused",
+        "Prepare, or the container, fails with the file's name; nothing is given twice, nothing is lost, and the next try succeeds. A "
+        "container whose entry cannot be read is no forger: it is Unverified until it can",
+        tests=(
+            f"{_PREPARE}test_crashes.py::test_any_one_step_fails",
+            f"{_PREPARE}test_crashes.py::test_any_one_read_fails",
+            "tests/unit/nri/hook/test_crashes.py::test_any_one_write_fails",
+            "tests/unit/nri/hook/test_crashes.py::test_any_one_read_of_a_creation_fails_closed",
+            "tests/unit/nri/verify/test_verify.py::test_an_entry_that_the_disk_does_not_give_makes_no_forger",
+            "tests/unit/kubelet_plugin/network/test_pod_network.py::test_any_one_read_of_its_records_fails",
+        ),
+    ),
+    Attack(
         "hook-hangs",
         "a handler of the NRI hook, all of them, or its verification do not return",
         "refused",

@@ -112,3 +112,31 @@ class FailingDisk(StepDisk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if self.read_only is not None and path.parent == self.read_only and step != "mkdir":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+class UnreadableDisk(StepDisk):
+    """Answers read number `at` (from 0; of a file, a folder or what a file is) with an error, and no other;
+    `reads` lists those that were reached."""
+
+    def __init__(self, at: int | None = None, *, error: int = errno.EIO) -> None:
+        super().__init__()
+        self.at = at
+        self._error = error
+        self.reads: list[tuple[str, str]] = []
+
+    def _at_read(self, what: str, path: Path) -> None:
+        self.reads.append((what, path.name))
+        if self.at is not None and len(self.reads) == self.at + 1:
+            raise OSError(self._error, os.strerror(self._error), str(path))
+
+    def read(self, path: Path) -> bytes | None:
+        self._at_read("read", path)
+        return super().read(path)
+
+    def names(self, directory: Path) -> list[str]:
+        self._at_read("list", directory)
+        return super().names(directory)
+
+    def identity(self, path: Path) -> tuple[int, ...] | None:
+        self._at_read("stat", path)
+        return super().identity(path)

@@ -6,7 +6,11 @@ Only containers that hold devices have an entry; it is written in CreateContaine
 container. A container whose marker says `granted` and that has no entry was never adjusted by a hook: it set
 the value itself. Entries survive the hook's process, not the machine: nothing is fsynced, since no container
 survives a reboot. If an entry cannot be written the container still starts; this process keeps it in memory,
-and `flush` retries: without the entry the next process would report the container as forged.
+and `flush` retries: without the entry the next process would report the container as forged. The same goes
+for an entry that the disk does not give: `problem` says so until a later `flush` has read it.
+
+Killed before the entry is written, the hook leaves a container that no hook saw; killed between the entry and
+the answer, one that has an entry and none of what it says. Verification finds both (verify.drift).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from typing import Any, Final
 
 from koordra.errors import CheckpointError
 from koordra.logs import get_logger
-from koordra.node_state.disk import Disk
+from koordra.node_state.disk import TEMPORARY, Disk, NotAFile
 from koordra.node_state.granted_claims import DIRECTORY, SCHEMA
 from koordra.node_state.prepared_claim import DeviceGuard
 from koordra.node_state.reader import trusted
@@ -103,15 +107,22 @@ class Ledger:
     exists although the runtime does not list it (after a restart it omits those whose state it has not read
     yet)."""
 
-    def __init__(self, state_dir: Path, *, runs: Callable[[str], bool] = lambda _id: False) -> None:
+    def __init__(
+        self, state_dir: Path, *, runs: Callable[[str], bool] = lambda _id: False, disk: Disk | None = None
+    ) -> None:
         self._folder = state_dir / DIRECTORY
-        self._disk = Disk()
+        self._disk = disk or Disk()
         self._runs = runs
+        self._unread: dict[str, str] = {}
+        """Why the entry of a container could not be read; "": those of all that have none."""
         self._unwritten: set[str] = set()
         self._lock = threading.Lock()
         self._entries: dict[str, Granted] = {}
         self._since: dict[str, float] = {}
         self._load()
+        for left in self._files(TEMPORARY):  # by a hook that was killed while it wrote
+            with contextlib.suppress(OSError):
+                self._disk.unlink(left)
 
     def add(self, container_id: str, granted: Granted) -> None:
         """Add an entry, in memory and if possible on disk."""
@@ -122,7 +133,15 @@ class Ledger:
             self._since[container_id] = time.monotonic()
         self._write(container_id, granted)
 
+    def problem(self, container_id: str) -> str:
+        """Why a container without an entry may have one all the same; empty where it has none."""
+        return self._unread.get(container_id) or self._unread.get("", "")
+
     def flush(self) -> None:
+        """Write and read what could not be written and read before."""
+        if self._unread:
+            self._unread = {}
+            self._load()
         with self._lock:
             waiting = [(each, self._entries[each]) for each in self._unwritten & self._entries.keys()]
         for container_id, granted in waiting:
@@ -142,7 +161,7 @@ class Ledger:
             forgotten = container_id not in self._entries
         if forgotten:  # removed while it was being written
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                self._disk.unlink(path)
 
     def get(self, container_id: str) -> Granted | None:
         with self._lock:
@@ -162,7 +181,7 @@ class Ledger:
             self._unwritten.discard(container_id)
         if known is not None:
             with contextlib.suppress(OSError):
-                (self._folder / f"{container_id}.json").unlink(missing_ok=True)
+                self._disk.unlink(self._folder / f"{container_id}.json")
 
     def retain(self, existing: Iterable[str]) -> None:
         there = set(existing)
@@ -178,17 +197,30 @@ class Ledger:
                 self.remove(container_id)
 
     def _load(self) -> None:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            paths = sorted(self._folder.glob("*.json"))
-        except OSError as error:
-            log.warning("ledger_entry_not_read", error=str(error))
-            return
-        for path in paths:
+        """Read the entries that are not known."""
+        for path in self._files(".json"):
+            if path.stem in self._entries:
+                continue
             try:
-                self._entries[path.stem] = _entry(load(trusted(path)[0]))
+                entry = _entry(load(trusted(path)[0]))
             except _UNUSABLE as error:
                 log.warning("ledger_entry_not_read", file=path.name, error=str(error))
+                if isinstance(error, OSError) and not isinstance(error, (NotAFile, FileNotFoundError)):
+                    self._unread[path.stem] = f"{DIRECTORY}/{path.name} cannot be read: {error.strerror}"
+                continue
+            with self._lock:
+                self._entries.setdefault(path.stem, entry)
+
+    def _files(self, suffix: str) -> list[Path]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return [self._folder / name for name in self._disk.names(self._folder) if name.endswith(suffix)]
+        except (FileExistsError, NotADirectoryError) as error:
+            log.warning("ledger_entry_not_read", error=str(error))
+        except OSError as error:
+            log.warning("ledger_entry_not_read", error=str(error))
+            self._unread[""] = f"{DIRECTORY} cannot be read: {error.strerror}"
+        return []
 
 
 def _document(granted: Granted) -> dict[str, Any]:

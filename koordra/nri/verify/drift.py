@@ -163,6 +163,10 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
 
 def _differences(running: Running, granted: Granted, unlimited: frozenset[str]) -> Iterator[Drift]:
     env = dict(running.container.env)
+    if any(env.get(name, value) != value for name, value in granted.env if name.startswith(MARKER_PREFIX)):
+        why = "the hook had decided on it, and ended before the runtime had its answer"
+        yield Drift("HookMissed", f"{why}: nothing is pinned, and it knows its nonce; create it anew")
+        env = dict(granted.env)
     for name, value in granted.env:
         if env.get(name) != value:
             yield Drift("EnvChanged", f"{name} is {env.get(name)!r}; the hook set {value!r}")

@@ -226,6 +226,8 @@ class Verification:
         granted = self.ledger.get(running.container.id)
         markers = claim_markers(running.container) if granted is None else ()
         claims, unreadable = self.state.claims(markers)
+        if granted is None and (problem := self.ledger.problem(running.container.id)):
+            unreadable[running.container.id] = problem
         held = {device.claim_uid for device in granted.devices} if granted else ()
         unlimited = frozenset(uid for uid in held if self.enforcing(uid) is False)
         with_claim = {device.claim_uid for device in granted.devices if device.claim_name} if granted else ()

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -87,6 +87,49 @@ def test_a_second_instance_takes_over_when_the_first_ends_or_dies(processes: Pro
     assert sees_nothing(connection)
     third.send_signal(signal.SIGINT)
     assert third.wait(PATIENCE) == 0
+
+
+def configured(connection: PluginConnection) -> None:
+    stream, _ = connection.registered.get(timeout=PATIENCE)
+    connection.respond(stream, nri_pb2.Empty())
+    request = nri_pb2.ConfigureRequest(runtime_name="containerd", runtime_version="v2.1.9")
+    connection.call("Configure", request, nri_pb2.ConfigureResponse)
+
+
+def half_synchronized(connection: PluginConnection) -> None:
+    configured(connection)
+    part = nri_pb2.SynchronizeRequest(more=True)
+    connection.call("Synchronize", part, nri_pb2.SynchronizeResponse)
+
+
+def asked(connection: PluginConnection) -> None:
+    connection.handshake()
+    connection.send_request("CreateContainer", nri_pb2.CreateContainerRequest())
+
+
+@pytest.mark.long
+def test_killed_at_any_point_of_a_registration_another_one_is_registered(processes: Processes) -> None:
+    """kill -9, with the next one standing by, and of the last one with none: the kernel gives the lock back,
+    and nothing that one left keeps another from the runtime."""
+    points: list[Callable[[PluginConnection], object]] = [
+        lambda _: None,  # the socket is open
+        lambda connection: connection.registered.get(timeout=PATIENCE),
+        configured,
+        half_synchronized,
+        asked,
+    ]
+    process = processes.start()
+    for point in points:
+        connection = processes.runtime.accept()
+        point(connection)
+        after = processes.start() if point is not asked else None
+        process.kill()
+        process.wait(PATIENCE)
+        assert connection.closed.wait(PATIENCE)
+        process = after or processes.start()
+    connection = processes.runtime.accept()
+    connection.handshake()
+    assert sees_nothing(connection)
 
 
 def test_a_waiting_instance_ends_when_it_is_told_to(tmp_path: Path) -> None:

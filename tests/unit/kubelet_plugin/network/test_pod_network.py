@@ -28,7 +28,7 @@ from koordra.node_state.claim_network import NetworkKind, NetworkPlan, Sandbox
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.layout import StateFolder
-from tests.fakes.disks import FailingDisk
+from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk, UnreadableDisk
 from tests.fakes.node_claims import uid
 from tests.fakes.pod_links import HOST, FakeLinks, FakeRdma
 
@@ -284,6 +284,69 @@ def test_killed_between_any_two_steps(tmp_path: Path, netns: str, then: str) -> 
             assert links.where == before
         assert set(rdma.where.values()) == {HOST}
         assert pods.attached() == ()
+
+
+def test_killed_between_any_two_writes_of_its_records(tmp_path: Path, netns: str) -> None:
+    """Of where the network is, and of the gate: on the way in and on the way back."""
+    before = FakeLinks("eth7").where
+    counted = StepDisk()
+
+    def made(state: Path, disk: StepDisk | None = None) -> tuple[PodNetworks, FakeLinks, FakeRdma]:
+        links = FakeLinks("eth7")
+        rdma = FakeRdma(links, "mlx5_7")
+        return PodNetworks(state, links=links, rdma=rdma, disk=disk, sys=state / "sys"), links, rdma  # type: ignore[arg-type]
+
+    prepared(tmp_path / "counted", MOVE)
+    pods, _, _ = made(tmp_path / "counted", counted)
+    pods.attach(sandbox(netns))
+    way_in = len(counted.steps)
+    pods.detach(sandbox(netns))
+    assert 6 <= way_in < len(counted.steps)
+    for at in range(len(counted.steps)):
+        state = tmp_path / str(at)
+        prepared(state, MOVE)
+        pods, links, rdma = made(state, DyingDisk(at))
+        with pytest.raises(Killed):  # noqa: PT012
+            pods.attach(sandbox(netns))
+            pods.detach(sandbox(netns))
+        gate = interface_gate.gate_file(StateFolder(state), uid(1))
+        inside = {name for where, name in links.where if where == netns}
+        assert not gate.exists() or inside, "no container starts without its interface"
+        after = networks(state, links, rdma)  # the next process
+        if at < way_in:
+            after.attach(sandbox(netns))
+            assert {name for where, name in links.where if where == netns} == {"rail0"}
+            assert gate.exists()
+        after.detach(sandbox(netns))
+        assert links.where == before, counted.steps[at]
+        assert set(rdma.where.values()) == {HOST}
+        assert after.attached() == ()
+        assert not gate.exists()
+
+
+def test_any_one_read_of_its_records_fails(tmp_path: Path, netns: str) -> None:
+    """No container starts without its NIC, and no NIC stays in a pod that has ended."""
+    before, at = FakeLinks("eth7").where, 0
+    while True:
+        state = tmp_path / str(at)
+        prepared(state, MOVE)
+        links = FakeLinks("eth7")
+        rdma, disk = FakeRdma(links, "mlx5_7"), UnreadableDisk(at)
+        pods = PodNetworks(state, links=links, rdma=rdma, disk=disk, sys=state / "sys")  # type: ignore[arg-type]
+        failed = 0
+        for step in (pods.attach, pods.detach):
+            try:
+                step(sandbox(netns))
+            except CheckpointError as error:
+                failed += 1
+                assert str(state) in str(error)
+                step(sandbox(netns))
+        assert links.where == before
+        if len(disk.reads) <= at:
+            break
+        assert failed == 1, disk.reads[at]
+        at += 1
+    assert at >= 5
 
 
 def test_killed_on_the_way_back(tmp_path: Path, netns: str) -> None:

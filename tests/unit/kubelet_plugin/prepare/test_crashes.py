@@ -21,7 +21,7 @@ from koordra.kubelet_plugin.isolation import NoIsolation
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.node_state.locks import StateLock
-from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk
+from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk, UnreadableDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.long import mostly_long
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
@@ -196,6 +196,45 @@ def test_any_one_step_fails(
             with pytest.raises(PrepareError, match="InsufficientCapacity"):
                 plugin.prepare(ref_of(FIRST))
             plugin.unprepare(ref_of(RIVAL))
+        operation(plugin)
+        assert node.holders() == ({uid(2)} if operation is unprepare_first else {uid(1), uid(2)})
+        check_promises(node)
+
+
+def restore_files(plugin: DeviceState) -> None:
+    """What the plugin does every few seconds."""
+    plugin.restore_files()
+
+
+@pytest.mark.parametrize(
+    "operation", mostly_long([prepare_first, unprepare_first, prepare_again, repair, restore_files], fast=2)
+)
+def test_any_one_read_fails(operation: Operation, tmp_path: Path, inventory: NodeInventory) -> None:
+    """A disk with a bad sector: an error that names the file, nothing lost and nothing given twice."""
+
+    def made(name: str) -> PluginNode:
+        node = fresh(tmp_path / name, inventory)
+        if operation is not prepare_first:
+            node.plugin().prepare(ref_of(FIRST))
+        return node
+
+    counted = UnreadableDisk()
+    operation(made("counted").unrepaired(counted))
+    assert counted.reads
+    for at, read in enumerate(counted.reads):
+        node = made(str(at))
+        before = node.holders()
+        disk = UnreadableDisk(at)
+        plugin = node.unrepaired(disk)
+        try:
+            operation(plugin)
+        except KoordraError as error:
+            assert str(node.paths.state.parent) in str(error), read
+            assert "Input/output error" in str(error), read
+            assert before <= node.holders(), read
+            if operation is not prepare_first:
+                with pytest.raises(PrepareError, match="InsufficientCapacity"):
+                    node.unrepaired().prepare(ref_of(RIVAL))
         operation(plugin)
         assert node.holders() == ({uid(2)} if operation is unprepare_first else {uid(1), uid(2)})
         check_promises(node)

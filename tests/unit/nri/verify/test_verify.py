@@ -25,6 +25,7 @@ from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Expected, Finding, drift_of
 from koordra.nri.verify.verification import Verification
 from tests.fakes.clock import Clock
+from tests.fakes.disks import UnreadableDisk
 from tests.fakes.in_place_of_files import IN_PLACE_OF_A_FILE
 from tests.fakes.metric_samples import sample
 from tests.unit.nri.node_state import (
@@ -452,6 +453,19 @@ def test_an_unreadable_record_makes_no_forger(tmp_path: Path) -> None:
     node.run("c1", spec(env=[f"{MARKER}={NONCE}"]))
     (finding,) = verification_of(tmp_path, node, Ledger(tmp_path), told).sync()
     assert (finding.drift.kind, finding.drift.breach) == ("Unverified", False)
+    assert told.found_kinds == []
+
+
+def test_an_entry_that_the_disk_does_not_give_makes_no_forger(tmp_path: Path) -> None:
+    """A bad sector would otherwise have an innocent pod evicted."""
+    node, told = FakeNode(tmp_path / "node"), Told()
+    Ledger(tmp_path).add("c1", replace(GRANTED, env=((MARKER, "granted"),), numbers=frozenset()))
+    node.run("c1", spec(env=[f"{MARKER}=granted"]))
+    verification = verification_of(tmp_path, node, Ledger(tmp_path, disk=UnreadableDisk(0)), told)
+    (finding,) = verification.sync()
+    assert (finding.drift.kind, finding.drift.breach) == ("Unverified", False)
+    assert "nri-granted cannot be read: Input/output error" in finding.drift.message
+    assert verification.sync() == (), "and the next round reads it"
     assert told.found_kinds == []
 
 
