@@ -362,7 +362,7 @@ def test_commands_that_ask_the_cluster(
         ["topology", "--node", "n0"],
     )
     lengths = []
-    for said in ("harmless", f"{text}harmless"):
+    for said in (f"{inert(text)}harmless", f"{text}harmless"):
         kubeconfig = cluster(said)
         lengths.append(
             [len(shown_by([*each, "--kubeconfig", kubeconfig], capsys.readouterr)) for each in commands]

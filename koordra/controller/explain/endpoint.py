@@ -29,6 +29,7 @@ from koordra.controller.explain.callers import Caller, authenticated, require_ac
 from koordra.controller.explain.question import Question, Subject
 from koordra.controller.explain.questions import Busy, Questions
 from koordra.errors import ApiError, Forbidden, Invalid, KoordraError, NotFound
+from koordra.inert import inert
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, counter
@@ -186,7 +187,7 @@ def _status(code: int, message: str, reason: str) -> bytes:
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": message,
+        "message": inert(message),
         "reason": reason,
         "code": code,
     }
