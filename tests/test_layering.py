@@ -69,7 +69,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "networkx": {"topology/"},
     "grpc": {"kubelet_plugin/", "koordra_devcluster/", "_proto/"},
     "click": {"cli/", "koordra_devcluster/cli.py", "koordra_devcluster/demo/"},
-    "rich": {"cli/"},
 }
 """Third-party package -> the modules (or folders) that alone may import it."""
 

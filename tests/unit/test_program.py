@@ -115,4 +115,4 @@ def test_the_two_distributions_name_each_others_version() -> None:
     demo = tomllib.loads((ROOT / "devcluster" / "pyproject.toml").read_text())["project"]
     assert main["version"] == demo["version"] == koordra.__version__
     assert main["optional-dependencies"]["demo"] == [f"{demo['name']}=={demo['version']}"]
-    assert demo["dependencies"] == [f"koordra[cli]=={koordra.__version__}"]
+    assert demo["dependencies"] == [f"koordra=={koordra.__version__}"]
