@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.attacks.row import Attack, answer, event, log, metric
+from tests.attacks.row import Attack, answer, event, log, metric, taint
 
 _PREPARE: Final = "tests/unit/kubelet_plugin/prepare/"
 _CONTROLLER: Final = "tests/unit/controller/"
@@ -202,6 +202,22 @@ MURPHY: Final = (
             "tests/unit/kubelet_plugin/publish/test_publisher.py::test_a_new_node_object_becomes_the_owner",
             "tests/unit/kubelet_plugin/test_machine_changes.py::test_a_disk_that_comes_to_another_machine_loses_no_claim_in_silence",
             "tests/unit/kubelet_plugin/test_machine_changes.py::test_after_a_reboot_nothing_is_prepared_and_everything_can_be",
+        ),
+    ),
+    Attack(
+        "node-renamed",
+        "a machine comes back under another node name, with its disk and its containers",
+        "bounded",
+        "what runs keeps its cards until the kubelet gives it back; the new pool offers them with the taint koordra.io/held meanwhile. The "
+        "hook refuses holders until the plugin has written the new name. Slices of the old name go with the old Node, which somebody has to "
+        "delete; so do the old name's parts of address pools, once its pods have ended",
+        seen=(taint("koordra.io/held"),),
+        tests=(
+            "tests/unit/kubelet_plugin/test_renamed_node.py::test_what_runs_keeps_its_card_until_the_kubelet_gives_it_back",
+            "tests/unit/kubelet_plugin/test_renamed_node.py::test_the_new_pool_offers_the_card_as_held_while_the_claim_is_allocated_under_the_old_name",
+            "tests/unit/kubelet_plugin/test_renamed_node.py::test_slices_are_of_the_new_name_alone_and_those_of_the_old_are_the_old_nodes",
+            "tests/unit/kubelet_plugin/test_renamed_node.py::test_the_hook_refuses_until_the_plugin_has_said_whose_devices_they_are",
+            "tests/unit/kubelet_plugin/test_renamed_node.py::test_the_new_name_takes_parts_of_its_own_and_the_old_ones_stay",
         ),
     ),
     Attack(

@@ -7,6 +7,10 @@ claim only when it has ended. Until then the device is held:
 
     the claim object exists with this uid, its allocation names the device      in order
     the object is gone, is another one of the name, or is allocated elsewhere   HELD: taint koordra.io/held
+    it was prepared under another name of this machine's node                   HELD
+
+A machine that has got another node name offers its cards in a pool of that name, in which nobody has them,
+while containers from before may still run.
 
 Prepare refuses a held device anyway; the taint keeps the allocator from running into that refusal again and
 again.
@@ -54,7 +58,9 @@ _BETWEEN: Final = 5.0
 _LARGEST: Final = 64 << 20
 
 
-def _still_allocated(claims: ClaimSource, record: ClaimRecord) -> bool:
+def _still_allocated(claims: ClaimSource, record: ClaimRecord, *, node: str) -> bool:
+    if record.pool != node:
+        return False
     try:
         claim = claims.get(record.ref.namespace, record.ref.name)
     except NotFound:
@@ -70,7 +76,7 @@ def _still_allocated(claims: ClaimSource, record: ClaimRecord) -> bool:
     given = {
         (result.device.device, result.share_id)
         for result in allocation.results
-        if result.device.driver == names.DRIVER and result.device.pool == record.pool
+        if result.device.driver == names.DRIVER and result.device.pool == node
     }
     return all((device.device, device.share_id) in given for device in record.devices)
 
@@ -120,7 +126,7 @@ class ClaimAudit(Wakeable):
         held, sure = [], {}
         for record in self._state.records():
             try:
-                if not _still_allocated(self._claims, record):
+                if not _still_allocated(self._claims, record, node=self._state.node):
                     held.append(record)
                     sure[record.ref.uid] = record
             except ApiError as error:

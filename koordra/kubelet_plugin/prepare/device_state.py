@@ -83,7 +83,7 @@ class DeviceState:
         policy: NetworkPolicy = UNMANAGED,
         hook_program: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._node = node
+        self.node = node
         self._paths = paths
         self._consumers = consumers
         self._networks, self._policy = networks, policy
@@ -123,7 +123,7 @@ class DeviceState:
             ref,
             claim,
             node=NodeView(
-                pool=self._node,
+                pool=self.node,
                 inventory=inventory,
                 backends=self._backends,
                 files=self._paths,
@@ -338,7 +338,7 @@ class DeviceState:
         none."""
         checkpoint = recovered(
             self._files.hook_records(),
-            pool=self._node,
+            pool=self.node,
             boot_id=self._inventory().boot_id,
             networks=self._files.networks(),
         )

@@ -37,6 +37,7 @@ class PluginNode:
     def __init__(self, folder: Path, inventory: NodeInventory) -> None:
         self.paths = NodePaths(root=Path("/"), state=folder / "state", cdi=folder / "cdi")
         self.inventory = inventory
+        self.name = NODE
         self.claims = FakeClaims()
         self.consumers: Callable[[Object], Consumers] | None = None
         self.backends = backends()
@@ -66,7 +67,7 @@ class PluginNode:
     def unrepaired(self, disk: Disk | None = None, *, lock: StateLock | None = None) -> DeviceState:
         hook = self.hook
         return DeviceState(
-            node=NODE,
+            node=self.name,
             paths=self.paths,
             claims=self.claims,
             consumers=self.consumers,
