@@ -16,6 +16,7 @@ no other claim. The pid and start time of every process that connected are kept 
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -38,6 +39,9 @@ _MESSAGE: Final = struct.Struct("=QQ")
 _CREDENTIALS: Final = struct.Struct("=iII")
 MOST_CALLERS: Final = 8192
 """Processes of a claim that are remembered; its oldest is dropped, and none of another's."""
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_REST: Final = 0.2
+"""Seconds without files or memory, after which the sockets that are ready are looked at again."""
 _PATIENCE: Final = 0.2
 """Seconds that a connection may take to send its 16 bytes, which usually arrive before it is accepted."""
 
@@ -121,8 +125,9 @@ class Broker:
                 try:
                     assert isinstance(key.fileobj, socket.socket)
                     self._ready(key.fileobj, str(key.data))
-                except OSError:
-                    continue
+                except OSError as error:
+                    if error.errno in _SHORT:  # its socket stays readable
+                        time.sleep(_REST)
                 except Exception as defect:  # met with one tenant's message, and there are others
                     count_failure(defect)
                     log.exception("broker_failed", claim=str(key.data))
