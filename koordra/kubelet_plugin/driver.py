@@ -282,7 +282,7 @@ class Driver:
                 step()
                 try:
                     check()
-                except NodeError as error:
+                except (NodeError, OSError) as error:  # a disk that cannot be read is no reason to end
                     log.error("plugin_check_failed", error=str(error))
             if self._settings.pod_network:
                 self._status.wake()  # the hook may have attached or detached a network

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -257,3 +261,27 @@ def test_a_stop_before_the_first_reading_is_an_end_without_error(folder: Path, m
     assert not plugin.thread.is_alive()
     assert plugin.error is None
     assert not plugin.registration.exists()
+
+
+def test_a_disk_that_gives_nothing_ends_none_of_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread makes them: an error that it lets through ends the plugin, again and again."""
+    monkeypatch.setattr(driver, "FILE_CHECK_INTERVAL", 0.0)
+    called: list[str] = []
+
+    def fails(name: str) -> Any:
+        def check() -> None:
+            called.append(name)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        return check
+
+    plugin: Any = SimpleNamespace(
+        _dra=SimpleNamespace(ensure=fails("dra")),
+        _registration=SimpleNamespace(ensure=fails("registration")),
+        _guarded=SimpleNamespace(ensure=fails("guarded")),
+        _state=SimpleNamespace(restore_files=fails("files")),
+        _settings=SimpleNamespace(pod_network=False),
+    )
+    rounds = iter((False, False, True))
+    driver.Driver._supervise(plugin, SimpleNamespace(wait=lambda _seconds: next(rounds)))  # type: ignore[arg-type]
+    assert called == ["dra", "registration", "guarded", "files"] * 2

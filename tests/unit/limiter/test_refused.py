@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import json
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -204,3 +206,52 @@ def test_processes_by_the_thousand_push_out_their_own_claims_alone(
     assert broker.caller(os.getpid(), 6) == "a", "who has two claims, and calls both, is the last one's"
     broker.forget("a")
     assert [broker.caller(os.getpid(), began) for began in range(7)] == ["b", *[None] * 6]
+
+
+def test_a_broker_that_is_out_of_files_rests_before_it_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket stays ready, and so a loop without a pause would keep the interpreter from all others."""
+    (tmp_path / "a").mkdir()
+    broker, rests, called = Broker(tmp_path), threading.Semaphore(0), threading.Semaphore(0)
+    short = iter(range(3))
+    ready = broker._ready
+
+    def out_of_files(sock: socket.socket, claim_uid: str) -> None:
+        if next(short, None) is not None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        ready(sock, claim_uid)
+
+    monkeypatch.setattr(broker, "_ready", out_of_files)
+    fake = SimpleNamespace(sleep=lambda _seconds: rests.release(), monotonic=time.monotonic)
+    monkeypatch.setattr(limiter_broker, "time", fake)
+    broker.on_call = called.release
+    broker.listen("a")
+    with call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):
+        assert called.acquire(timeout=PATIENCE), "and then answers"
+    for _ in range(3):
+        assert rests.acquire(blocking=False)
+    assert not rests.acquire(blocking=False)
+    broker.forget("a")
+
+
+def test_folders_that_the_disk_does_not_give_keep_the_plugin_from_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    listed = Path.iterdir
+    fails = iter(range(1))
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder == tmp_path and next(fails, None) is not None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return iter(listed(folder))
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    broker, called = Broker(tmp_path), threading.Semaphore(0)
+    broker.on_call = called.release
+    broker.resume()
+    broker.resume()
+    with call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):
+        assert called.acquire(timeout=PATIENCE)
+    broker.forget("a")

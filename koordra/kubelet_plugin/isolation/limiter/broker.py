@@ -64,9 +64,14 @@ class Broker:
         """By claim, in the order of their calls."""
 
     def resume(self) -> None:
-        with self._lock:
-            if self._claims.is_dir() and any(self._claims.iterdir()):
-                self._begin()
+        """Listen for the claims from before. A disk that does not give their folders keeps the plugin from
+        nothing else; the next claim that is prepared tries again."""
+        try:
+            with self._lock:
+                if self._claims.is_dir() and any(self._claims.iterdir()):
+                    self._begin()
+        except OSError as error:
+            log.error("limiter_broker_not_resumed", error=str(error))
 
     def caller(self, pid: int, started: int) -> str | None:
         """The claim on whose socket this process of the host has called."""
