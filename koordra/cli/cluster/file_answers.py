@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 
 from koordra.allocator.explain.telling import lines
+from koordra.allocator.score import DEFAULT_POLICY
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, answered, nobody, place, question_about
@@ -14,6 +15,7 @@ from koordra.cli.options import Scope
 from koordra.cli.output import Document
 from koordra.controller.cache.changes import tables_of
 from koordra.controller.explain.answer import answer
+from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.explain.view import ClusterView, view_of
 from koordra.controller.gangs.annotations import gang_of
@@ -35,6 +37,8 @@ def of_files(
     def view() -> ClusterView:
         return view_of(tables_of(map(_identified, manifests)), refused={}, now=datetime.now(UTC))
 
+    if policy == DEFAULT_POLICY and features is None:
+        planned = _corrected(planned, view, manifests)
     if not words:
         marked = any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests)
         gangs = _waiting_gangs(view()) if marked else []
@@ -58,6 +62,24 @@ def of_files(
         else:
             found.append((question.subject, answered(view(), question, manifests)))
     return found
+
+
+def _corrected(planned: Answers, view: Callable[[], ClusterView], manifests: Sequence[Fields]) -> Answers:
+    """A plan knows devices and nodes. Where the controller's next pass gives a claim no place that the plan
+    has one for (affinity between pods, nodes in native mode), the pass is told of all claims that it is about:
+    what one gets is what another does not."""
+    fit = {(entry["namespace"], entry["name"]) for _, entry in planned if entry["status"] == "Fits"}
+    if not fit or not any(obj.get("kind") == "Pod" for obj in manifests):
+        return planned
+    ahead = {at: view().forecast("/".join(at)) for at in fit}
+    if all(found is None or found.node is not None for found in ahead.values()):
+        return planned
+    claims = view().cache.claims
+    return [
+        (subject, claim_entry(view(), claims[key]) if view().forecast(key) is not None else entry)
+        for subject, entry in planned
+        for key in [f"{entry['namespace']}/{entry['name']}"]
+    ]
 
 
 def _identified(obj: Fields) -> Object:
