@@ -22,9 +22,9 @@ _TERMS: Final = {
     "nearness": ("distance of GPUs and NICs (steps)", 10**6),
     "nvlink": ("NVLink lacking between GPUs (halves)", 5 * 10**4),
     "compactness": ("GPUs spread over switches, NUMA nodes", 10**4),
-    "brokenGroups": ("free GPUs left in broken groups", 10),
-    "destroyedPlaces": ("places for partitions lost (1/1000)", 1),
-    "leftover": ("left free beside it (1/1000 GPU)", 1),
+    "brokenGroups": ("free GPUs in switch groups broken up", 10),
+    "destroyedPlaces": ("places for MIG slices lost (1/1000)", 1),
+    "leftover": ("left free on card and node (1/1000)", 1),
 }
 """What a term counts, and its weight in the written cost."""
 _MOST_PODS: Final = 8
@@ -98,7 +98,7 @@ def _allocated(entry: Fields, *, wide: bool) -> Iterator[str]:
         more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
         yield from wrapped(f"used by pod {', '.join(pods[:_MOST_PODS])}{more}", 2)
     else:
-        yield "  no pod uses it"
+        yield "  no pod uses it now"
     for result in entry["devices"]:
         yield from wrapped(device_text(result), 2)
     if entry["placement"]:

@@ -8,6 +8,7 @@ from functools import partial
 
 import click
 
+from koordra.allocator.reasons import amount_text
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields, Object
 from koordra.cli import options
@@ -16,7 +17,9 @@ from koordra.cli.options import Access, Scope
 from koordra.cli.output import Cell, Document, show_rows
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.errors import InvalidQuantity
 from koordra.inert import inert
+from koordra.quantity import parse
 
 HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
@@ -125,7 +128,7 @@ def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
 
 def device_lines(results: Sequence[Fields], *, wide: bool) -> list[str]:
     """A line for each device of an allocation where it is `wide`, else one for those of a request that are
-    given alike: `gpus: 8 (memory 81559Mi)`."""
+    given alike: `gpus: 8 (memory 79.6Gi)`."""
     if wide:
         return [device_text(result) for result in results]
     alike: dict[tuple[str, str], list[str]] = {}
@@ -142,16 +145,25 @@ def _amounts(result: Fields) -> str:
     """What was given of the device, without what nobody asked for."""
     consumed = (result.get("consumedCapacity") or {}).items()
     return ", ".join(
-        f"{name.rpartition('/')[2]} {amount}"
+        amount_shown(name, amount)
         for name, amount in sorted(consumed)
         if str(amount) != "0" and not name.endswith("slots")
     )
 
 
+def amount_shown(name: str, amount: object) -> str:
+    """In the unit that people write it in: `memory 79.6Gi`, `bandwidth 200 Gb/s`; what is no quantity as it
+    is."""
+    short = name.rpartition("/")[2]
+    try:
+        return f"{short} {amount_text(short, parse(amount))}"
+    except InvalidQuantity:
+        return f"{short} {amount}"
+
+
 def device_text(result: Fields) -> str:
     """A result of an allocation: `gpu: gpu-0000-0f-00-0 (cores 30, memory 10Gi)`."""
-    consumed = sorted((result.get("consumedCapacity") or {}).items())
-    amounts = ", ".join(f"{name} {amount}" for name, amount in consumed)
+    amounts = _amounts(result)
     return f"{result.get('request')}: {result.get('device')}" + (f" ({amounts})" if amounts else "")
 
 

@@ -8,13 +8,16 @@ from typing import Final
 
 import click
 
+from koordra.allocator.reasons import amount_text
 from koordra.api import kinds
 from koordra.api.objects import Fields
 from koordra.cli import options
+from koordra.cli.cluster.claims import amount_shown
 from koordra.cli.cluster.cluster_objects import DEVICES, Listed, Source, connect, followed, listed_once
 from koordra.cli.options import Access
 from koordra.cli.output import Cell, Document, show_rows
 from koordra.controller.explain.device_rows import device_rows
+from koordra.quantity import parse
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
 WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
@@ -75,9 +78,9 @@ def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
     return (
         ", ".join(
             [
-                f"{name} {entry['free']}"
+                amount_shown(name, entry["free"])
                 if entry["free"] == entry["total"]
-                else f"{name} {entry['free']} of {entry['total']}"
+                else f"{amount_shown(name, entry['free'])} of {amount_text(name, parse(entry['total']))}"
                 for name, entry in capacity.items()
             ]
         )

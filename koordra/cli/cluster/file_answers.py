@@ -65,9 +65,9 @@ def of_files(
 
 
 def _corrected(planned: Answers, view: Callable[[], ClusterView], manifests: Sequence[Fields]) -> Answers:
-    """A plan knows devices and nodes. Where the controller's next pass gives a claim no place that the plan
-    has one for (affinity between pods, nodes in native mode), the pass is told of all claims that it is about:
-    what one gets is what another does not."""
+    """A plan knows devices and nodes. Where the controller's next pass gives a claim no place and the plan does
+    (affinity between pods, nodes in native mode), the pass is told of all claims that it is about: what one
+    gets is what another does not."""
     fit = {(entry["namespace"], entry["name"]) for _, entry in planned if entry["status"] == "Fits"}
     if not fit or not any(obj.get("kind") == "Pod" for obj in manifests):
         return planned

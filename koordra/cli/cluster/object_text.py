@@ -9,11 +9,13 @@ from typing import Final
 from koordra.allocator.reasons import Reason
 from koordra.api.objects import Fields
 from koordra.cli.cluster.claim_text import claim_lines, last_word, wrapped
-from koordra.cli.cluster.claims import device_text
+from koordra.cli.cluster.claims import amount_shown, device_text
 from koordra.cli.output import render_table
 
 _MOST_REASONS: Final = 24
 """Of a member, told where much is asked for."""
+_MOST_NAMED: Final = 4
+"""Members that lack the same."""
 
 
 def pod_text(found: Fields, *, wide: bool = False) -> str:
@@ -50,8 +52,8 @@ def _asked(asked: Fields | None) -> Iterator[str]:
         yield from wrapped("which the webhook turned into the claims below", 2)
     else:
         yield from wrapped(
-            "which nobody turned into a claim: the controller's webhook rewrites such pods when they are made, with "
-            "--legacy-pods; make the pod anew once that is on",
+            "which nobody turned into a claim: the controller's webhook rewrites such pods when they are created, with "
+            "--legacy-pods; create the pod anew once that is on (koordra convert shows what becomes of it)",
             2,
         )
 
@@ -68,11 +70,23 @@ def gang_text(found: Fields, *, wide: bool = False) -> str:
         ]
         table = render_table(("MEMBER", "STATE", "NODE", "CLAIMS"), rows)
         lines += [f"  {line}" for line in table.splitlines()]
-    for member, reasons in found["lacking"].items():
-        nearest = map(str, map(_reason, reasons[:shown]))
-        more = f" (and {len(reasons) - shown} more reasons)" if len(reasons) > shown else ""
-        lines += wrapped(f"{member}: {'; '.join(nearest)}{more}", 4)
+    for told, members in _alike(found).items():
+        left = len(told) - shown
+        more = f" (and {left} more {'reason' if left == 1 else 'reasons'})" if left > 0 else ""
+        others = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
+        who = ", ".join(members[:_MOST_NAMED]) + others
+        lines += wrapped(f"{who}: {'; '.join(told[:shown])}{more}", 4)
     return "\n".join(lines)
+
+
+def _alike(found: Fields) -> dict[tuple[str, ...], list[str]]:
+    """The members by what they lack, without what is told of the gang already."""
+    members: dict[tuple[str, ...], list[str]] = {}
+    for member, reasons in found["lacking"].items():
+        rest = [one for one in reasons if one["detail"] != f"gang {found['gang']}: {found['text']}"]
+        if rest:
+            members.setdefault(tuple(map(str, map(_reason, rest))), []).append(member)
+    return members
 
 
 def _reason(told: Fields) -> Reason:
@@ -133,7 +147,7 @@ def _devices(rows: Sequence[Fields]) -> Iterator[str]:
 
 
 def _free(row: Fields) -> str:
-    return ", ".join(f"{name} {entry['free']}" for name, entry in row["capacity"].items()) or "-"
+    return ", ".join(amount_shown(name, entry["free"]) for name, entry in row["capacity"].items()) or "-"
 
 
 def _could_run(waiting: Sequence[Fields], more: int) -> Iterator[str]:
@@ -151,7 +165,7 @@ def _could_run(waiting: Sequence[Fields], more: int) -> Iterator[str]:
             yield from wrapped(f"{title}: {', '.join(found)}", 2)
     never = [one for one in waiting if not one["fitsWhenEmpty"]]
     if never:
-        who = "one waits" if len(never) == 1 else f"{len(never)} wait"
-        yield from wrapped(f"{who} that could not run here, empty or not", 2)
+        who = "one more waits" if len(never) == 1 else f"{len(never)} more wait"
+        yield from wrapped(f"{who}, and would not fit even were the node empty", 2)
     if more:
-        yield from wrapped(f"{more} more wait, which were not tried", 2)
+        yield from wrapped(f"{more} more wait, of which it was not looked whether they fit", 2)

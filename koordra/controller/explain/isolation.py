@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from koordra.allocator.devices.inventory import PublishedDevice
+from koordra.allocator.reasons import amount_text
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.device_status import device_key
@@ -22,7 +23,6 @@ from koordra.api.opaque.isolation import IsolationPolicy, is_share, published_po
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidInput
 from koordra.inert import inert
-from koordra.quantity import canonical
 
 BACKENDS: Final[Mapping[str, str]] = {
     "limiter": "by the limiter inside the container",
@@ -114,4 +114,4 @@ def _gpu(
 def _amounts(result: DeviceResult, *capacities: str) -> Iterator[str]:
     for name in capacities:
         if result.consumed.get(name):
-            yield f"{name} {canonical(result.consumed[name])}"
+            yield f"{name} {amount_text(name, result.consumed[name])}"

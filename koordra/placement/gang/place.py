@@ -46,6 +46,7 @@ from koordra.placement.gang.types import (
 
 _MOST_ASKED: Final = 24
 """Kinds of nodes that the allocator is asked about for a lone member."""
+_NOT_ALL: Final = "one member has room here, but there is no room anywhere for all that are missing"
 
 
 def place_gang(gang: GangRequest, engine: Engine, *, budget: int = 1) -> GangAnswer:
@@ -165,10 +166,14 @@ class _Placing:
         lone = tuple(int(position == at) for position in range(len(fitting.classes)))
         for names in alike.values():
             kind, reasons = kinds.of[names[0]], list(kinds.refusals[names[0]][at])
-            if not reasons and asked < _MOST_ASKED and one.claims and fitting.numbers(kind, lone) is None:
+            if not reasons and asked < _MOST_ASKED and one.claims:
                 asked += 1
-                answer = fitting.searching.ask(kind.info, one.resolved_groups[0], fitting.engine.index.taken)
-                reasons = [reason for _, reason in answer.reasons()]
+                if fitting.numbers(kind, lone) is not None:
+                    reasons = [reason_of(Cause.INSUFFICIENT_CAPACITY, _NOT_ALL, names[0])]
+                else:
+                    taken = fitting.engine.index.taken
+                    answer = fitting.searching.ask(kind.info, one.resolved_groups[0], taken)
+                    reasons = [reason for _, reason in answer.reasons()]
             for reason in reasons:
                 groups.add(reason, names)
         return list(groups.told())
