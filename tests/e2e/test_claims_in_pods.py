@@ -167,7 +167,7 @@ def test_a_claim_says_to_the_node_what_claims_may_say(
         uid = node.allocate(name, [share], config=config)
         told = node.call_prepare(name, uid).error
         limits = "isolation" in said
-        assert ("the node allows none" if limits else "is for the operator to say") in told, (said, told)
+        assert ("the node allows only none" if limits else "is for the operator to say") in told, (said, told)
         with pytest.raises(grpc.RpcError, match="unresolvable CDI devices"):
             containerd.cri.run(pod, f"c{number}", ContainerSpec(cdi=(f"koordra.io/claim={uid}-gpu",)))
     assert not [path for path in node.state.rglob("*") if "says-" in path.name]

@@ -164,8 +164,8 @@ class AskedIsolation:
             return None
         for owner, allowed in (("class", self.policy.allowed), ("node", node.allowed)):
             if allowed is not None and word not in allowed:
-                told = f"isolation: requested {word}, the {owner} allows {', '.join(allowed) or 'no share at all'}"
-                return IsolationRefused("isolation", told)
+                only = f"allows only {', '.join(allowed)}" if allowed else "allows no share at all"
+                return IsolationRefused("isolation", f"isolation: requested {word}, the {owner} {only}")
         if share and word != NO_ISOLATION and self.uncounted:
             return IsolationRefused(
                 "driverCapabilities",

@@ -55,15 +55,15 @@ def test_the_first_word_that_is_there(
 @pytest.mark.parametrize(
     ("of_class", "of_claim", "node", "told"),
     [
-        (None, {"isolation": "none"}, LIMITED, "requested none, the node allows limiter"),
-        ({"isolation": "none"}, None, LIMITED, "requested none, the node allows limiter"),
-        ({"allowed_isolation": ("none",)}, None, LIMITED, "requested none, the node allows limiter"),
-        (None, {"isolation": "mps"}, UNLIMITED, "requested mps, the node allows none"),
+        (None, {"isolation": "none"}, LIMITED, "requested none, the node allows only limiter"),
+        ({"isolation": "none"}, None, LIMITED, "requested none, the node allows only limiter"),
+        ({"allowed_isolation": ("none",)}, None, LIMITED, "requested none, the node allows only limiter"),
+        (None, {"isolation": "mps"}, UNLIMITED, "requested mps, the node allows only none"),
         (
             {"allowed_isolation": ("mps",)},
             {"isolation": "limiter"},
             SEVERAL,
-            "requested limiter, the class allows mps",
+            "requested limiter, the class allows only mps",
         ),
         (None, None, LIMITED.among(["none"]), "the node allows no share at all"),
     ],

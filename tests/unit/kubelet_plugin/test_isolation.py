@@ -163,7 +163,7 @@ NONE = parameters("GpuConfig", isolation="none")
 def test_a_share_is_limited_unless_the_operator_says_otherwise(node: PluginNode) -> None:
     share = gpu("gpu", GPU_0, "10Gi")
     why = refusal(limited(node, "limiter"), claim(1, share, config=[NONE]))
-    assert f"BackendUnavailable: {GPU_0}: isolation: requested none, the node allows limiter" in why
+    assert f"BackendUnavailable: {GPU_0}: isolation: requested none, the node allows only limiter" in why
     prepare(node, claim(1, share))
     assert given(node) == "limiter"
     prepare(node, claim(2, gpu("gpu", GPU_1), config=[NONE]))
@@ -176,7 +176,7 @@ def test_the_operator_allows_shares_without_limits(node: PluginNode) -> None:
     asks = claim(
         2, gpu("gpu", GPU_0, "10Gi", share="s2"), config=[parameters("GpuConfig", isolation="limiter")]
     )
-    assert "isolation: requested limiter, the node allows none" in refusal(node, asks)
+    assert "isolation: requested limiter, the node allows only none" in refusal(node, asks)
 
 
 def test_class_stands_above_claim_and_both_below_the_node(node: PluginNode) -> None:
@@ -188,10 +188,10 @@ def test_class_stands_above_claim_and_both_below_the_node(node: PluginNode) -> N
     why = refusal(
         node, claim(2, gpu("gpu", GPU_1, "10Gi"), config=[only, parameters("GpuConfig", isolation="limiter")])
     )
-    assert "isolation: requested limiter, the class allows mps" in why
+    assert "isolation: requested limiter, the class allows only mps" in why
     unlimited = parameters("GpuConfig", source="FromClass", allowedIsolation=["none"])
     why = refusal(node, claim(2, gpu("gpu", GPU_1, "10Gi"), config=[unlimited]))
-    assert "isolation: requested none, the node allows limiter, mps" in why
+    assert "isolation: requested none, the node allows only limiter, mps" in why
 
 
 def test_a_claim_cannot_say_what_is_the_operators(node: PluginNode) -> None:
@@ -208,8 +208,8 @@ def test_a_claim_of_kube_schedulers_is_decided_like_any_other(node: PluginNode) 
     prepare(node, plain)
     assert given(node) == "limiter"
     for fields, told in (
-        ({"isolation": "none"}, "isolation: requested none, the node allows limiter"),
-        ({"allowedIsolation": ["none"]}, "isolation: requested none, the node allows limiter"),
+        ({"isolation": "none"}, "isolation: requested none, the node allows only limiter"),
+        ({"allowedIsolation": ["none"]}, "isolation: requested none, the node allows only limiter"),
     ):
         of_class = parameters("GpuConfig", requests=["container-0-request-0"], source="FromClass", **fields)
         asks = claim(2, gpu("container-0-request-0", GPU_1, "10Gi"), config=[of_class])
@@ -228,7 +228,7 @@ def test_a_word_for_a_request_is_for_its_alternatives(
     config = [parameters("GpuConfig", requests=requests, isolation="none")]
     asks = claim(1, gpu("gpu/part", GPU_0, "10Gi"), config=config)
     if refused:
-        assert "isolation: requested none, the node allows limiter" in refusal(node, asks)
+        assert "isolation: requested none, the node allows only limiter" in refusal(node, asks)
     else:
         prepare(node, asks)
         assert given(node) == "limiter"

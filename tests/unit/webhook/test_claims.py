@@ -140,7 +140,7 @@ def test_a_class_says_what_may_keep_its_shares(wrap: Callable[[Any], Any]) -> No
     (problem,) = asks(
         wrap(claim([SHARE], [parameters("GpuConfig", ["gpu"], isolation="none")])), only
     ).problems
-    assert "request gpu: isolation: requested none, the class allows mps, limiter" in str(problem)
+    assert "request gpu: isolation: requested none, the class allows only mps, limiter" in str(problem)
     assert problem.field.endswith("devices.config[0].opaque.parameters.isolation")
     for fine in (
         parameters("GpuConfig", isolation="limiter"),
@@ -260,7 +260,7 @@ def test_the_entry_by_name_counts_wherever_it_stands(named_first: bool) -> None:
     (problem,) = asks(
         claim([SHARE], said if named_first else said[::-1]), gold(allowedIsolation=["mps"])
     ).problems
-    assert "requested none, the class allows mps" in str(problem)
+    assert "requested none, the class allows only mps" in str(problem)
     assert problem.field.endswith(f"config[{0 if named_first else 1}].opaque.parameters.isolation")
 
 

@@ -208,7 +208,7 @@ def test_where_the_operator_says_so_no_part_of_a_card_is_limited(node: Koordinat
     adjust = node.create({"gpu": [GPU]})
     assert adjust.linux.devices
     assert "LD_PRELOAD" not in env_of(adjust)
-    with pytest.raises(RemoteError, match="isolation: requested hami-core, the node allows none"):
+    with pytest.raises(RemoteError, match="isolation: requested hami-core, the node allows only none"):
         node.create({"gpu": [GPU]}, labels={PROVIDER: "HAMi-core"}, name="b")
     whole = {**GPU, "resources": {"koordinator.sh/gpu-memory-ratio": "100"}}
     assert node.create({"gpu": [whole]}, labels={PROVIDER: "HAMi-core"}, name="c").linux.devices
