@@ -194,7 +194,7 @@ class NearestFit:
             more = len(own) - _MOST_CONSTRAINTS
             for number, index in enumerate(own[:_MOST_CONSTRAINTS], start=1):
                 constraint = claim.constraints[index]
-                detail = f"{constraint}: the free devices have {self._values_text(claim, index)}; {end}"
+                detail = f"{constraint}: free devices by its value: {self._values_text(claim, index)}; {end}"
                 if more > 0 and number == _MOST_CONSTRAINTS:
                     detail += f" ({more} more constraints)"
                 covered = ", ".join(constraint.requests) or None
@@ -223,7 +223,7 @@ class NearestFit:
                 value = self.state.devices[device].facts.attributes.get(name, "no value")
                 counts.setdefault(wanted.label, Counter())[str(value)] += 1
         parts = [
-            f"{label}: " + ", ".join(f"{value} x{times}" for value, times in sorted(tally.items()))
+            f"{label}: " + ", ".join(f"{value} ({times})" for value, times in sorted(tally.items()))
             for label, tally in sorted(counts.items())
         ]
         return "; ".join(parts) or f"no {name}"

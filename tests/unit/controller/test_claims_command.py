@@ -67,7 +67,7 @@ def kubeconfig(tmp_path: Path) -> Any:
 
 def test_the_cluster_is_asked_where_no_file_is_given(kubeconfig: str) -> None:
     listed = CliRunner().invoke(cli, ["claims", "--kubeconfig", kubeconfig, "-o", "json"])
-    assert [entry["name"] for entry in json.loads(listed.output)["claims"]] == ["large"]
+    assert [entry["name"] for entry in json.loads(listed.stdout)["claims"]] == ["large"]
     table = CliRunner().invoke(cli, ["claims", "--kubeconfig", kubeconfig, "-o", "wide"])
     assert table.output.split()[:8] == [
         "NAMESPACE",
@@ -80,7 +80,7 @@ def test_the_cluster_is_asked_where_no_file_is_given(kubeconfig: str) -> None:
         "REASON",
     ]
     explained = CliRunner().invoke(cli, ["explain", "large", "--kubeconfig", kubeconfig, "-o", "json"])
-    (entry,) = json.loads(explained.output)["claims"]
+    (entry,) = json.loads(explained.stdout)["claims"]
     assert entry["status"] == "DoesNotFit"
     assert "none of 1 is suitable" in entry["reasons"][0]["detail"]
 
@@ -104,7 +104,7 @@ def test_explain_adds_what_the_controller_said_last(kubeconfig: str) -> None:
 
 def names_of(*words: str) -> list[str]:
     shown = CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False)
-    return [f"{entry['namespace']}/{entry['name']}" for entry in json.loads(shown.output)["claims"]]
+    return [f"{entry['namespace']}/{entry['name']}" for entry in json.loads(shown.stdout)["claims"]]
 
 
 def test_namespaces_labels_and_contexts_are_kubectls(kubeconfig: str, tmp_path: Path) -> None:
