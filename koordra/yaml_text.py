@@ -23,6 +23,7 @@ _COMPACT: Final = re.compile(r"(?:[-?][ \t]+){N}".replace("N", str(LEVELS)))
 """`- - - x`: one level each."""
 _NOT_JSON: Final = re.compile(r"\.(?:nan|inf)|!", re.IGNORECASE)
 """Part of every text that may stand for a number without digits, a set or bytes."""
+_TAB: Final = re.compile(r"^ *\t", re.MULTILINE)
 _FEW: Final = 10_000
 
 
@@ -46,7 +47,9 @@ def read_yaml(text: str, *, source: str) -> list[Any]:
             )
         found = list(yaml.load_all(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=source) from error
+        told = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        remedy = "indent with blanks, not with tabs" if _TAB.search(text) else ""
+        raise InvalidManifest(f"is not YAML: {told}", object=source, remedy=remedy) from error
     if "&" in text:
         _check_aliases(found, len(text), source)
     if _NOT_JSON.search(text):

@@ -59,8 +59,6 @@ def convert_command(
     """
     with progress("reading the files", silent=output == "json"):
         manifests = [_plain(entry) for entry in read_manifests(files)]
-    if not manifests:
-        raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
     legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
     with progress("converting", silent=output == "json"):
         conversion = convert(manifests, translators=[legacy])

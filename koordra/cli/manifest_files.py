@@ -56,7 +56,7 @@ def read_objects(files: Sequence[str]) -> list[Fields]:
 
     Raises InvalidManifest naming file and place.
     """
-    found = _once([entry for name in files for entry in _read(name)])
+    found = _once(_some([entry for name in files for entry in _read(name)], files))
     there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
     missing = [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]
     return [*with_template_claims(found), *missing]
@@ -67,7 +67,14 @@ def read_manifests(files: Sequence[str]) -> list[Fields]:
 
     Raises InvalidManifest, naming file and place, for what is no object.
     """
-    return [entry for name in files for entry in _read(name, checked=False)]
+    return _some([entry for name in files for entry in _read(name, checked=False)], files)
+
+
+def _some(found: list[Fields], files: Sequence[str]) -> list[Fields]:
+    """An empty file is a slip: a name mistyped behind `>`, a template that came to nothing."""
+    if files and not found:
+        raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
+    return found
 
 
 def with_workload_pods(manifests: Sequence[Fields]) -> tuple[list[Fields], list[str]]:
@@ -109,7 +116,10 @@ def read_text(name: str | Path) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(name)) from error
+        remedy = (
+            "name the files in it, each with a -f of its own" if isinstance(error, IsADirectoryError) else ""
+        )
+        raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(name), remedy=remedy) from error
     except UnicodeDecodeError as error:
         raise InvalidManifest(f"is not text in UTF-8: {error}", object=str(name)) from error
 

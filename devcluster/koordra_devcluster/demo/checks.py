@@ -7,6 +7,7 @@ rules (parameters, selectors; legacy pods), and references to claims, templates 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -48,13 +49,18 @@ def problems(
             raise ClusterError(f"what the demo installs is refused: {refused[0]}")
     there = [*before, *documents]
     found: list[KoordraError] = []
+    twice = Counter(map(_named, documents))
     for obj in sorted(documents, key=manifests.rank):
-        refused = _create(registry, obj)
+        refused = _create(registry, obj, twice=twice[_named(obj)] > 1)
         found += refused or [*_own_rules(obj), *_references(obj, there)]
     return found
 
 
-def _create(registry: Registry, obj: Object) -> list[KoordraError]:
+def _named(obj: Object) -> tuple[object, str, str]:
+    return obj.get("kind"), objects.namespace(obj), objects.name(obj)
+
+
+def _create(registry: Registry, obj: Object, *, twice: bool = False) -> list[KoordraError]:
     """Why the API server does not take the object."""
     served = manifests.served(registry.kinds.everything(), obj)
     if served is None:
@@ -63,11 +69,11 @@ def _create(registry: Registry, obj: Object) -> list[KoordraError]:
     try:
         registry.create(served, place, obj, WriteOptions(field_validation="Strict"))
     except Refusal as refusal:
-        return _refusals(served, obj, refusal)
+        return _refusals(served, obj, refusal, twice=twice)
     return []
 
 
-def _refusals(served: Served, obj: Object, refusal: Refusal) -> list[KoordraError]:
+def _refusals(served: Served, obj: Object, refusal: Refusal, *, twice: bool) -> list[KoordraError]:
     """One for each broken rule, where the server names fields."""
     causes = (refusal.details or {}).get("causes") or ()
     if causes:
@@ -80,6 +86,8 @@ def _refusals(served: Served, obj: Object, refusal: Refusal) -> list[KoordraErro
         remedy = "put a Namespace of that name into the file"
     if refusal.reason == "AlreadyExists":
         remedy = "every cluster of the demo has it; take it out, or give yours another name"
+        if twice:
+            remedy = "the manifests have it twice; take one out, or give it another name"
     return [InvalidManifest(refusal.message, object=objects.describe(obj), remedy=remedy)]
 
 

@@ -72,7 +72,10 @@ def read(path: Path) -> Iterator[Object]:
     try:
         text = path.read_text()
     except OSError as error:
-        raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(path)) from error
+        remedy = (
+            "name the files in it, each with a -f of its own" if isinstance(error, IsADirectoryError) else ""
+        )
+        raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(path), remedy=remedy) from error
     except UnicodeDecodeError as error:
         raise InvalidManifest(f"is not YAML: {error}", object=str(path)) from error
     documents = read_yaml(text, source=str(path))

@@ -9,7 +9,7 @@ from pathlib import Path
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.cli.output import render_table
-from koordra.errors import InvalidInput
+from koordra.errors import InvalidInput, InvalidManifest
 from koordra.topology import presets
 from koordra.topology.presets import Preset
 from koordra_devcluster.demo import examples, manifests
@@ -61,6 +61,10 @@ def planned(files: Sequence[Path], *, example: str | None, nodes: int | None, pr
         if files
         else tuple(manifests.shipped(manifests.deploy_folder()))
     )
+    if not documents:
+        raise InvalidManifest(
+            "holds no object", object=", ".join(map(str, files)), remedy="give it at least one"
+        )
     needs = Needs.of(documents)
     return Plan(documents, (presets.load(preset),) * (nodes or needs.nodes), needs)
 

@@ -25,6 +25,11 @@ def with_template_claims(manifests: Iterable[Fields]) -> list[Fields]:
     return found
 
 
+def applied_uid(obj: Fields) -> str:
+    """The object's uid; of one that was never applied a text that stands for it."""
+    return objects.uid(obj) or f"{obj.get('kind')}/{objects.key(obj)}"
+
+
 def _claims_of(pod: Fields, templates: Mapping[str, Fields]) -> dict[str, Fields]:
     """Entry name -> claim, for entries of the pod whose template is there and whose claim is not."""
     known = objects.pod_claim_names(pod)
@@ -43,6 +48,15 @@ def _claims_of(pod: Fields, templates: Mapping[str, Fields]) -> dict[str, Fields
                 "name": f"{objects.name(pod)}-{name}",
                 "namespace": objects.namespace(pod),
                 "annotations": {names.POD_CLAIM_NAME: name},
+                "ownerReferences": [
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Pod",
+                        "name": objects.name(pod),
+                        "uid": applied_uid(pod),
+                        "controller": True,
+                    }
+                ],
             },
             "spec": content.get("spec") or {},
         }

@@ -32,8 +32,8 @@ def place(word: str) -> tuple[str, str]:
     return namespace, name
 
 
-def question_about(claim: Fields) -> Question:
-    return Question(Subject.CLAIM, objects.namespace(claim), objects.name(claim))
+def question_about(obj: Fields, subject: Subject = Subject.CLAIM) -> Question:
+    return Question(subject, objects.namespace(obj), objects.name(obj))
 
 
 def answered(view: ClusterView, question: Question, known: Iterable[Fields]) -> Document:

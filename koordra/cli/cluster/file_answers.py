@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from functools import cache
 
 from koordra.allocator.explain.telling import lines
+from koordra.allocator.request.templates import applied_uid
 from koordra.allocator.score import DEFAULT_POLICY
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
@@ -42,7 +43,15 @@ def of_files(
     if not words:
         marked = any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests)
         gangs = _waiting_gangs(view()) if marked else []
-        return planned + [(Subject.GANG, entry) for entry in gangs]
+        there = {objects.key(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
+        lacking = [
+            (Subject.POD, answered(view(), question_about(obj, Subject.POD), manifests))
+            for obj in manifests
+            if obj.get("kind") == "Pod"
+            and scope.namespace in (None, objects.namespace(obj))
+            and _lacks_claims(obj, there)
+        ]
+        return planned + [(Subject.GANG, entry) for entry in gangs] + lacking
     found: Answers = []
     for word in words:
         question = question_of(word, scope.namespace or DEFAULT_NAMESPACE)
@@ -65,7 +74,7 @@ def of_files(
 
 
 def _corrected(planned: Answers, view: Callable[[], ClusterView], manifests: Sequence[Fields]) -> Answers:
-    """A plan knows devices and nodes. Where the controller's next pass gives a claim no place and the plan does
+    """A plan knows devices and nodes. Where it places a claim and the controller's next pass does not
     (affinity between pods, nodes in native mode), the pass is told of all claims that it is about: what one
     gets is what another does not."""
     fit = {(entry["namespace"], entry["name"]) for _, entry in planned if entry["status"] == "Fits"}
@@ -84,9 +93,15 @@ def _corrected(planned: Answers, view: Callable[[], ClusterView], manifests: Seq
 
 def _identified(obj: Fields) -> Object:
     """With the uid that it gets where it is applied: objects are told apart by it."""
-    metadata = objects.metadata(obj)
-    uid = objects.uid(obj) or f"{obj.get('kind')}/{objects.key(obj)}"
-    return {**obj, "metadata": {**metadata, "uid": uid}}
+    return {**obj, "metadata": {**objects.metadata(obj), "uid": applied_uid(obj)}}
+
+
+def _lacks_claims(pod: Fields, there: Collection[str]) -> bool:
+    """Whether it names claims that are not among these, or a template that is not in the files."""
+    if objects.status_of(pod).get("phase") in ("Succeeded", "Failed"):
+        return False
+    called = objects.pod_claim_names(pod).values()
+    return any(name is None or f"{objects.namespace(pod)}/{name}" not in there for name in called)
 
 
 def _is_named(entry: Fields, question: Question) -> bool:

@@ -32,7 +32,7 @@ def _pod(found: Fields, *, wide: bool) -> Iterator[str]:
     if found["waits"]:
         yield from wrapped(found["waits"], 2)
     if found["lacks"]:
-        yield from wrapped(f"claims that do not exist: {', '.join(found['lacks'])}", 2)
+        yield from wrapped(f"it needs claims that do not exist: {', '.join(found['lacks'])}", 2)
     if found.get("controller") not in [entry.get("controller") for entry in found["claims"]]:
         yield from last_word(found, 2)
     for entry in found["claims"]:

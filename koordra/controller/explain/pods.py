@@ -33,10 +33,20 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
         "gang": gang and gang.key,
         "asked": asked_in_other_words(pod),
         "claims": [claim_entry(view, claim) for claim in claims],
-        "lacks": [key for key in keys if key not in view.cache.claims]
-        + [entry for entry, name in objects.pod_claim_names(pod).items() if name is None],
+        "lacks": [key for key in keys if key not in view.cache.claims] + _unmade(pod),
         "waits": _waits(view, pod, keys),
     }
+
+
+def _unmade(pod: Object) -> list[str]:
+    """Entries whose claim nobody has made yet, with what it is made from."""
+    named = {str(one.get("name")): one for one in objects.spec_of(pod).get("resourceClaims") or ()}
+    return [
+        f"{entry} (made from ResourceClaimTemplate {objects.namespace(pod)}/{template}, if that is there)"
+        for entry, name in objects.pod_claim_names(pod).items()
+        if name is None
+        for template in [named[entry].get("resourceClaimTemplateName")]
+    ]
 
 
 def _waits(view: ClusterView, pod: Object, keys: list[str]) -> str | None:
@@ -74,13 +84,15 @@ def asked_in_other_words(pod: Object) -> Object | None:
             }
         )
     }
-    titles = [title for asked in own.values() for name in asked if (title := _title(name))]
-    return {"dialect": titles[0], "rewritten": False, "containers": own} if own else None
+    asked = {name for resources in own.values() for name in resources}
+    return {"dialect": _title(*asked), "rewritten": False, "containers": own} if own else None
 
 
-def _title(resource: str) -> str:
-    """The first dialect that has the resource name; empty for none."""
-    return next((one.title for one in DIALECTS if covers(one.resources, resource)), "")
+def _title(*resources: str) -> str:
+    """The first dialect that has most of the resource names; empty for none that has one."""
+    known = {one.title: sum(covers(one.resources, name) for name in resources) for one in DIALECTS}
+    best = max(known, key=lambda title: known[title])
+    return best if known[best] else ""
 
 
 def _taken_out(pod: Fields) -> dict[str, dict[str, str]]:

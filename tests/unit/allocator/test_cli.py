@@ -101,7 +101,12 @@ def test_claims_are_made_from_templates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("a: [", "is not YAML"), ("just words", "is not a Kubernetes object"), ("kind: Pod", "has no metadata")],
+    [
+        ("a: [", "is not YAML"),
+        ("just words", "is not a Kubernetes object"),
+        ("kind: Pod", "has no metadata"),
+        ("", "holds no object"),
+    ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "bad.yaml"
@@ -110,6 +115,8 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> N
         run(plan_command, "-f", str(file))
     with pytest.raises(InvalidManifest, match="cannot be read"):
         run(plan_command, "-f", str(tmp_path / "absent.yaml"))
+    with pytest.raises(InvalidManifest, match="Is a directory; name the files in it"):
+        run(plan_command, "-f", str(tmp_path))
 
 
 @pytest.mark.parametrize(

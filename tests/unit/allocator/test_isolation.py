@@ -47,7 +47,9 @@ def test_a_share_without_limits_goes_where_the_operator_allows_it() -> None:
     found = planned(cluster(limited=LIMITED, open=UNLIMITED), unlimited)
     assert found.nodes["default/c"] == "open"
     refused = planned(cluster(limited=LIMITED), unlimited)
-    assert told(refused) == [("BackendUnavailable", "isolation: requested none, the node allows only limiter")]
+    assert told(refused) == [
+        ("BackendUnavailable", "isolation: requested none, the node allows only limiter")
+    ]
     assert {(reason.node, reason.device) for reason in refused.unsatisfiable["default/c"]} == {
         ("limited", None),
         ("limited", "gpu-0"),

@@ -91,7 +91,7 @@ def test_what_is_right_is_not_complained_of() -> None:
             "Frobnicator t: kind: the demo serves no example.com/v1 Frobnicator; put its CustomResourceDefinition",
         ),
         (CLAIM.replace("name: c", "name: c, namespace: team"), "put a Namespace of that name into the file"),
-        (CLAIM + "---" + CLAIM, "already exists"),
+        (CLAIM + "---" + CLAIM, "already exists; the manifests have it twice"),
         (DEPLOYMENT.replace("{a: b}}\n  template", "{a: c}}\n  template"), "Deployment web: spec.template.metadata.labels"),
         (
             DEPLOYMENT.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, tencent.com/vcuda-core: 10"),
