@@ -30,7 +30,7 @@ from koordra.allocator.score import RELAXATION, TERMS, ClusterCost, Cost, effect
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.partial_choice import Clauses, PartialChoice
-from koordra.allocator.search.search import BUDGET, Search
+from koordra.allocator.search.search import BUDGET, MOST_BUDGET, Search
 from koordra.allocator.search.solution import NOTHING, CostPair, Outcome
 from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -136,7 +136,7 @@ class GroupSearch:
             return NodeAnswer(reasons=lambda: self._reasons_on(name, state(), tried))
         begun, left = self._kept.pop(name, None), self.left
         if self.budget and left <= -self.budget:
-            return NodeAnswer(exhausted=True, short=True)
+            return replace(undecided_on(name, len(self.asked), self.budget), short=True)
         spend(_SEARCHED)
         try:
             answer = self._search(
@@ -234,10 +234,7 @@ class GroupSearch:
             exhausted = exhausted or outcome.exhausted
             error = error or search.forced_error
         if exhausted:
-            limit = "the search ran out of budget before it found or excluded a placement; it is repeated with more"
-            reason = reason_of(Cause.SEARCH_LIMIT, limit, name)
-            undecided = [(position, reason) for position in range(len(self.asked))]
-            return NodeAnswer(reasons=lambda: undecided, exhausted=True)
+            return undecided_on(name, len(self.asked), self.budget)
         if error is not None:
             raise error
         invalid = next((pool for pool in state.pools if pool.trouble and not pool.incomplete), None)
@@ -313,6 +310,20 @@ class GroupSearch:
         rooms = rooms_of(state, left)
         search.settled = settled(search, left, rooms)
         return enough(left, rooms)
+
+
+def undecided_on(node: str, claims: int, budget: int) -> NodeAnswer:
+    """So many placements were tried in vain, and not all."""
+    text = (
+        f"the search tried {budget:,} placements and neither found nor excluded one; it is repeated with more"
+    )
+    if budget >= MOST_BUDGET:
+        text = (
+            f"the search tried {budget:,} placements, the most that it does, and neither found nor excluded one; "
+            "it is repeated when the node has changed: ask for less in one claim, or with fewer constraints"
+        )
+    reason = reason_of(Cause.SEARCH_LIMIT, text, node)
+    return NodeAnswer(reasons=lambda: [(position, reason) for position in range(claims)], exhausted=True)
 
 
 def takes_all(asked: Sequence[ResolvedClaim]) -> bool:

@@ -18,8 +18,8 @@ pod that would have to move, on an overlay without them.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -30,10 +30,12 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import DEFAULT_POLICY, policy_of
+from koordra.allocator.search.search import BUDGET, MOST_BUDGET
 from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.api.tables import BoundedCache
+from koordra.effort import spend
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.candidates.candidate_list import (
     Candidate,
@@ -45,6 +47,7 @@ from koordra.placement.candidates.candidate_list import (
     first_of,
     offer_of,
 )
+from koordra.placement.candidates.decision import Decision, Undecided, unplaced
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.policy.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.request.claim_groups import ClaimGroup
@@ -61,24 +64,6 @@ Excluded = Mapping[str, Reason]
 """Node -> why the group must stay off it."""
 NOTHING: Final[Excluded] = {}
 _FREE: Final = frozenset[str]()
-
-
-@dataclass(frozen=True, slots=True)
-class Unsatisfiable:
-    """No node fits, and that is proven. `defect`: the traceback of an error inside the allocator, met on some
-    node."""
-
-    defect: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """The search ran out of budget before it found or excluded a placement."""
-
-    defect: str = ""
-
-
-Decision = Offer | Unsatisfiable | Undecided
 
 
 class Engine:
@@ -104,14 +89,21 @@ class Engine:
         self._claims = BoundedCache[Hashable, ResolvedClaim](1024)
         """By position and spec: claims of one template are resolved once."""
 
-    def decide(self, group: ClaimGroup | ResolvedGroup, *, excluded: Excluded = NOTHING) -> Decision:
-        """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere
-        by anybody, and PlanError where a taint rule cannot be read."""
+    def decide(
+        self, group: ClaimGroup | ResolvedGroup, *, excluded: Excluded = NOTHING, once: bool = False
+    ) -> Decision:
+        """The best place for the group as a whole. `once`: for who asks again later; the others are answered
+        when the group is decided, or as much was tried as is at most. Raises ClaimRefused for a claim that
+        can be placed nowhere by anybody, and PlanError where a taint rule cannot be read."""
         resolved = self.resolve(group)
         self.settle()
-        if resolved.group.allocated:
-            return self._beside(resolved, excluded)
-        return self._choose(resolved, excluded)
+        of, choose = resolved.request_class, self._beside if resolved.group.allocated else self._choose
+        while True:
+            decision, tried = choose(resolved, excluded), of.budget
+            if isinstance(decision, Undecided):
+                of.budget = min(2 * tried, MOST_BUDGET)
+            if once or of.budget == tried:
+                return decision
 
     def fits(self, group: ClaimGroup | ResolvedGroup, node: str, *, without: frozenset[str] = _FREE) -> bool:
         """Whether the group fits on the node, as if these claims and pods (by uid) were gone."""
@@ -173,7 +165,7 @@ class Engine:
 
         def search(name: str, candidate: Candidate, best: Entry | None) -> Candidate | None:
             nonlocal placement
-            placement = placement or self.placement_for(resolved)
+            placement = placement or self.placement_for(resolved, of.budget)
             ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
             result = self._result(resolved, index.nodes[name], ceiling, placement)
             if result.bound is not None:
@@ -182,6 +174,7 @@ class Engine:
                     wasted = result.bound.cluster[-1]
                 return Candidate(candidate.unit, CandidateCost(result.bound.claim, wasted), known=False)
             if result.cost is None:
+                spend(1)
                 if result.undecided:
                     late.append(candidate)
                 return None
@@ -189,25 +182,26 @@ class Engine:
 
         found = candidates.best(excluded, search)
         for candidate in late:
-            # Earlier nodes had used the budget up: with the next question the node has its own chance.
+            # With the next question there is more to try, and the node is perhaps the first.
             candidates.put(candidate.unit, candidate)
         if found is not None:
             return self._offer(resolved, index.nodes[found[0]])
         names = [first_of(unit) for unit, candidate in candidates.entries.items() if candidate is None]
         known = [
-            self._known(resolved, index.nodes[name])
+            self.known(resolved, index.nodes[name])
             for name in names
             if name is not None and name not in excluded
         ]
-        return _unplaced(known, undecided=bool(late))
+        return unplaced(known, undecided=bool(late))
 
     def _beside(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
         """Claims of the pods have their devices: only nodes that those allow come into question."""
         results: dict[str, Result] = {}
+        placement = self.placement_for(resolved, resolved.request_class.budget)
         for name in self.pinned(resolved.group):
             info = self.index.nodes.get(name)
             if info is not None and name not in excluded and not refusals(self.index, resolved.group, info):
-                results[name] = self._result(resolved, info, None)
+                results[name] = self._result(resolved, info, None, placement)
         placed = [
             (self.value(resolved, name, result.cost), name)
             for name, result in results.items()
@@ -215,7 +209,7 @@ class Engine:
         ]
         if placed:
             return self._offer(resolved, self.index.nodes[min(placed)[1]])
-        return _unplaced(results.values())
+        return unplaced(results.values())
 
     def pinned(self, group: ClaimGroup) -> list[str]:
         """The nodes that the group's claims are on already, by name; all where they do not say."""
@@ -227,8 +221,8 @@ class Engine:
         """What can be said without a search."""
         if not suits(self.index, resolved, info):
             return None
-        known = self._known(resolved, info)
-        if known is not None:
+        known = self.known(resolved, info)
+        if known is not None and not known.undecided:
             return known.cost and Candidate(unit, self.value(resolved, info.name, known.cost), known=True)
         bound = resolved.request_class.bound
         least = CostPair() if self._alone(resolved) else bound.least(info, self.index.taken)
@@ -265,11 +259,11 @@ class Engine:
         """Whose results hold for the node."""
         return (info, info.generation) if self._alone(resolved) else info.devices
 
-    def _known(
+    def known(
         self, resolved: ResolvedGroup, info: NodeInfo, ceiling: CostPair | None = None
     ) -> Result | None:
-        results = resolved.request_class.results
-        return results.saying(self.where(resolved, info), self.order.epoch, ceiling)
+        of = resolved.request_class
+        return of.results.saying(self.where(resolved, info), self.order.epoch, ceiling, of.budget)
 
     def _result(
         self,
@@ -278,10 +272,10 @@ class Engine:
         ceiling: CostPair | None,
         placement: GroupSearch | None = None,
     ) -> Result:
-        known = self._known(resolved, info, ceiling)
+        known = self.known(resolved, info, ceiling)
         if known is not None:
             return known
-        short = False
+        short, placement = False, placement or self.placement_for(resolved, resolved.request_class.budget)
         try:
             answer = self.search(resolved, info, self.index.taken, placement=placement, ceiling=ceiling)
         except KoordraError:
@@ -293,7 +287,8 @@ class Engine:
         else:
             short, offer = answer.short, answer.offer
             cost, placed = (None, ()) if offer is None else (offer.cost, offer.placed)
-            found = Result(cost, placed, answer.bound, answer.exhausted, epoch=self.order.epoch)
+            undecided = placement.budget if answer.exhausted else 0
+            found = Result(cost, placed, answer.bound, undecided, epoch=self.order.epoch)
         if not short:
             resolved.request_class.results[self.where(resolved, info)] = found
         return found
@@ -321,13 +316,14 @@ class Engine:
             verdicts=None if pools is not None else resolved.request_class.verdicts_of(info),
         )
 
-    def placement_for(self, resolved: ResolvedGroup) -> GroupSearch:
+    def placement_for(self, resolved: ResolvedGroup, budget: int = BUDGET) -> GroupSearch:
         """The search of nodes for the group, with one budget for all of them."""
         return GroupSearch(
             resolved.asked,
             resolved.siblings,
             policy=self.policy,
             features=self.features,
+            budget=budget,
             waste=self.order.waste.on_node if self.goes_by_waste(resolved) else None,
         )
 
@@ -336,12 +332,3 @@ class Engine:
         found = self._result(resolved, info, None)
         placed = [(one.wanted.claim, one) for one in found.placed]
         return offer_of(placed, info, resolved.asked, found.cost)
-
-
-def _unplaced(results: Iterable[Result | None], *, undecided: bool = False) -> Undecided | Unsatisfiable:
-    """Not one node: whether that is known for sure."""
-    known = [one for one in results if one is not None]
-    defect = next((one.defect for one in known if one.defect), "")
-    if undecided or any(one.undecided for one in known):
-        return Undecided(defect)
-    return Unsatisfiable(defect)

@@ -22,7 +22,7 @@ from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.explain.diagnosis import reasons_one_by_one
 from koordra.allocator.explain.grouping import ReasonGroups
 from koordra.allocator.explain.nearest_fit import ClaimReason
-from koordra.allocator.group_search import GroupSearch, NodeAnswer, takes_all
+from koordra.allocator.group_search import GroupSearch, NodeAnswer, takes_all, undecided_on
 from koordra.allocator.predicates import named_nodes
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import names
@@ -43,6 +43,11 @@ _NATIVE: Final = (
     "its devices out: this claim is for nodes in joint mode"
 )
 _TOGETHER: Final = "every request has enough devices by itself, but all of them together have no place; what they fail is told of other nodes"
+
+_EXCLUDED: Final = (
+    "every request has enough devices by itself, but all of them together have no place; so many placements were "
+    "tried before that was certain that what they fail is not told"
+)
 
 
 class Explanation(NamedTuple):
@@ -266,8 +271,18 @@ class _Explaining:
         return found
 
     def _search(self, where: Hashable, info: NodeInfo) -> NodeAnswer:
-        taken = self.engine.index.taken
-        answer = self.engine.search(self.resolved, info, taken, placement=self.placement, alike=where)
+        """What is known is not searched for again, or, where it took too much, not told in detail."""
+        engine, claims = self.engine, len(self.group.claims)
+        known = self.resolved.request_class.results.saying(
+            engine.where(self.resolved, info), engine.order.epoch, None, 0
+        )
+        if known is not None and known.undecided:
+            self.undecided = True
+            return undecided_on(info.name, claims, known.undecided)
+        answer = engine.search(self.resolved, info, engine.index.taken, placement=self.placement, alike=where)
+        if answer.exhausted and known is not None and known.bound is None:
+            reason = reason_of(Cause.INSUFFICIENT_CAPACITY, _EXCLUDED, info.name)
+            return NodeAnswer(reasons=lambda: [(position, reason) for position in range(claims)])
         self.undecided = self.undecided or answer.exhausted
         return answer
 

@@ -28,7 +28,8 @@ from koordra.allocator.score import DEFAULT_POLICY, policy_of
 from koordra.api import objects
 from koordra.api.objects import Fields
 from koordra.errors import PlanError
-from koordra.placement.decide import Engine, Undecided
+from koordra.placement.candidates.decision import Undecided
+from koordra.placement.decide import Engine
 from koordra.placement.explain import explain
 from koordra.placement.manifests import Manifests
 from koordra.placement.policy.learned_order import Learned

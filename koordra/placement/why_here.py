@@ -73,7 +73,7 @@ def why_here(engine: Engine, group: ClaimGroup, node: str, chosen: Chosen, *, ex
         engine.settle()
         off = {**excluded, node: reason_of(Cause.NODE_UNSUITABLE, "it is here already", node)}
         here = _judged(engine, resolved, node, chosen)
-        found = engine.decide(resolved, excluded=off)
+        found = engine.decide(resolved, excluded=off, once=True)
         if isinstance(found, Offer):
             other = _judged(engine, resolved, found.node, _chosen(found))
             by_waste = engine.goes_by_waste(resolved)

@@ -4,7 +4,7 @@ forgotten for it."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from koordra.cel import selectors as cel
 from koordra.controller.allocation.placer import MOST_CLAIMS, Placer
 from koordra.controller.cache.groups import Group
 from koordra.controller.reconcile.allocation_step import SELECTORS
-from koordra.controller.reconcile.turns import MOST_PARTS, SHARE, Turns
+from koordra.controller.reconcile.turns import MOST_PARTS, NEXT_PAID, SHARE, Turn, Turns
 from tests.fakes.effort import calls
 from tests.fakes.joint_cluster import JointCluster, claim, gpu_slice, node, pod
 
@@ -132,19 +132,52 @@ def test_a_namespace_has_its_share_of_a_pass_and_the_others_are_served() -> None
 
 def test_the_next_pass_follows_at_once_while_some_are_left_over() -> None:
     cluster = with_others()
-    cluster.reconciler.allocation._turns = Turns(30)
-    for each in range(9):
+    cluster.reconciler.allocation._turns = Turns(60)
+    for each in range(18):
         cluster.ask(f"c{each}", count=9)
     cluster.caches.deliver()
     assert [cluster.reconciler.reconcile() == 0.0 for _ in range(4)][:2] == [True, True]
     assert cluster.settle() != 0.0
 
 
-@pytest.mark.parametrize(("share", "most"), [(20, 41), (400, 12)])
+class Tenants:
+    """What waits in each namespace, and what considering it costs; as passes go on, which were considered."""
+
+    def __init__(self, costs: Mapping[str, int], share: int = 100) -> None:
+        self.turns = Turns(share)
+        self.costs = costs
+        self.waiting = [Turn((0, "", key), key, key.split("/")[0], 0) for key in costs]
+
+    def one_pass(self) -> list[str]:
+        considered = []
+        for turn in self.turns.of(self.waiting):
+            considered.append(turn.key)
+            self.turns.charge(turn, self.costs[turn.key])
+        return considered
+
+
+def test_what_a_namespace_went_beyond_its_share_counts_for_its_next_passes() -> None:
+    tenants = Tenants({"a/large": 1000, "a/small": 1, "b/small": 1})
+    passes = [tenants.one_pass() for _ in range(22)]
+    assert all("b/small" in one for one in passes)
+    assert [at for at, one in enumerate(passes) if "a/large" in one] == [0, 10, 20]
+    assert [at for at, one in enumerate(passes) if "a/small" in one] == [10, 20]
+
+
+def test_passes_for_those_alone_who_owe_a_share_do_not_follow_at_once() -> None:
+    tenants = Tenants({"a/large": 350, "a/small": 1})
+    pauses = []
+    for _ in range(4):
+        tenants.one_pass()
+        pauses.append(tenants.turns.next_pass)
+    assert pauses == [NEXT_PAID, NEXT_PAID, 0.0, None]
+
+
+@pytest.mark.parametrize(("share", "most"), [(20, 80), (400, 12)])
 def test_who_is_left_over_is_served_although_everything_is_judged_anew_in_every_pass(
     share: int, most: int
 ) -> None:
-    """One in every pass, where each takes more than the share; more than one of them else."""
+    """In as many passes as those before it take, where each takes more than the share; fewer else."""
     cluster = with_others(nodes=2, gpus=2)
     cluster.reconciler.allocation._turns = Turns(share)
     for each in range(40):

@@ -13,12 +13,15 @@ from koordra.allocator.search.search import BUDGET
 from koordra.api import names
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.reconcile.turns import Turn, Turns
+from koordra.controller.reconcile.allocation_step import UNDECIDED_PAUSE
+from koordra.controller.reconcile.turns import SHARE, Turn, Turns
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
+from koordra.placement import decide, plan
 from koordra.topology import presets
 from tests.fakes.joint_cluster import claim, node, pod
 from tests.property.test_pass_cost import INNOCENT, TENANT, Cluster, with_others
+from tests.unit.allocator.machines import device_classes
 
 MOST = 5 * BUDGET
 
@@ -97,6 +100,20 @@ def apart_and_wider() -> Object:
     return {**apart_and_together(), "config": [{"requests": [*pair], "opaque": opaque} for pair in pairs]}
 
 
+def found_late() -> Object:
+    """The first alternative has no place, which takes more than BUDGET to exclude."""
+    either = [{"name": name, "deviceClassName": names.CLASS_NIC, "count": 1} for name in "ab"]
+    others = [{**one, "name": f"r{at}"} for at, one in enumerate(nics(*[1] * 5), start=1)]
+    return {
+        "requests": [{"name": "r0", "firstAvailable": either}, *others],
+        "constraints": [
+            {"distinctAttribute": "koordra.io/numaNode", "requests": ["r0/a", "r4", "r2"]},
+            {"distinctAttribute": "koordra.io/pcieSwitch", "requests": ["r5", "r0", "r1", "r3"]},
+            {"distinctAttribute": "koordra.io/rail", "requests": ["r1", "r4", "r3", "r5"]},
+        ],
+    }
+
+
 HARD: dict[str, tuple[Object, bool | None]] = {
     "apart and together": (apart_and_together(), None),
     "alternatives on one socket": (alternatives_on_one_socket(), None),
@@ -157,6 +174,63 @@ def test_one_claim_costs_a_pass_so_many_steps_and_no_more(
     cluster.heartbeat()
     cluster.one_pass()
     assert TENANT not in spent, "nothing has changed for it"
+
+
+def hard_claim(slices: list[Object], devices: Object) -> Cluster:
+    cluster = cluster_of(slices)
+    made = claim("hard", namespace=TENANT)
+    made["spec"]["devices"] = devices
+    cluster.api.create(RESOURCE_CLAIMS, made)
+    waits = pod("hard", ["hard"], created="2026-11-20T00:00:00Z")
+    waits["metadata"]["namespace"] = TENANT
+    cluster.api.create(PODS, waits)
+    return cluster
+
+
+@pytest.mark.long
+def test_what_more_placements_decide_is_placed_once_it_is_asked_again(slices: list[Object]) -> None:
+    cluster = hard_claim(slices, found_late())
+    cluster.one_pass()
+    assert not cluster.has("hard")
+    assert "it is repeated with more" in next(
+        one.message for one in cluster.told if one.reason == "SearchLimit"
+    )
+    cluster.pass_time(UNDECIDED_PAUSE)
+    cluster.one_pass()
+    assert cluster.has("hard")
+
+
+@pytest.mark.long
+def test_a_plan_tries_as_much_as_the_controller_does_in_the_end(slices: list[Object]) -> None:
+    made = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **claim("hard")}
+    made["spec"]["devices"] = found_late()
+    there = {"apiVersion": "v1", "kind": "Node", **node("n0")}
+    found = plan([*device_classes(), there, *slices, made])
+    assert list(found.allocations) == ["default/hard"]
+
+
+@pytest.mark.long
+def test_what_is_never_decided_is_asked_with_so_much_at_most_and_owed_by_its_namespace(
+    slices: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "MOST_BUDGET", 2 * BUDGET)
+    spent: list[int] = []
+    charge = Turns.charge
+
+    def noted(self: Turns, turn: Turn, steps: int) -> None:
+        spent.append(steps)
+        charge(self, turn, steps)
+
+    monkeypatch.setattr(Turns, "charge", noted)
+    cluster = hard_claim(slices, apart_and_together())
+    for _ in range(5):
+        cluster.one_pass()
+        cluster.pass_time(UNDECIDED_PAUSE)
+    assert [round(steps / BUDGET) for steps in spent[:2]] == [1, 2]
+    assert max(spent[2:], default=0) < SHARE / 10, "nothing has changed since"
+    cluster.ask("welcome", INNOCENT, memory="1Gi", age=59)
+    cluster.one_pass()
+    assert cluster.has("welcome", INNOCENT)
 
 
 LEVELS: list[list[int]] = [[], [1], [6], [6, 6], [6, 3, 1], [2, 2, 2, 2], [6, 6, 6]]

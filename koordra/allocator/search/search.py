@@ -57,7 +57,10 @@ from koordra.api.claims import MAX_RESULTS
 from koordra.effort import spend
 
 BUDGET: Final = 20_000
-"""Placements tried on one node before the answer is "undecided"."""
+"""Placements tried before the answer is "undecided"; whoever is asked again tries twice as many."""
+
+MOST_BUDGET: Final = 300_000
+"""Placements beyond which they are not doubled any more."""
 
 REFINEMENT: Final = 30_000
 """Placements tried in search of a better solution once there is one."""

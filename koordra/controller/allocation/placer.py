@@ -54,7 +54,8 @@ from koordra.errors import (
     SelectorsCostTooMuch,
 )
 from koordra.logs import get_logger
-from koordra.placement.decide import Engine, Excluded, Undecided
+from koordra.placement.candidates.decision import Undecided
+from koordra.placement.decide import Engine, Excluded
 from koordra.placement.explain import explain
 from koordra.placement.index import ClusterChange, NodeInfo
 from koordra.placement.policy.learned_order import Learned
@@ -97,9 +98,11 @@ class GroupPlacement:
 
 
 class Placer:
-    """`nodes`: every node, with what holds its devices and takes its room now. Not thread-safe."""
+    """`nodes`: every node, with what holds its devices and takes its room now. `asks_again`: whether what is
+    undecided is asked again later (`Engine.decide`). Not thread-safe."""
 
-    def __init__(self, *, learned: Learned | None = None) -> None:
+    def __init__(self, *, learned: Learned | None = None, asks_again: bool = False) -> None:
+        self._asks_again = asks_again
         self.engine = Engine(
             policy_of(DEFAULT_POLICY),
             Features.of(None),
@@ -182,7 +185,7 @@ class Placer:
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)))
         try:
             resolved = self._resolved(group)
-            decision = self.engine.decide(resolved, excluded=excluded)
+            decision = self.engine.decide(resolved, excluded=excluded, once=self._asks_again)
             if isinstance(decision, Offer):
                 offered = dict(zip(keys, decision.allocations(pin_to_node=True), strict=True))
                 self._offered = {key: (one.to_dict(), one) for key, one in offered.items()}
@@ -270,16 +273,20 @@ class Placer:
 
     def _reasons(self, group: Group, resolved: ResolvedGroup, excluded: Excluded) -> tuple[Reasons, ...]:
         """Of each claim; worked out once for a class while nothing changes."""
-        index, asked = self.engine.index, resolved.group
+        index, asked, of = self.engine.index, resolved.group, resolved.request_class
         names_now = tuple(map(objects.key, (*group.pending, *group.pods)))
-        version = index.base + len(index.changes), self._cache and self._cache.capacity_epoch.epoch
+        version = (
+            index.base + len(index.changes),
+            self._cache and self._cache.capacity_epoch.epoch,
+            of.budget,
+        )
         is_common = not excluded and not group.placed
-        known = self._explained.get(resolved.request_class) if is_common else None
+        known = self._explained.get(of) if is_common else None
         if known is not None and known[0] == version:
             return renamed(known[1], known[2], names_now)
         found = explain(self.engine, asked, excluded=excluded).reasons
         if is_common:
-            self._explained[resolved.request_class] = version, found, names_now
+            self._explained[of] = version, found, names_now
         return found
 
     def _readable(self, groups: Iterable[Group]) -> Iterator[tuple[Group, ResolvedGroup]]:

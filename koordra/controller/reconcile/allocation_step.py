@@ -42,7 +42,7 @@ from koordra.controller.gangs.controller import GangController
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
 from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events
-from koordra.effort import counted
+from koordra.effort import counted, is_spent
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded
@@ -56,8 +56,9 @@ GOES_ON: Final = 1.0
 """Seconds until a question that cost too much for one pass is taken up again."""
 SELECTORS: Final = 500_000
 """Units of CEL that a group's selectors may cost in one pass: a second or two at most."""
-GANG: Final = 40_000
-"""Steps that one gang may cost in one pass, two shares of a namespace; beyond that it is undecided."""
+MOST_STEPS: Final = 40_000
+"""Steps that one gang may cost in one pass, two shares of a namespace; beyond that it is undecided. Of a
+group no further pod is tried alone."""
 UNTIL_THE_BASIS_CHANGES: Final = inf
 _PAUSES: Final = {
     WriteOutcome.GONE: CONFLICT_PAUSE * 50,
@@ -82,7 +83,7 @@ class AllocationStep:
         self._context = context
         self._preemption = preemption
         self._eviction_backoff = EvictionBackoff()
-        self.placer = Placer(learned=learned)
+        self.placer = Placer(learned=learned, asks_again=True)
         self._started = StartedPods(context.cache)
         self.reservations = Reservations(starves_after=starves_after)
         self.conflicts = ConflictWatch(context.cache)
@@ -128,7 +129,7 @@ class AllocationStep:
         turns = [*(Turn.of_gang(*gang) for gang in gangs), *map(Turn.of, groups)]
         for turn in self._turns.of(sorted(turns, key=lambda turn: turn.urgency)):
             try:
-                with counted(selectors=SELECTORS, steps=GANG if turn.group is None else inf) as effort:
+                with counted(selectors=SELECTORS, steps=MOST_STEPS) as effort:
                     if turn.group is None:
                         self.gangs.consider(turn.key)
                     else:
@@ -148,8 +149,8 @@ class AllocationStep:
                 self._turns.charge(turn, effort.steps)
         self.gangs.end()
         context.wake(self.queue.next_pause)
-        if self._turns.some_are_late:
-            context.wake(now)
+        if (pause := self._turns.next_pass) is not None:
+            context.wake(now + pause)
         self.took = context.clock() - now
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
@@ -304,6 +305,9 @@ def best_placement(parts: Sequence[Group], placer: Placer, excluded: Sequence[Ex
         if given := tried[-1].allocations:
             rest = {key: why for key, why in tried[0].reasons.items() if key not in given}
             return replace(tried[-1], reasons=rest, served=part.pods)
+        if is_spent() and part is not parts[-1]:
+            tried[-1] = replace(tried[-1], undecided=True, interrupted=True)
+            break
     return replace(
         tried[0],
         undecided=any(one.undecided for one in tried),

@@ -10,6 +10,8 @@ So the order among namespaces holds while each asks for less than its share, whi
 are alike, or hundreds of which no two are. Beyond it a claim of another namespace that comes later may be
 served first; within its own, one that is late is served after as many passes as the work before it takes.
 A decision is never cut off: a namespace may go beyond its share by two, whose cost has a bound of its own.
+What it went beyond counts for its next passes: as long as that is a share or more nothing of it is
+considered, and if nobody else is left over each of these follows after NEXT_PAID seconds.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ JUDGED: Final = 10
 """Steps that considering a group takes besides."""
 MOST_PARTS: Final = 32
 """Pods of one group that are tried alone at a time: hundreds may share a claim, in a chain thousands."""
+NEXT_PAID: Final = 1.0
 NEXT_PARTS: Final = 1.0
 ALL_AGAIN: Final = 10.0
 MOST_LEARNED: Final = 256
@@ -67,6 +70,7 @@ class Turns:
     def __init__(self, share: int = SHARE) -> None:
         self._share = share
         self._spent = Counter[str]()
+        self._late_in = set[str]()
         self._late: dict[str, int] = {}
         """Groups and gangs that were left over, by key, and since which pass."""
         self._next_part: dict[str, int] = {}
@@ -76,7 +80,8 @@ class Turns:
         """Those that are considered in this pass, of all that are to be, the most urgent first. The caller
         says what each has cost (`charge`) before the next."""
         self._pass += 1
-        self._spent.clear()
+        self._spent = Counter({place: owed for place, owed in self._owed().items() if owed})
+        in_debt = {place for place, owed in self._spent.items() if owed >= self._share}
         waiting = {turn.key for turn in all}
         self._late = {key: since for key, since in self._late.items() if key in waiting}
         if len(self._next_part) > 1000:
@@ -89,14 +94,16 @@ class Turns:
                 yield self._now(turn)
             else:
                 left.append(turn)
+        self._late_in.clear()
         never, served = self._pass, set[str]()
         for turn in sorted(left, key=lambda one: (self._late.get(one.key, never), one.urgency)):
             place = turn.namespace
-            if self._spent[place] < self._share or (turn.key in self._late and place not in served):
+            if self._spent[place] < self._share or (turn.key in self._late and place not in served | in_debt):
                 served.add(place)
                 yield self._now(turn)
             else:
                 self._late.setdefault(turn.key, self._pass)
+                self._late_in.add(place)
 
     def _now(self, turn: Turn) -> Turn:
         self._late.pop(turn.key, None)
@@ -127,7 +134,14 @@ class Turns:
             return (group, *parts[at : at + MOST_PARTS]), NEXT_PARTS
         return (group, *parts[at:]), ALL_AGAIN
 
+    def _owed(self) -> dict[str, int]:
+        """What each namespace spent beyond its share."""
+        return {place: spent - self._share for place, spent in self._spent.items() if spent > self._share}
+
     @property
-    def some_are_late(self) -> bool:
-        """Whether any were left over for the next pass."""
-        return bool(self._late)
+    def next_pass(self) -> float | None:
+        """In how many seconds those are due that were left over; None where none were."""
+        if not self._late:
+            return None
+        owed = self._owed()
+        return NEXT_PAID if all(owed.get(place, 0) >= self._share for place in self._late_in) else 0.0

@@ -15,6 +15,7 @@ asked.
 What the search said (`Result`) is kept without the names of node and claims, and never goes stale: a node
 that changes enters another state. It is a cost with the devices by position, or a proof that nothing fits,
 or, where the search was told how much a placement may cost (its ceiling), a bound: no placement costs less.
+That it is undecided holds for who may try no more placements.
 """
 
 from __future__ import annotations
@@ -192,12 +193,12 @@ Where = NodeClassUsage | tuple[NodeInfo, int]
 class Result(NamedTuple):
     """`cost` None: nothing fits, or (`bound`) nothing that costs less than that. `placed` are the claims of
     who asked first. `epoch` is that of the table by which devices were chosen, and by which the bound was
-    worked out."""
+    worked out. `undecided`: the placements that were tried in vain, 0 where the answer is the last word."""
 
     cost: CostPair | None = None
     placed: tuple[Placed, ...] = ()
     bound: CostPair | None = None
-    undecided: bool = False
+    undecided: int = 0
     defect: str = ""
     epoch: int = 0
 
@@ -208,12 +209,16 @@ class ResultCache(BoundedCache[Where, Result]):
     def __init__(self) -> None:
         super().__init__(1 << 14)
 
-    def saying(self, where: Where, epoch: int, ceiling: CostPair | None) -> Result | None:
-        """What is known, if it says enough for this ceiling."""
+    def saying(self, where: Where, epoch: int, ceiling: CostPair | None, budget: int) -> Result | None:
+        """What is known, if it says enough for this ceiling and budget."""
         found = self.get(where)
-        if found is None or (
-            found.epoch != epoch  # what fits nowhere holds for every epoch
-            and (found.cost is not None or found.bound is not None)
+        if (
+            found is None
+            or 0 < found.undecided < budget
+            or (
+                found.epoch != epoch  # what fits nowhere holds for every epoch
+                and (found.cost is not None or found.bound is not None)
+            )
         ):
             return None
         if found.bound is not None and (ceiling is None or found.bound < ceiling):

@@ -27,6 +27,7 @@ from koordra.allocator.predicates import (
 )
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.allocator.request.requests import ResolvedClaim
+from koordra.allocator.search.search import BUDGET
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -95,6 +96,8 @@ class RequestClass:
     reasons: KnownReasons = field(default_factory=KnownReasons)
     size: int = 0
     """Characters of its selectors."""
+    budget: int = BUDGET
+    """Placements that are tried for a group; twice as many once they did not decide it."""
 
     def reads_any_of(self, identities: set[str]) -> bool:
         """Whether some selector reads what node classes do not keep by value."""

@@ -127,7 +127,9 @@ def test_what_fits_on_one_of_the_nodes_that_are_alike_is_not_looked_for_on_the_n
 
 def test_a_budget_that_ran_out_says_nothing_of_the_nodes_that_are_alike() -> None:
     asked = Asked(alike("a", "b", gpus=2), TWO, budget=2)
-    answers = [asked.on(name, alike="kind") for name in "ab"]
+    answers = [asked.on("a", alike="kind")]
+    asked.placement.left = 0
+    answers.append(asked.on("b", alike="kind"))
     assert asked.searched == ["a", "b"]
     assert [answer.exhausted for answer in answers] == [True, True]
 

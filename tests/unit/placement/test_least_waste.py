@@ -81,11 +81,17 @@ def test_costs_and_bounds_of_an_older_table_are_not_used() -> None:
         Result(bound=CostPair(1, (5,)), epoch=1),
     ):
         known[state] = result
-        assert known.saying(state, 1, CostPair(0, (9,))) is result
-        assert known.saying(state, 2, CostPair(0, (9,))) is None
+        assert known.saying(state, 1, CostPair(0, (9,)), 1) is result
+        assert known.saying(state, 2, CostPair(0, (9,)), 1) is None
     nowhere = Result(epoch=1)
     known[state] = nowhere
-    assert known.saying(state, 2, None) is nowhere
+    assert known.saying(state, 2, None, 1) is nowhere
+
+
+def test_that_so_many_placements_did_not_decide_it_is_no_answer_to_who_tries_more() -> None:
+    known, state = ResultCache(), NodeClassUsage(None, False)
+    known[state] = result = Result(undecided=20)
+    assert [known.saying(state, 0, None, budget) for budget in (10, 20, 21)] == [result, result, None]
 
 
 def test_nodes_are_ordered_anew_when_cards_are_cut_otherwise() -> None:
