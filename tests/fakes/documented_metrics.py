@@ -84,7 +84,7 @@ def _tables() -> Iterator[str]:
         yield f"\n{heading}\n\n| Metric | Type | Unit | What it says | Labels |\n|---|---|---|---|---|\n"
         for each in declared()[who]:
             needed = [component for component in _OF_COMPONENT if each.name in only_with(component)]
-            only = "".join(f" Only with `{component}`." for component in needed)
+            only = "".join(f" Only with component `{component}` (deploy/kustomize)." for component in needed)
             labels = "<br>".join(map(_label, each.labels))
             yield f"| `{each.name}` | {each.sort} | {each.unit} | {each.meaning}.{only} | {labels} |\n"
     yield "\n"

@@ -48,7 +48,7 @@ LARGEST: Final = 2 << 20
 
 ANSWERS: Final = counter(
     "koordra_explain_requests_total",
-    "Questions of koordra explain that were answered",
+    "Questions of koordra explain that were answered, with the HTTP status; subject -: it could not be read",
     subject=(*(subject.value for subject in Subject), "-"),
     code=("200", "401", "403", "404", "413", "422", "429", "502", "503", "504"),
 )

@@ -56,13 +56,14 @@ PATHS: Final[Mapping[str, bool]] = {"/mutate/legacy": False, "/native/mutate/leg
 
 PODS_SEEN: Final = counter(
     "koordra_legacy_pods_total",
-    "Legacy pods that were admitted or refused; refused ones are of no dialect",
+    "Pods of other GPU stacks that the webhook saw; planted: their template's name is taken by somebody else's "
+    "content, not_made: it could not be made; refused ones are of no dialect",
     dialect=("", *(dialect.name for dialect in DIALECTS)),
     outcome=("rewritten", "dry_run", "refused", "over_quota", "planted", "not_made"),
 )
 TEMPLATES: Final = counter(
     "koordra_legacy_templates_total",
-    "Templates of legacy pods that were made, or marked as used",
+    "ResourceClaimTemplates for pods of other GPU stacks: made, or marked as still used",
     what=("made", "marked"),
 )
 

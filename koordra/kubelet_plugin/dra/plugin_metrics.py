@@ -25,8 +25,12 @@ CALLS: Final = counter(
     call=_CALL,
     result=("ok", "refused", "failed"),
 )
-CALL_SECONDS: Final = histogram("koordra_plugin_call_seconds", "How long one claim took", call=_CALL)
-RUNNING: Final = gauge("koordra_plugin_calls_in_progress", "Claims under way", call=_CALL)
+CALL_SECONDS: Final = histogram(
+    "koordra_plugin_call_seconds", "How long Prepare or Unprepare of one claim took", call=_CALL
+)
+RUNNING: Final = gauge(
+    "koordra_plugin_calls_in_progress", "Claims that are being prepared or unprepared now", call=_CALL
+)
 CLAIMS: Final = gauge(
     "koordra_plugin_claims",
     "Claims of this node; held: the API no longer knows them, and their devices are still in use",

@@ -58,7 +58,11 @@ def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
     )
 
 
-REFUSALS: Final = counter("koordra_nri_refusals_total", "Containers that were refused", rule=RULES)
+REFUSALS: Final = counter(
+    "koordra_nri_refusals_total",
+    "Containers that were refused, by the rule that they break (docs/attacks.md)",
+    rule=RULES,
+)
 ADJUSTED: Final = counter(
     "koordra_nri_adjusted_total",
     "Containers that were adjusted: granted devices, or none",

@@ -60,14 +60,21 @@ Enforcing = Callable[[str], bool | None]
 yet."""
 
 DRIFT: Final = gauge(
-    "koordra_nri_drift", "Differences between what containers have and should have, now", kind=KINDS
+    "koordra_nri_drift",
+    "Differences between what containers have and should have, now (docs/nri.md)",
+    kind=KINDS,
 )
-DRIFT_FOUND: Final = counter("koordra_nri_drift_found_total", "Differences that appeared", kind=KINDS)
-VERIFIED: Final = gauge("koordra_nri_verified_containers", "Containers that the last round looked at")
+DRIFT_FOUND: Final = counter(
+    "koordra_nri_drift_found_total", "Differences that appeared (docs/nri.md)", kind=KINDS
+)
+VERIFIED: Final = gauge("koordra_nri_verified_containers", "Containers that the last verification looked at")
 LAST_VERIFICATION: Final = gauge(
-    "koordra_nri_last_verification_timestamp_seconds", "End of the last round; 0 before the first"
+    "koordra_nri_last_verification_timestamp_seconds",
+    "When the last verification of the containers ended, in Unix time; 0 before the first",
 )
-VERIFICATION_SECONDS: Final = histogram("koordra_nri_verification_seconds", "Duration of a round")
+VERIFICATION_SECONDS: Final = histogram(
+    "koordra_nri_verification_seconds", "How long one verification of the containers took"
+)
 
 log = get_logger(__name__)
 

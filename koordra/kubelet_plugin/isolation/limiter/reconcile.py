@@ -81,12 +81,16 @@ FOREIGN: Final = gauge(
     uuid=bounded("GPUs of the node that limited claims have shares of"),
 )
 OUTSIDE: Final = gauge(
-    "koordra_limiter_outside_processes", "Processes that compute on a limited claim's card without a limit"
+    "koordra_limiter_outside_processes",
+    "Processes of this node that compute without a limit on a card of limited claims",
 )
 CUT_BACK: Final = counter(
-    "koordra_limiter_cut_back_total", "Regions of the limiter that a tenant had made longer"
+    "koordra_limiter_cut_back_total",
+    "Files of the limiter that a tenant had made longer, and that were cut back",
 )
-LOOK_SECONDS: Final = histogram("koordra_limiter_look_seconds", "How long one comparison takes")
+LOOK_SECONDS: Final = histogram(
+    "koordra_limiter_look_seconds", "How long one comparison of the limiters' ledgers with NVML takes"
+)
 
 log = get_logger(__name__)
 
