@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
+from koordra.allocator.explain.telling import lines
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import kinds, names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
 from koordra.errors import PlanError
 from koordra.kube.client import KubeClient
-from koordra.placement import plan, read_inventory
+from koordra.placement import Plan, plan, read_inventory
 from koordra_devcluster.demo import gangs
 from koordra_devcluster.demo.manifests import Refused
 
@@ -157,7 +159,11 @@ def _planned_entries(observation: Observation, pending: Iterable[Object]) -> lis
     entries = [
         _entry(
             claim,
-            [_reason("ForeignDriver", NO_REQUEST) if claim in unasked else _reason("NodeUnsuitable", NO_POD)],
+            [
+                reason_of(Cause.FOREIGN_DRIVER, NO_REQUEST)
+                if claim in unasked
+                else reason_of(Cause.NODE_UNSUITABLE, NO_POD)
+            ],
         )
         for claim in unused
     ]
@@ -165,12 +171,12 @@ def _planned_entries(observation: Observation, pending: Iterable[Object]) -> lis
         result = plan(observation.all(), report_errors=True)
     except PlanError as error:
         return entries + [
-            _entry(claim, [_reason("PoolIncomplete", str(error))]) for claim in pending if claim not in unused
+            _entry(claim, [reason_of(Cause.POOL_INCOMPLETE, str(error))])
+            for claim in pending
+            if claim not in unused
         ]
     return entries + [
-        _entry(claim, [reason.to_dict() for reason in _reasons(result, objects.key(claim))])
-        for claim in pending
-        if claim not in unused
+        _entry(claim, _reasons(result, objects.key(claim))) for claim in pending if claim not in unused
     ]
 
 
@@ -178,22 +184,24 @@ def _asks(claim: Object) -> bool:
     return bool((objects.spec_of(claim).get("devices") or {}).get("requests"))
 
 
-def _reason(reason: str, detail: str) -> dict[str, Any]:
-    return {"node": None, "device": None, "request": None, "reason": reason, "detail": detail}
+def _reasons(result: Plan, claim: str) -> Sequence[Reason]:
+    return result.unsatisfiable.get(claim) or result.undecided.get(claim) or ()
 
 
-def _reasons(result: Any, claim: str) -> Sequence[Any]:
-    found: Sequence[Any] = result.unsatisfiable.get(claim) or result.undecided.get(claim) or ()
-    return found
-
-
-def _entry(claim: Object, reasons: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"namespace": objects.namespace(claim), "name": objects.name(claim), "reasons": reasons}
+def _entry(claim: Object, reasons: Sequence[Reason]) -> dict[str, Any]:
+    """`told`: the reasons in lines."""
+    return {
+        "namespace": objects.namespace(claim),
+        "name": objects.name(claim),
+        "reasons": [reason.to_dict() for reason in reasons],
+        "told": lines(reasons),
+    }
 
 
 def _refused_entry(refused: Refused) -> dict[str, Any]:
-    reason = "SelectorError" if ".cel.expression" in refused.message else "ConstraintViolated"
-    return _entry(refused.manifest, [_reason(reason, refused.message)])
+    wrong = ".cel.expression" in refused.message
+    cause = Cause.SELECTOR_ERROR if wrong else Cause.CONSTRAINT_VIOLATED
+    return _entry(refused.manifest, [reason_of(cause, refused.message)])
 
 
 def placed(observation: Observation) -> list[dict[str, Any]]:

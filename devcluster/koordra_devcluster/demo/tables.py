@@ -6,12 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koordra.cli.cluster.claim_text import told_lines
 from koordra.cli.cluster.claims import device_lines
 from koordra.cli.options import NARROW, say
 from koordra.cli.output import show_table
-
-MOST_REASONS = 6
-"""Lines of reasons shown per waiting claim; the rest is counted."""
 
 _SHOWN_ENV = ("NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "UCX_NET_DEVICES")
 
@@ -52,12 +50,8 @@ def show(shown: Mapping[str, Any], *, wide: bool) -> None:
         _heading("Waiting")
     for claim in shown["pending"]:
         say(f"{claim['namespace']}/{claim['name']}")
-        for reason in claim["reasons"][:MOST_REASONS]:
-            place = "/".join(part for part in (reason["node"], reason["device"]) if part) or "cluster"
-            line = f"  {place}: {reason['reason']}: {reason['detail']}"
-            say(textwrap.fill(line, NARROW, subsequent_indent="    ", break_long_words=False))
-        if len(claim["reasons"]) > MOST_REASONS:
-            say(f"  ... and {len(claim['reasons']) - MOST_REASONS} more")
+        for line in told_lines(claim["told"], 2):
+            say(line)
 
 
 def _events(shown: Mapping[str, Any]) -> None:

@@ -68,13 +68,14 @@ def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
         row["type"] or "-",
         row["model"] or "-",
         row["state"],
-        row["reason"] or _free(row["capacity"]),
+        row["reason"] or _free(row["capacity"], wide=wide),
         "-" if row["numaNode"] is None else str(row["numaNode"]),
         *((row["pcieSwitch"] or "-", row["holders"] or "-", row["taints"] or "-") if wide else ()),
     )
 
 
-def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
+def _free(capacity: Mapping[str, Mapping[str, str]], *, wide: bool) -> str:
+    """How many more claims may have a share (slots) matters where it is none."""
     return (
         ", ".join(
             [
@@ -82,6 +83,7 @@ def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
                 if entry["free"] == entry["total"]
                 else f"{amount_shown(name, entry['free'])} of {amount_text(name, parse(entry['total']))}"
                 for name, entry in capacity.items()
+                if wide or name != "slots" or entry["free"] == "0"
             ]
         )
         or "-"

@@ -90,6 +90,7 @@ def test_every_waiting_claim_has_a_reason_with_a_detail() -> None:
         "used": "SelectorMismatch",
     }
     assert all(reason["detail"] for entry in found for reason in entry["reasons"])
+    assert all(entry["reasons"][0]["detail"] in " ".join(entry["told"]) for entry in found)
 
 
 def test_who_has_what() -> None:

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from koordra.api.opaque.isolation import attribute
+from koordra.cli.cluster.claim_text import last_word
 from koordra.cli.cluster.explain import explain
 from koordra.errors import NotFound
 from tests.unit.explain.scene import Dict, cluster, with_condition
@@ -81,6 +82,15 @@ def test_a_limit_that_does_not_hold_is_told(objects: list[Dict], tmp_path: Path)
     broken = json.loads(json.dumps(objects))
     with_condition(broken, "share", "Limited", "False", "OverLimit", "process 7 has 30Gi")
     assert "condition Limited: False (OverLimit): process 7 has 30Gi" in told(tmp_path, broken, "claim/share")
+
+
+def test_what_the_controller_said_is_not_told_twice() -> None:
+    waits = {"reasons": [{"reason": "ExceedsDevice", "detail": "memory: requested 120Gi"}]}
+    same = {**waits, "controller": "ExceedsDevice: claim c: request gpu, 2 nodes: memory: requested 120Gi"}
+    assert list(last_word(same, 2)) == []
+    other = {**waits, "controller": "QuotaExceeded: claim c: 8 of 8"}
+    assert list(last_word(other, 2)) == ["  the controller said last: QuotaExceeded: claim c: 8 of 8"]
+    assert list(last_word({**waits, "controller": None}, 2)) == []
 
 
 def test_shares_without_a_limit_are_accounted_for_only(objects: list[Dict], tmp_path: Path) -> None:
