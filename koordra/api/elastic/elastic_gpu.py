@@ -130,7 +130,12 @@ def device_class(obj: Object) -> Object:
     placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
     meant = {
         "kind": ELASTIC_CLASSES.kind,
-        "metadata": {"name": objects.name(obj), "uid": objects.uid(obj)},
+        "metadata": {
+            "name": objects.name(obj),
+            "uid": objects.uid(obj),
+            "labels": objects.labels_of(obj),
+            "annotations": objects.annotations_of(obj),
+        },
         "deviceType": names.TYPE_GPU,
         "allocationMode": IMMEDIATE if cls.immediate else WAIT,
         "policy": {

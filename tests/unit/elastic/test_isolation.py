@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from koordra.api import names
 from koordra.api.elastic import elastic_gpu
 from koordra.placement import Plan, plan
 from tests.unit.allocator import machines
@@ -57,3 +58,18 @@ def test_a_share_of_memory_is_limited() -> None:
     assert planned(MEMORY, {}, limited=LIMITED).nodes == {"default/c": "limited"}
     found = planned(MEMORY, {"isolation": "none"}, limited=LIMITED).unsatisfiable["default/c"]
     assert {reason.reason for reason in found} == {"BackendUnavailable"}
+
+
+def test_whom_a_class_is_for_is_said_of_its_device_class_too() -> None:
+    metadata = {
+        "name": "shares",
+        "uid": "1",
+        "labels": {names.RESTRICTED_LABEL: "true", "team": "ml"},
+        "annotations": {names.CLASS_NAMESPACES: "a, b", "note": "x"},
+    }
+    cls = {"kind": "ElasticGPUClass", "metadata": metadata, "provisioner": "qgpu.provisioner.elasticgpu.io"}
+    made = elastic_gpu.device_class(cls)["metadata"]
+    assert made["labels"][names.RESTRICTED_LABEL] == "true"
+    assert made["annotations"][names.CLASS_NAMESPACES] == "a, b"
+    assert "team" not in made["labels"]
+    assert "note" not in made["annotations"]
