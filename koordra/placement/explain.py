@@ -112,7 +112,9 @@ class _Explaining:
     def run(self) -> Explanation:
         pinned = self._pinned()
         if not self.nodes:
-            self._everywhere(Cause.NODE_UNSUITABLE, "there is no node and no ResourceSlice that names one")
+            nowhere = "there is no node and no ResourceSlice that names one"
+            there = self.engine.index.nodes
+            self._everywhere(Cause.NODE_UNSUITABLE, "there is no other node" if there else nowhere)
         elif pinned is None:
             self._over_nodes()
         else:

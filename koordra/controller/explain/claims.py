@@ -84,7 +84,7 @@ def _waits_for(view: ClusterView, key: str) -> str:
     for pod in using:
         if gang := view.gang_of(pod):
             return f"pod {objects.key(pod)} is a member of gang {gang.key}, which is placed as a whole"
-    return "; ".join(_pod_waits_for(view, pod) for pod in using[:3])
+    return "; ".join(filter(None, (_pod_waits_for(view, pod) for pod in using[:3])))
 
 
 def _pod_waits_for(view: ClusterView, pod: Object) -> str:
@@ -94,14 +94,10 @@ def _pod_waits_for(view: ClusterView, pod: Object) -> str:
     others = [gate for gate in pod_index.gates(pod) if gate != names.JOINT_GATE]
     if others:
         return f"{name} is held by the scheduling gate {', '.join(others)} of somebody else"
-    lacking = (
-        [key for key in view.cache.pod_index.entries[uid].keys if key not in view.cache.claims]
-        if uid in view.cache.pod_index.entries
-        else []
-    )
-    if lacking:
+    keys = view.cache.pod_index.entries[uid].keys if uid in view.cache.pod_index.entries else ()
+    if lacking := [key for key in keys if key not in view.cache.claims]:
         return f"{name} names ResourceClaim {', '.join(lacking)}, which does not exist"
-    return f"{name} cannot be planned yet: see its other claims"
+    return f"{name} cannot be planned yet: see its other claims" if len(keys) > 1 else ""
 
 
 # allocated
