@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from koordra.kube.client import KubeClient
-from tests.cluster.installation import WORKLOADS, dry_run
+from koordra_devcluster.demo.installation import WORKLOADS
+from tests.cluster.installation import dry_run
 from tests.unit.deploy.test_distributions import built
 
 pytestmark = pytest.mark.cluster

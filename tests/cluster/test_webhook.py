@@ -21,9 +21,10 @@ from cryptography import x509
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.controller.webhook import connections, keys
+from koordra.controller.webhook import keys
 from koordra.controller.webhook.cert_rotation import CONFIGURATIONS, SECRET_NAME, SECRETS
 from koordra.controller.webhook.cert_rotation import NAME as CONFIGURATION
+from koordra.controller.webhook.server import MAX_CONNECTIONS
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
 from koordra.kube.client import JSON_PATCH, KubeClient
 from tests.cluster.installation import Installation
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.cluster
 
 SYSTEM = "koordra-system"
 MUTATING = CONFIGURATIONS[0]
-MANY = connections.MAX_CONNECTIONS + 100
+MANY = MAX_CONNECTIONS + 100
 ROUND = 45.0
 """Seconds in which the webhook's keys are looked after a few times."""
 

@@ -138,8 +138,8 @@ def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_pod_that_is_kept_off_by_what_concerns_another_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_part = AllocationStep._excluded
-    monkeypatch.setattr(AllocationStep, "_excluded", lambda self, group, part=None: of_part(self, group))
+    of_part = AllocationStep.excluded
+    monkeypatch.setattr(AllocationStep, "excluded", lambda self, group, part=None: of_part(self, group))
     caught("would fit and waits", last=9)
 
 

@@ -21,8 +21,9 @@ from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.run import run, start_webhook
 from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings
-from koordra.metrics import Metrics, serve
+from koordra.metrics import Metrics
 from koordra.process import lifecycle
+from koordra.process.metrics_server import serve
 from koordra.process.watchdog import Watchdog
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.fakes.streaming_api import StreamingApi

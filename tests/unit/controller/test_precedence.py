@@ -158,7 +158,7 @@ def test_an_immediate_claim_that_cannot_be_is_told() -> None:
     cluster.api.create(RESOURCE_CLAIMS, claim("lost", device_class="no.koordra.io", annotations=immediate))
     cluster.api.create(RESOURCE_CLAIMS, claim("large", memory="200Gi", annotations=immediate))
     cluster.settle()
-    assert sorted(cluster.reasons()) == ["InsufficientCapacity", "SelectorMismatch"]
+    assert sorted(cluster.reasons()) == ["ExceedsDevice", "SelectorMismatch"]
     cluster.api.delete(DEVICE_CLASSES, names.CLASS_GPU)
     cluster.settle()
     assert cluster.reasons().count("SelectorMismatch") == 2

@@ -50,7 +50,7 @@ def needs(lock: str) -> list[Requirement]:
         Requirement(line)
         for line in {
             "image.txt": project["dependencies"],
-            "dev.txt": [*project["dependencies"], *extras["cli"], *extras["dev"]],
+            "dev.txt": [*project["dependencies"], *extras["dev"]],
             "build.txt": PROJECT["build-system"]["requires"],
             "tools.txt": (ROOT / "requirements" / "tools.in").read_text().split(),
         }[lock]

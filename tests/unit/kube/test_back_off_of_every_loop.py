@@ -17,12 +17,15 @@ import urllib3
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Informers
+from koordra.controller.explain.questions import Questions
 from koordra.controller.leadership import LeaseTimes
 from koordra.controller.reconcile import reconcile_loop
+from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reconcile.pod_requeue import PodRequeue
 from koordra.controller.reconcile.reconcile_loop import ReconcileLoop, run_passes
 from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.controller.reporting.event_recorder import EventRecorder
+from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.run import Readiness, _Process, _stand_by_and_lead
 from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings, rotate_keys
@@ -33,6 +36,7 @@ from koordra.kube.watch import WatchCache, negotiate
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
+from koordra.metrics import Metrics
 from koordra.topology.machine import Machine
 from tests.fakes.joint_cluster import claim
 
@@ -147,10 +151,16 @@ def events(client: KubeClient, hour: Hour) -> None:
 
 
 def lease(client: KubeClient, hour: Hour) -> None:
-    gauge = SimpleNamespace(set=lambda _value: None)
+    metrics = Metrics()
     process = _Process(
-        client, Settings("me", times=LeaseTimes()), (), SimpleNamespace(leading=gauge), Readiness()
-    )  # type: ignore[arg-type]
+        client,
+        Settings("me", times=LeaseTimes()),
+        (),
+        ControllerMetrics(metrics),
+        LeaderFigures(metrics, node_metrics=False),
+        Readiness(),
+        Questions(),
+    )
     _stand_by_and_lead(process, hour.stop, is_well=lambda: True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -251,7 +251,7 @@ def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) 
 def test_a_surprise_of_unprepare_is_named_in_the_log(
     node: PluginNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def surprising(self: DeviceState, ref: ClaimRef) -> None:
+    def surprising(self: DeviceState, ref: ClaimRef, *, awaited: Callable[[], bool]) -> None:
         raise ZeroDivisionError("surprise\x1b[2J\ud800")
 
     monkeypatch.setattr(DeviceState, "unprepare", surprising)
@@ -275,7 +275,9 @@ def test_fuzzed_claims_get_exactly_one_answer(
     )
     assert list(answer.claims) == [claim_uid]
     assert answer.claims[claim_uid].error
-    gone = service.NodeUnprepareResources(dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[named]), None)
+    gone = service.NodeUnprepareResources(
+        dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[named]), KubeletCall()
+    )
     assert [entry.error for entry in gone.claims.values()] == [""]
     assert node_of_module.files() == set()
 
