@@ -59,7 +59,7 @@ from koordra.effort import spend
 BUDGET: Final = 20_000
 """Placements tried before the answer is "undecided"; whoever is asked again tries twice as many."""
 
-MOST_BUDGET: Final = 300_000
+MOST_BUDGET: Final = 80_000
 """Placements beyond which they are not doubled any more."""
 
 REFINEMENT: Final = 30_000
