@@ -95,7 +95,7 @@ def test_no_word_of_a_class_makes_a_node_allow_what_it_does_not(
 ) -> None:
     config = [parameters("GpuConfig", source="FromClass", **of_class)]
     why = refusal(limited(node, "limiter"), claim(1, gpu("gpu", GPU_0, "10Gi"), config=config))
-    assert "isolation: requested none, the node allows limiter" in why
+    assert "isolation: requested none, the node allows only limiter" in why
 
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(("none", "limiter", "mps"), 2)))
