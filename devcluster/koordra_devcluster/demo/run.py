@@ -105,7 +105,11 @@ class Demo:
         return manifests.apply(client, documents, rest=self._patiently, installed=installed(self._needs))
 
     def show(self, client: KubeClient, plan: Plan) -> Ending:
-        """Apply what is planned, in its order, and wait for what has to come of it."""
+        """Apply what is planned, in its order, and wait for what has to come of it.
+
+        An example's outcome is that of all its nodes: one that is late would be left out of a choice."""
+        if plan.example:
+            self.wait_for(client, self._all_publish)
         first = plan.first
         refused = self.apply(client, first) if first else []
         if first:
