@@ -103,8 +103,8 @@ def bytes_now() -> Iterator[Callable[[], int]]:
 @pytest.mark.parametrize("times", mostly_long([3, 400]), ids=str)
 @pytest.mark.parametrize("what", WRITERS)
 def test_deleted_claims_leave_nothing(what: str, times: int, bytes_now: Callable[[], int]) -> None:
-    """Of 5 claims of half a megabyte at a time. What stays is what caches hold of selectors, which is
-    bounded, and the last claim that was placed."""
+    """Of 5 claims of half a megabyte at a time, 1 GB in all. What stays is what bounded caches hold, of
+    selectors and of what was asked, and the last claim that was placed."""
     cluster = JointCluster(nodes=2, gpus=2)
     come_and_go(cluster, WRITERS[what], range(5))
     _programs.clear()
@@ -114,7 +114,7 @@ def test_deleted_claims_leave_nothing(what: str, times: int, bytes_now: Callable
     if times > 3:
         gc.collect()
     left = bytes_now() - before
-    assert left < MOST_TEXT + _programs.most if what == "selectors" else left < 3 * BIG
+    assert left < MOST_TEXT + _programs.most if what == "selectors" else left < 4 * BIG
     assert sum(len(key[0]) for key in _programs) <= _programs.most
     assert len(_outcomes) <= _outcomes.most // 256
 
