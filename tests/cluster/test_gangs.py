@@ -11,7 +11,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import POD_GROUPS
-from koordra.controller.gangs.annotations import COMMITTED, GANG, GANG_MIN
+from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_MIN
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube.client import KubeClient
 from tests.cluster.test_joint_allocation import Workload, request

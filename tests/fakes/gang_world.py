@@ -22,7 +22,7 @@ from typing import Any
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.gangs.annotations import (
+from koordra.controller.gangs.declared.annotations import (
     COMMITTED,
     GANG,
     GANG_MAX,

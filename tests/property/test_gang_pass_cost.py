@@ -11,7 +11,7 @@ from koordra import effort
 from koordra.api import names
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.cel import selectors as cel
-from koordra.controller.gangs.annotations import GANG, GANG_MIN
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.controller.gangs.planner import GangPlanner
 from koordra.controller.reconcile import allocation_step
 from koordra.controller.reconcile.allocation_step import SELECTORS

@@ -13,7 +13,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.allocation.placer import MOST_CLAIMS
-from koordra.controller.gangs.annotations import GANG, GANG_MIN
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from tests.fakes.effort import calls
 from tests.fakes.joint_cluster import claim, pod
 from tests.long import mostly_long

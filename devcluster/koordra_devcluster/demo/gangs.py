@@ -8,7 +8,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
-from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.topology.pictures.job import member_of
 
 BLOCK: Final = "fabric.koordra.io/block"

@@ -23,7 +23,7 @@ from koordra.api.resource_class import RESOURCE_CLASSES
 from koordra.compat.detection import asks_by_annotation
 from koordra.compat.rewrite import names_devices
 from koordra.compat.settings import Settings
-from koordra.controller.gangs.annotations import GANG, GANG_MIN, whole_number
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN, whole_number
 from koordra_devcluster.apiserver.resources import GENERIC_WORKLOAD, WORKLOADS
 from koordra_devcluster.controllers.operators import OPERATORS, QUEUE
 

@@ -11,7 +11,7 @@ from koordra.cli.output import Document
 from koordra.controller.explain.answer import answer, not_there
 from koordra.controller.explain.question import Question, Subject
 from koordra.controller.explain.view import ClusterView
-from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.errors import NotFound
 from koordra.spelling import meant
 

@@ -19,7 +19,7 @@ from koordra.controller.explain.answer import answer
 from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.explain.view import ClusterView, view_of
-from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.phase import GangPhase
 from koordra.placement import Plan, plan
 

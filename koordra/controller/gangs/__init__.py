@@ -1,8 +1,8 @@
 """Gangs: pods of one job that get their devices together, or not at all.
 
-    annotations         which gang a pod says it belongs to: koordra's own annotations, Kubernetes' PodGroup
-                        and Workload, or the pod groups of Koordinator, coscheduling, Volcano and Kueue; and
-                        on what terms; what the webhook refuses
+    declared/           what a pod declares: which gang (koordra's own annotations, Kubernetes' PodGroup and
+                        Workload, or the pod groups of Koordinator, coscheduling, Volcano and Kueue), at which
+                        position of its job, and on what terms; what the webhook refuses
     membership          the pods of each gang, and how far each of them is; gates that were removed and that
                         the caches do not show yet
     phase               from that to the one thing that is to be done next; pure, and nothing but the API

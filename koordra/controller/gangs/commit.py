@@ -18,7 +18,7 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.writes import WriteOutcome
-from koordra.controller.gangs.annotations import COMMITTED, HELD
+from koordra.controller.gangs.declared.annotations import COMMITTED, HELD
 from koordra.controller.gangs.member_placement import PlacementRequest
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
 from koordra.errors import ApiUnreachable

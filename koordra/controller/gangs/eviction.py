@@ -24,7 +24,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
-from koordra.controller.gangs.annotations import Shrink, TimeoutPolicy
+from koordra.controller.gangs.declared.terms import Shrink, TimeoutPolicy
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.placement.gang import GangAnswer, GangPlaced

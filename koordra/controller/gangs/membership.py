@@ -30,15 +30,9 @@ from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
-from koordra.controller.gangs.annotations import (
-    COMMITTED,
-    GangRef,
-    Source,
-    Terms,
-    gang_of,
-    terms_of,
-    whole_number,
-)
+from koordra.controller.gangs.declared.annotations import COMMITTED, whole_number
+from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
+from koordra.controller.gangs.declared.terms import Terms, terms_of
 from koordra.placement.request.claim_groups import Urgency, urgency
 
 _INDEXES: Final = (

@@ -26,7 +26,7 @@ from koordra.controller.allocation.placer import Placer
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
-from koordra.controller.gangs.annotations import GANG_TOPOLOGY
+from koordra.controller.gangs.declared.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import victims_for
 from koordra.controller.gangs.member_placement import (

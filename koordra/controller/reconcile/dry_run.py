@@ -35,7 +35,7 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
-from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.reconcile.allocation_step import best_placement
 from koordra.controller.reporting import claim_events
 

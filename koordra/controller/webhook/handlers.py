@@ -26,7 +26,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
-from koordra.controller.gangs.annotations import must_be_held, refusals
+from koordra.controller.gangs.declared.admission import must_be_held, refusals
 from koordra.controller.resource_class.reconcile import on_suitable_nodes
 from koordra.controller.webhook import native
 from koordra.controller.webhook.claims import AskedDevices

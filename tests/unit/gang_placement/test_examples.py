@@ -11,7 +11,7 @@ import yaml
 
 from koordra.api import names
 from koordra.api.opaque.parameters import decode
-from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.declared.gang_ref import gang_of
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 JOBS = sorted(path for path in EXAMPLES.glob("job-*/*.yaml") if path.name != "example.yaml")

@@ -12,7 +12,9 @@ from koordra.api.kinds import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, 
 from koordra.api.objects import Object
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs import events
-from koordra.controller.gangs.annotations import GANG, GANG_MIN, GANG_TIMEOUT, gang_of, terms_of
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN, GANG_TIMEOUT
+from koordra.controller.gangs.declared.gang_ref import gang_of
+from koordra.controller.gangs.declared.terms import terms_of
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from tests.fakes.cluster import Cluster

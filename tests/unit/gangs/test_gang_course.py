@@ -12,7 +12,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.gangs import events, member_placement
-from koordra.controller.gangs.annotations import (
+from koordra.controller.gangs.declared.annotations import (
     COMMITTED,
     GANG,
     GANG_MAX,

@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 
 from koordra.api.objects import Object
-from koordra.controller.gangs.annotations import (
-    GangRef,
-    Shrink,
-    Source,
-    TimeoutPolicy,
-    gang_of,
-    must_be_held,
-    problems_of,
-    refusals,
-    terms_of,
-)
+from koordra.controller.gangs.declared.admission import must_be_held, problems_of, refusals
+from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
+from koordra.controller.gangs.declared.terms import Shrink, TimeoutPolicy, terms_of
 
 
 def pod(

@@ -13,7 +13,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.compat.settings import Settings
 from koordra.controller.cache.pod_index import PodClaims
-from koordra.controller.gangs.annotations import GANG, GANG_MIN
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MIN
 from koordra.controller.legacy import controller, quota
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.quota import Charge

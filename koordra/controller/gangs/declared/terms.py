@@ -1,25 +1,8 @@
-"""Which gang a pod says it belongs to, and on what terms. Pure.
-
-The first of these that a pod carries counts:
-
-    source        the pod says                                           how many are needed
-    ------------  -----------------------------------------------------  -----------------------------------
-    koordra       annotation (or label) koordra.io/gang                  annotation koordra.io/gang-min
-    kubernetes    spec.schedulingGroup.podGroupName (1.36)               PodGroup, schedulingPolicy.gang.
-                                                                         minCount
-                  spec.workloadRef (1.35)                                Workload, podGroups[].policy.gang.
-                                                                         minCount
-    koordinator   annotation gang.scheduling.koordinator.sh/name         annotation .../min-available
-    coscheduling  label scheduling.x-k8s.io/pod-group                    PodGroup, minMember
-                  label pod-group.scheduling.sigs.k8s.io, or .../name    PodGroup, or label
-                                                                         .../min-available
-    volcano       annotation scheduling.k8s.io/group-name                PodGroup, minMember
-    kueue         label kueue.x-k8s.io/pod-group-name                    annotation .../pod-group-total-count
+"""On what terms a gang starts: what its members say together, and its pod group. Pure.
 
 koordra's further annotations (koordra.io/gang-max, -timeout, -policy, -shrink, -topology) count with every
 source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is
-refused: nobody can tell which of them is right. A gang never crosses namespaces: its name is looked up in the
-pod's own.
+refused: nobody can tell which of them is right.
 
 A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
 `basic` is no gang.
@@ -33,51 +16,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from koordra.api import names, objects
+from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.errors import InvalidManifest
-
-GANG: Final = names.DOMAIN + "gang"
-GANG_MIN: Final = GANG + "-min"
-GANG_MAX: Final = GANG + "-max"
-GANG_TIMEOUT: Final = GANG + "-timeout"
-GANG_POLICY: Final = GANG + "-policy"
-GANG_SHRINK: Final = GANG + "-shrink"
-GANG_TOPOLOGY: Final = GANG + "-topology"
-OWN: Final = (GANG, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, GANG_TOPOLOGY)
-"""Annotations that tenants write."""
-
-COMMITTED: Final = "gate.koordra.io/gang"
-"""Annotation that the controller alone writes, together with lifting the gate: the gang that the pod was let
-go with."""
-
-HELD: Final = "gate.koordra.io/gang-held"
-"""Annotation that the controller writes to a pod that it may have let go without an answer, and that has to
-stay."""
+from koordra.controller.gangs.declared.annotations import (
+    GANG_MAX,
+    GANG_MIN,
+    GANG_POLICY,
+    GANG_SHRINK,
+    GANG_TIMEOUT,
+    GANG_TOPOLOGY,
+    whole_number,
+)
+from koordra.controller.gangs.declared.gang_ref import (
+    COSCHEDULING_OLD,
+    KOORDINATOR,
+    KUEUE,
+    GangRef,
+    Source,
+)
 
 TIMEOUT: Final = 300.0
 LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
-_KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
-_COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
-_COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
-_VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-_KUEUE: Final = "kueue.x-k8s.io/pod-group-"
 _LONGEST_NAME: Final = 253
-_MOST_DIGITS: Final = 9
-"""Longer texts are no numbers: whoever wrote them may write 256 KiB of digits."""
-
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME: Final = re.compile(r"(?:[0-9]{1,9}[smhd])+")
 _PART: Final = re.compile(r"([0-9]+)([smhd])")
-
-
-class Source(StrEnum):
-    KOORDRA = "koordra"
-    KUBERNETES = "kubernetes"
-    KOORDINATOR = "koordinator"
-    COSCHEDULING = "coscheduling"
-    VOLCANO = "volcano"
-    KUEUE = "kueue"
 
 
 class TimeoutPolicy(StrEnum):
@@ -95,14 +58,6 @@ class Shrink(StrEnum):
     """Members above the least are evicted for a gang that waits and is not less urgent."""
 
 
-_NAMED_BY: Final = (
-    (Source.KOORDINATOR, (_KOORDINATOR + "name",), (_KOORDINATOR + "name",)),
-    (Source.COSCHEDULING, (), (_COSCHEDULING, _COSCHEDULING_OLD, _COSCHEDULING_OLD + "/name")),
-    (Source.VOLCANO, _VOLCANO, ()),
-    (Source.KUEUE, (), (_KUEUE + "name",)),
-)
-"""Annotations, and labels, by which pods of a system name their group."""
-
 _POD_GROUPS: Final = {
     Source.KUBERNETES: ("scheduling.k8s.io",),
     Source.COSCHEDULING: ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
@@ -111,32 +66,15 @@ _POD_GROUPS: Final = {
 """API groups whose PodGroups (Workloads) a system means."""
 
 _LEAST_BY: Final = {
-    Source.KOORDINATOR: (_KOORDINATOR + "min-available", objects.annotations_of),
-    Source.COSCHEDULING: (_COSCHEDULING_OLD + "/min-available", objects.labels_of),
-    Source.KUEUE: (_KUEUE + "total-count", objects.annotations_of),
+    Source.KOORDINATOR: (KOORDINATOR + "min-available", objects.annotations_of),
+    Source.COSCHEDULING: (COSCHEDULING_OLD + "/min-available", objects.labels_of),
+    Source.KUEUE: (KUEUE + "total-count", objects.annotations_of),
 }
 """What on a pod says how many are needed."""
 
 
 _Word = TypeVar("_Word", bound=StrEnum)
 _Read = Callable[[Object], Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class GangRef:
-    """A pod's word about its gang. `part`: the group within a Workload of 1.35."""
-
-    source: Source
-    namespace: str
-    name: str
-    part: str = ""
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`, for people. Two gangs of one name, by the words of different systems, are two
-        gangs."""
-        whose = "" if self.source is Source.KOORDRA else f" ({self.source.value})"
-        return f"{self.namespace}/{self.name}" + (f"/{self.part}" if self.part else "") + whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +89,6 @@ class Terms:
     shrink: Shrink = Shrink.NEVER
     topology: str | None = None
     problems: tuple[str, ...] = ()
-
-
-def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
-    """The gang that the pod names, None where it names none."""
-    annotations, labels, spec = objects.annotations_of(pod), objects.labels_of(pod), objects.spec_of(pod)
-    where = objects.namespace(pod)
-    own = annotations.get(GANG) or labels.get(GANG)
-    if own:
-        return GangRef(Source.KOORDRA, where, own)
-    group = (spec.get("schedulingGroup") or {}).get("podGroupName")
-    if group:
-        return GangRef(Source.KUBERNETES, where, str(group))
-    workload = spec.get("workloadRef") or {}
-    if workload.get("name"):
-        parts = filter(None, [workload.get("podGroup"), workload.get("podGroupReplicaKey")])
-        part = "/".join(map(str, parts))
-        return GangRef(Source.KUBERNETES, where, str(workload["name"]), part)
-    for source, in_annotations, in_labels in _NAMED_BY:
-        named = [annotations.get(name) for name in in_annotations] + [labels.get(name) for name in in_labels]
-        found = next(filter(None, named), None)
-        if found:
-            return GangRef(source, where, found)
-    return None
 
 
 @dataclass(slots=True)
@@ -248,7 +163,7 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     if timeout is None and (seconds := _positive(spec.get("scheduleTimeoutSeconds"))) is not None:
         timeout = min(float(seconds), LONGEST_TIMEOUT)
     if timeout is None:
-        timeout = _seconds(said.text(_KOORDINATOR + "waiting-time") or "") or TIMEOUT
+        timeout = _seconds(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
     levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()
@@ -263,38 +178,6 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     )
 
 
-def problems_of(pod: Mapping[str, Any]) -> list[str]:
-    """What is wrong with koordra's annotations on one pod, as far as the pod alone can tell."""
-    ref = gang_of(pod)
-    if ref is None:
-        stray = [name for name in OWN[1:] if name in objects.annotations_of(pod)]
-        return [f"{stray[0]} without {GANG}: name the gang"] if stray else []
-    found = terms_of(ref, [dict(pod)], {})
-    return [] if found is None else list(found.problems)
-
-
-def must_be_held(pod: Mapping[str, Any], *, has_ours: bool, has_unknown: bool) -> bool:
-    """Whether the gate goes on the pod because it is in a gang. `has_unknown`: it names claims that do not
-    exist yet.
-
-    A pod by koordra's own annotation is held whether it has claims or not; a member of somebody else's pod
-    group only if it has claims of koordra's, or claims that are not known yet: its scheduler knows the gate,
-    and nothing else of the group is koordra's business.
-    """
-    ref = gang_of(pod)
-    return ref is not None and (ref.source is Source.KOORDRA or has_ours or has_unknown)
-
-
-def refusals(pod: Mapping[str, Any]) -> tuple[InvalidManifest, ...]:
-    """What is wrong with koordra's annotations on the pod, for who creates it. A ValidatingAdmissionPolicy
-    (deploy/kustomize/gangs) refuses what comes past the webhook without the gate."""
-    name = objects.name(pod) or str(objects.metadata(pod).get("generateName") or "")
-    where = f"Pod {objects.namespace(pod)}/{name}"
-    return tuple(
-        InvalidManifest(problem, object=where, field="metadata.annotations") for problem in problems_of(pod)
-    )
-
-
 def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy of a PodGroup of Kubernetes, or of the part of a Workload."""
     if not ref.part:
@@ -306,11 +189,6 @@ def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _positive(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def whole_number(text: str) -> int | None:
-    """None where it is none, or is too long to be meant."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _seconds(text: str) -> float | None:

@@ -1,0 +1,9 @@
+"""What a pod declares about its gang. Pure.
+
+    annotations    the names of koordra's own, and those that the controller alone writes
+    gang_ref       which gang a pod names: koordra's own annotation, or the pod group of somebody else
+    terms          how many members, for how long, and where: what all members agree on
+    admission      which pods are held, and what the webhook refuses
+
+Every file imports only earlier ones.
+"""

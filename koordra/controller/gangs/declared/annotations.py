@@ -1,0 +1,33 @@
+"""The annotations about gangs, those of tenants and those of the controller; a number as pods write it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.api import names
+
+GANG: Final = names.DOMAIN + "gang"
+GANG_MIN: Final = GANG + "-min"
+GANG_MAX: Final = GANG + "-max"
+GANG_TIMEOUT: Final = GANG + "-timeout"
+GANG_POLICY: Final = GANG + "-policy"
+GANG_SHRINK: Final = GANG + "-shrink"
+GANG_TOPOLOGY: Final = GANG + "-topology"
+OWN: Final = (GANG, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, GANG_TOPOLOGY)
+"""Annotations that tenants write."""
+
+COMMITTED: Final = "gate.koordra.io/gang"
+"""Annotation that the controller alone writes, together with lifting the gate: the gang that the pod was let
+go with."""
+
+HELD: Final = "gate.koordra.io/gang-held"
+"""Annotation that the controller writes to a pod that it may have let go without an answer, and that has to
+stay."""
+
+_MOST_DIGITS: Final = 9
+"""Longer texts are no numbers: whoever wrote them may write 256 KiB of digits."""
+
+
+def whole_number(text: str) -> int | None:
+    """None where it is none, or is too long to be meant."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None

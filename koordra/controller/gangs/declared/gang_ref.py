@@ -1,0 +1,94 @@
+"""Which gang a pod says it belongs to. Pure.
+
+The first of these that a pod carries counts:
+
+    source        the pod says                                           how many are needed
+    ------------  -----------------------------------------------------  -----------------------------------
+    koordra       annotation (or label) koordra.io/gang                  annotation koordra.io/gang-min
+    kubernetes    spec.schedulingGroup.podGroupName (1.36)               PodGroup, schedulingPolicy.gang.
+                                                                         minCount
+                  spec.workloadRef (1.35)                                Workload, podGroups[].policy.gang.
+                                                                         minCount
+    koordinator   annotation gang.scheduling.koordinator.sh/name         annotation .../min-available
+    coscheduling  label scheduling.x-k8s.io/pod-group                    PodGroup, minMember
+                  label pod-group.scheduling.sigs.k8s.io, or .../name    PodGroup, or label
+                                                                         .../min-available
+    volcano       annotation scheduling.k8s.io/group-name                PodGroup, minMember
+    kueue         label kueue.x-k8s.io/pod-group-name                    annotation .../pod-group-total-count
+
+A gang never crosses namespaces: its name is looked up in the pod's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.controller.gangs.declared.annotations import GANG
+
+KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+_COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
+COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
+_VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+KUEUE: Final = "kueue.x-k8s.io/pod-group-"
+
+
+class Source(StrEnum):
+    KOORDRA = "koordra"
+    KUBERNETES = "kubernetes"
+    KOORDINATOR = "koordinator"
+    COSCHEDULING = "coscheduling"
+    VOLCANO = "volcano"
+    KUEUE = "kueue"
+
+
+_NAMED_BY: Final = (
+    (Source.KOORDINATOR, (KOORDINATOR + "name",), (KOORDINATOR + "name",)),
+    (Source.COSCHEDULING, (), (_COSCHEDULING, COSCHEDULING_OLD, COSCHEDULING_OLD + "/name")),
+    (Source.VOLCANO, _VOLCANO, ()),
+    (Source.KUEUE, (), (KUEUE + "name",)),
+)
+"""Annotations, and labels, by which pods of a system name their group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangRef:
+    """A pod's word about its gang. `part`: the group within a Workload of 1.35."""
+
+    source: Source
+    namespace: str
+    name: str
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people. Two gangs of one name, by the words of different systems, are two
+        gangs."""
+        whose = "" if self.source is Source.KOORDRA else f" ({self.source.value})"
+        return f"{self.namespace}/{self.name}" + (f"/{self.part}" if self.part else "") + whose
+
+
+def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
+    """The gang that the pod names, None where it names none."""
+    annotations, labels, spec = objects.annotations_of(pod), objects.labels_of(pod), objects.spec_of(pod)
+    where = objects.namespace(pod)
+    own = annotations.get(GANG) or labels.get(GANG)
+    if own:
+        return GangRef(Source.KOORDRA, where, own)
+    group = (spec.get("schedulingGroup") or {}).get("podGroupName")
+    if group:
+        return GangRef(Source.KUBERNETES, where, str(group))
+    workload = spec.get("workloadRef") or {}
+    if workload.get("name"):
+        parts = filter(None, [workload.get("podGroup"), workload.get("podGroupReplicaKey")])
+        part = "/".join(map(str, parts))
+        return GangRef(Source.KUBERNETES, where, str(workload["name"]), part)
+    for source, in_annotations, in_labels in _NAMED_BY:
+        named = [annotations.get(name) for name in in_annotations] + [labels.get(name) for name in in_labels]
+        found = next(filter(None, named), None)
+        if found:
+            return GangRef(source, where, found)
+    return None
