@@ -27,8 +27,9 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.groups import Group, GroupIndex
-from koordra.controller.gangs.membership import Gang, Member, index_of
+from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangStatus, places
+from koordra.controller.gangs.ranks import known_ranks
 from koordra.effort import is_spent
 from koordra.errors import PlanError, SelectorsCostTooMuch
 from koordra.placement import gang as placement
@@ -130,13 +131,15 @@ class PlacementRequest:
 def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor) -> PlacementRequest:
     groups = {objects.key(group.pods[0]): group for group in _colocated(status.plan)}
     planned = {member.uid for member in status.plan}
+    positions = {member.uid: at for at, member in enumerate(gang.members) if member.index is not None}
+    known = known_ranks(gang)
     fixed = tuple(
         placement.Fixed(
             member.key,
             node,
             tuple(filter(claims_of.is_allocated, member.ours)),
-            rank=_rank_of(member),
-            index=index_of(member.pod),
+            rank=known.get(member.uid),
+            index=positions.get(member.uid),
         )
         for member in gang.members
         if (member.is_committed or member.is_placed) and member.uid not in planned
@@ -146,7 +149,11 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
     least = len(groups) if is_shared else min(status.needed, len(groups))
     members = tuple(
         placement.NewMember(
-            key, _read(group, placer), index=index_of(group.pods[0]), excluded=excluded(group)
+            key,
+            _read(group, placer),
+            index=positions.get(uid := objects.uid(group.pods[0])),
+            rank=known.get(uid),
+            excluded=excluded(group),
         )
         for key, group in groups.items()
     )
@@ -178,15 +185,6 @@ def _read(group: Group, placer: Placer) -> ClaimGroup:
 def _node_of(member: Member) -> str | None:
     """Where the member is, or where its devices will bring it."""
     return objects.spec_of(member.pod).get("nodeName") or min(places(member), default=None)
-
-
-def _rank_of(member: Member) -> int | None:
-    for claim in member.ours:
-        for entry in ((claims_of.allocation(claim) or {}).get("devices") or {}).get("config") or ():
-            parameters = (entry.get("opaque") or {}).get("parameters") or {}
-            if parameters.get("kind") == "GangMember" and isinstance(parameters.get("rank"), int):
-                return int(parameters["rank"])
-    return None
 
 
 def _devices_asked(claims: Sequence[ResourceClaim]) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
@@ -30,29 +30,22 @@ from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
-from koordra.controller.gangs.declared.annotations import COMMITTED, whole_number
+from koordra.controller.gangs.declared.annotations import COMMITTED
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
+from koordra.controller.gangs.declared.member_index import MemberIndex, member_indexes
 from koordra.controller.gangs.declared.terms import Terms, terms_of
 from koordra.placement.request.claim_groups import Urgency, urgency
-
-_INDEXES: Final = (
-    "batch.kubernetes.io/job-completion-index",
-    "apps.kubernetes.io/pod-index",
-    "training.kubeflow.org/replica-index",
-    "leaderworkerset.sigs.k8s.io/worker-index",
-    "volcano.sh/task-index",
-)
-"""Labels or annotations by which workloads number their pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A living pod of a gang. `claims` is None while one of its claims does not exist. `let_go`: the
-    controller lifted its gate, as the API or the controller itself knows; `in_doubt`: it tried to, and no
-    answer came."""
+    """A living pod of a gang. `claims` is None while one of its claims does not exist. `index`: its position
+    in its job, None where the workload does not say; `let_go`: the controller lifted its gate, as the API or
+    the controller itself knows; `in_doubt`: it tried to, and no answer came."""
 
     pod: Object
     claims: PodClaims | None
+    index: MemberIndex | None = None
     let_go: bool = False
     in_doubt: bool = False
 
@@ -100,7 +93,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`members` by completion index, then by urgency; `done` members have finished well."""
+    """`members` by their positions in their job, then by urgency; `done` members have finished well."""
 
     ref: GangRef
     terms: Terms
@@ -268,7 +261,9 @@ class GangIndex:
 
     def _gang(self, ref: GangRef, pods: list[Object]) -> Gang | None:
         living = [pod for pod in pods if pod_index.is_living(pod)]
-        members = tuple(self._member(pod) for pod in sorted(living, key=_position))
+        indexes = member_indexes(living)
+        found = (self._member(pod, indexes.get(objects.uid(pod))) for pod in living)
+        members = tuple(sorted(found, key=_order))
         if not members:
             return None
         if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
@@ -276,12 +271,12 @@ class GangIndex:
         terms = terms_of(ref, living, self.cache.pod_groups)
         return None if terms is None else Gang(ref, terms, members, _done(pods, living))
 
-    def _member(self, pod: Object) -> Member:
+    def _member(self, pod: Object, index: MemberIndex | None) -> Member:
         entry = self.cache.pod_index.entries.get(objects.uid(pod))
         claims = PodClaims(pod, ()) if entry is None else entry.claims
         is_gated = pod_index.is_gated(pod)
         let_go = self.ungating.is_ungated(pod) if is_gated else COMMITTED in objects.annotations_of(pod)
-        return Member(pod, claims, let_go, self.ungating.in_doubt(pod))
+        return Member(pod, claims, index, let_go, self.ungating.in_doubt(pod))
 
     def _is_native(self, pod: Object) -> bool:
         """Whether kube-scheduler allocates for the pod."""
@@ -293,19 +288,9 @@ def _mode_of(namespace: Object | None) -> str | None:
     return None if namespace is None else objects.labels_of(namespace).get(names.MODE_LABEL)
 
 
-def index_of(pod: Mapping[str, Any]) -> int | None:
-    """The position that the workload gave the pod."""
-    for place in (objects.labels_of(pod), objects.annotations_of(pod)):
-        for name in _INDEXES:
-            number = whole_number(place.get(name, ""))
-            if number is not None:
-                return number
-    return None
-
-
-def _position(pod: Object) -> tuple[bool, int, Urgency]:
-    index = index_of(pod)
-    return index is None, index or 0, urgency(pod)
+def _order(member: Member) -> tuple[bool, tuple[MemberIndex, ...], Urgency]:
+    """Whom nobody numbered comes last."""
+    return (member.index is None, (member.index,) if member.index else (), urgency(member.pod))
 
 
 def _done(pods: Iterable[Object], living: Iterable[Object]) -> int:

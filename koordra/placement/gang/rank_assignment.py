@@ -23,20 +23,25 @@ class _RankedMember(NamedTuple):
 
 
 def ranks(placed: Sequence[tuple[NewMember, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
-    """Every member's rank: its index where all members have one of their own below their number, else free
-    numbers along the fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the
-    ranks of those that ended).
+    """Every member's rank, from 0 on without a gap: in the order of the workload's own numbers where all that
+    are placed have one, else along the fabric, which is the order given.
 
-    Members that stay keep their rank, also one that is not their index.
+    Members that stay keep theirs. Beside them a member takes the rank that is known as its own, or one that
+    is free (an Indexed Job that runs in waves has numbers beyond; its later pods take the ranks of those that
+    ended).
     """
-    indexes = [member.index for member, _ in placed] + [one.index for one in fixed]
-    kept = all(one.rank in (None, one.index) for one in fixed)
-    if kept and {*indexes} == set(range(len(indexes))):
-        found = [replace(one, rank=int(member.index or 0)) for member, one in placed]
-        return sorted(found, key=lambda one: one.rank)
     held = {one.rank for one in fixed}
+    given = dict[str, int]()
+    for member, one in placed:
+        if fixed and member.rank is not None and member.rank not in held:
+            given[one.key] = member.rank
+            held.add(member.rank)
+    in_order = list(placed)
+    if all(member.index is not None for member, _ in placed):
+        in_order.sort(key=lambda each: each[0].index or 0)
     free = (number for number in itertools.count() if number not in held)
-    return [replace(one, rank=next(free)) for _, one in placed]
+    found = [replace(one, rank=given[one.key] if one.key in given else next(free)) for _, one in in_order]
+    return sorted(found, key=lambda one: one.rank)
 
 
 def gang_members(

@@ -23,14 +23,16 @@ class NewMember:
 
     `group`     the pods and those of their claims that are to be allocated now, as the engine is asked for
                 them
-    `index`     the position that the workload fixed (completion index); members get places in the order of
-                the fabric by it
+    `index`     the position that the workload fixed; members get places in the order of the fabric by it, and
+                ranks in this order
+    `rank`      beside members that have theirs: the one that is this member's, where it is known
     `excluded`  nodes that must not be used for this member, and why
     """
 
     key: str
     group: ClaimGroup
     index: int | None = None
+    rank: int | None = None
     excluded: Mapping[str, Reason] = field(default_factory=dict)
 
 
