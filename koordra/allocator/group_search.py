@@ -20,11 +20,10 @@ from typing import Final
 from koordra.allocator.allocation_state import AllocationState, Verdicts
 from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.explain.diagnosis import reasons_on_node
-from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.features import Features
 from koordra.allocator.joint_allocation import Rule, relaxations_of, rules_of
 from koordra.allocator.offer import Offer
-from koordra.allocator.reasons import Cause, ClaimRefused, reason_of, refusal
+from koordra.allocator.reasons import Cause, ClaimReason, ClaimRefused, reason_of, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import RELAXATION, TERMS, ClusterCost, Cost, effective_policy
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled

@@ -138,6 +138,10 @@ class Reason:
         return f"{self.where}{asked}: {self.reason}: {self.detail}"
 
 
+ClaimReason = tuple[int, Reason]
+"""A reason with the position of the claim, among those that are decided together, that it is for."""
+
+
 def reason_of(cause: Cause, detail: str, node: str | None = None) -> Reason:
     """What concerns a node as a whole, or every node."""
     return Reason(node, None, None, cause.value, detail)

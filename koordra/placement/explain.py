@@ -21,10 +21,9 @@ from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.explain.diagnosis import reasons_one_by_one
 from koordra.allocator.explain.grouping import ReasonGroups
-from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.group_search import GroupSearch, NodeAnswer, takes_all, undecided_on
 from koordra.allocator.predicates import named_nodes
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
+from koordra.allocator.reasons import Cause, ClaimReason, ClaimRefused, Reason, reason_of
 from koordra.api import names
 from koordra.effort import spend
 from koordra.placement.decide import NOTHING, Engine, Excluded
@@ -42,6 +41,7 @@ _NATIVE: Final = (
     f"the node is in native mode (label {names.MODE_LABEL}: {names.MODE_NATIVE}), in which kube-scheduler gives "
     "its devices out: this claim is for nodes in joint mode"
 )
+_NO_PLUGIN: Final = "koordra's kubelet plugin does not run there, or finds none"
 _TOGETHER: Final = "every request has enough devices by itself, but all of them together have no place; what they fail is told of other nodes"
 
 _EXCLUDED: Final = (
@@ -165,10 +165,10 @@ class _Explaining:
                 self._everywhere(pinned.cause, detail, pinned=True)
                 continue
             for position, reason in self._all_of(info):
-                without = reason.is_aside and reason.request is None
-                self.told[position].add(
-                    replace(reason, is_pinned=True, is_aside=reason.is_aside and not without)
-                )
+                told = replace(reason, is_pinned=True)
+                if reason.is_aside and reason.request is None:  # it has no devices, which is why
+                    told = replace(told, detail=f"{reason.detail}: {_NO_PLUGIN}", is_aside=False)
+                self.told[position].add(told)
         others = [name for name in self.nodes if name not in pinned.nodes]
         if others and there:
             detail = f"the pod has to run on {shown} ({pinned.why})"

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.explain.grouping import grouped
+from koordra.allocator.explain.telling import waiting_for_others, waits_for
 from koordra.allocator.features import Features
 from koordra.allocator.group_search import GroupSearch, takes_all
 from koordra.allocator.offer import Offer
@@ -192,11 +193,7 @@ class _Planning:
             return self._refuse(group, failed, reasons)
         table = self.result.undecided if exhausted else self.result.unsatisfiable
         reasons_of = {claim.key: own for claim, own in zip(group.claims, reasons, strict=True)}
-        for key, own in reasons_of.items():
-            # What would fit by itself waits for the others, in their words.
-            table[key] = own or tuple(
-                _waits_for(other, others[0]) for other, others in reasons_of.items() if others
-            )
+        table |= waiting_for_others(reasons_of)
         return None
 
     def _excluded(self, group: ClaimGroup) -> dict[str, Reason]:
@@ -273,7 +270,7 @@ class _Planning:
         for position, claim in enumerate(group.claims):
             told = reasons[position] if reasons else ()
             own = [reason for reason in told if reason.detail != error.reason.detail]
-            first = error.reason if claim.key == error.claim else _waits_for(error.claim, error.reason)
+            first = error.reason if claim.key == error.claim else waits_for(error.claim, error.reason)
             self.result.unsatisfiable[claim.key] = grouped([first, *own])
         return error
 
@@ -296,9 +293,3 @@ class _Planning:
         for pod in group.pods:
             for key in claim_keys(pod):
                 self.consumers.setdefault(key, set()).add(identity_of(pod))
-
-
-def _waits_for(claim: str, why: Reason) -> Reason:
-    return Reason(
-        None, None, None, why.reason, f"waits for ResourceClaim {claim}, which belongs to it: {why.detail}"
-    )

@@ -158,8 +158,11 @@ def _unknown_names(expression: str, facts: DeviceFacts) -> str:
 def _taint_text(taint: Taint) -> tuple[str, str]:
     """The clause, and the value."""
     if taint.key == names.HELD_TAINT:
-        clause = f"taint {taint.key}:{taint.effect}: the node still uses it for a claim that is gone, until that ends"
+        clause = (
+            f"taint {taint.key}:{taint.effect}: the node still uses it for a claim that is gone, until its kubelet has ended that "
+            "claim's pod (crictl ps there shows what still runs)"
+        )
         return (f"{clause}; uid", taint.value) if taint.value else (clause, "")
     if taint.key.startswith(names.UNHEALTHY_TAINT):
-        return f"the device is unhealthy (taint {taint.key}:{taint.effect}):", taint.value
+        return f"the device is unhealthy (taint {taint.key}; docs/health.md: what ends it):", taint.value
     return f"taint {taint} is not tolerated by the request", ""

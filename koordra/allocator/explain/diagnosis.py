@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.explain.device_counts import DeviceCounts, how_to_offer
 from koordra.allocator.explain.grouping import values_text
-from koordra.allocator.explain.nearest_fit import ClaimReason, NearestFit
+from koordra.allocator.explain.nearest_fit import NearestFit
 from koordra.allocator.explain.rejection import Rejection, device_reason
 from koordra.allocator.joint_allocation import Rule
-from koordra.allocator.reasons import Cause, Reason, reason_of
+from koordra.allocator.reasons import Cause, ClaimReason, Reason, reason_of
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 
 
@@ -70,7 +70,7 @@ def reasons_one_by_one(
         if pool.trouble:
             detail = f"pool {pool} is {'incomplete' if pool.incomplete else 'invalid'}: {pool.trouble}"
             if pool.incomplete:
-                detail += "; the plugin of the driver has not published the rest"
+                detail += "; the log of its driver's plugin on that node says why the rest is not published"
             reason = reason_of(Cause.POOL_INCOMPLETE, detail, node)
             found += [(position, reason) for position in range(len(claims))]
     return served, found

@@ -1,21 +1,22 @@
 """Why all requests together do not fit on a node, though each of them would: which clause to take away so
 that they do.
 
-First counting: a class of which more devices are asked for than have room. Then the search is asked again
-with clauses left out, each by itself and then more of them: a JointAllocation in a wider scope, or without
-it; one constraint, or those of one claim, or all; the demand for partitions of the NVLink fabric; at last the
-shared counters. The first relaxation that fits is reported as the nearest miss, and what is reported is
-exactly what was tried, so taking it away does make the group fit. When nothing helps, the amounts asked for
-in all are set against what is free.
+First counting (`together`): a class of which more devices are asked for than have room. Then the search is
+asked again with clauses left out, each by itself and then more of them: a JointAllocation in a wider scope,
+or without it; one constraint, or those of one claim, or all; the demand for partitions of the NVLink fabric;
+at last the shared counters. The first relaxation that fits is reported as the nearest miss, and what is
+reported is exactly what was tried, so taking it away does make the group fit. When nothing helps, the amounts
+asked for in all are set against what is free.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Final
 
 from koordra.allocator import constraints as rules
@@ -23,9 +24,10 @@ from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU, NIC, Usage
 from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_sizes
 from koordra.allocator.explain.rejection import usable_devices
+from koordra.allocator.explain.together import Together, count_of
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
-from koordra.allocator.reasons import Cause, Reason, amount_text, figure, free_text, reason_of
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.reasons import Cause, ClaimReason, Reason, figure, reason_of
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
 from koordra.allocator.search.partial_choice import Clauses
 from koordra.allocator.search.search import Search
@@ -42,9 +44,6 @@ _MOST_COUNTERS: Final = 4
 _TRIED_ALONE: Final = 4
 _BUDGET_ALONE: Final = 400
 """How many constraints are left out one by one, and the placements that each of them may try."""
-
-ClaimReason = tuple[int, Reason]
-"""A reason with the position of the claim it is for."""
 
 ConstraintAt = tuple[int, int]
 """A constraint by the position of its claim and its own."""
@@ -64,7 +63,9 @@ class NearestFit:
         self.wanted = [request.alternatives[0] for claim in claims for request in claim.requests]
 
     def reasons(self) -> list[ClaimReason]:
-        return list(self._short_classes()) or self._nearest() or self._totals()
+        together = Together(self.node, self.claims)
+        short = together.short_classes(self.state, self._unused, self.candidates)
+        return list(short) or self._nearest() or together.totals(self.state)
 
     def _reasons(self, cause: Cause, detail: str, claims: Iterable[int] | None = None) -> list[ClaimReason]:
         """The same for these claims, or for all."""
@@ -136,18 +137,22 @@ class NearestFit:
                 sorted({claim for claim, _ in rule.members}),
             )
 
-    def _ever(self) -> str:
-        """Whether the node has such a place when nothing is in use; empty where that is not found out."""
-        state = AllocationState(
+    @cached_property
+    def _unused(self) -> AllocationState:
+        """As if nothing were in use."""
+        return AllocationState(
             self.state.pools,
             Usage(),
             self.state.features,
             honors_partitions=self.state.honors_partitions,
             verdicts=self.state.verdicts,
         )
+
+    def _ever(self) -> str:
+        """Whether the node has such a place when nothing is in use; empty where that is not found out."""
         found = Outcome(None)
         if any(self.state.busy) or any(self.state.holders):
-            found = NearestFit(self.node, self.claims, state, self.joints).outcome(
+            found = NearestFit(self.node, self.claims, self._unused, self.joints).outcome(
                 Clauses(self.joints), _BUDGET
             )
         if found.solution is not None:
@@ -162,7 +167,7 @@ class NearestFit:
             wanted = self.claims[position].requests[index].alternatives[0]
             usable = [at for at in usable_devices(wanted, self.state) if devices[at].kind in (GPU, NIC)]
             for device in usable[:1]:
-                asked[devices[device].kind] += _count(wanted, usable)
+                asked[devices[device].kind] += count_of(wanted, usable)
             for device in usable:
                 places.setdefault(tally.key(devices[device]) or "no known place", set()).add(device)
         shapes = Counter(
@@ -273,7 +278,7 @@ class NearestFit:
             for wanted in (request.alternatives[0] for request in self.claims[position].requests):
                 fitting = [card for card in demanded.cards if state.verdict(wanted, card).demand is not None]
                 if fitting:
-                    cards += _count(wanted, fitting)
+                    cards += count_of(wanted, fitting)
                     every = "all " if wanted.takes_all else every
             if cards:
                 yield from self._reasons(
@@ -283,58 +288,6 @@ class NearestFit:
                     f" {listed or 'single cards only'}; {nearest}",
                     [position],
                 )
-
-    def _short_classes(self) -> Iterator[ClaimReason]:
-        """Classes of which all requests together want more devices than there are places."""
-        found = self.candidates or {}
-        for name in sorted({wanted.device_class.name for wanted in found}):
-            of_class = {one: devices for one, devices in found.items() if one.device_class.name == name}
-            if not enough(of_class, rooms_of(self.state, of_class)):
-                asked = sum(wanted.spec.count for wanted in of_class)
-                free = len({device for devices in of_class.values() for device in devices})
-                count = f"class {name}: {asked} devices requested on one node in all, {free} have room"
-                amounts = self._amounts([one for one in self.wanted if one.device_class.name == name])[1]
-                yield from self._reasons(
-                    Cause.INSUFFICIENT_CAPACITY,
-                    "; ".join([count, *amounts]),
-                    sorted({wanted.claim for wanted in of_class}),
-                )
-
-    def _totals(self) -> list[ClaimReason]:
-        """What is asked for in all and what is free."""
-        several = "" if len(self.claims) == 1 else f" of the {len(self.claims)} claims that belong together"
-        room, amounts = self._amounts(self.wanted)
-        count = f"devices: requested {sum(map(_count, self.wanted))}, {room} have room"
-        return self._reasons(
-            Cause.INSUFFICIENT_CAPACITY,
-            f"every request has enough devices by itself, but not all requests{several} at once: "
-            + "; ".join([count, *amounts]),
-        )
-
-    def _amounts(self, alternatives: Sequence[RequestAlternative]) -> tuple[int, list[str]]:
-        """Of what is asked for: devices that could serve something; both figures of the capacities that are
-        short in all (of all capacities where none is)."""
-        asked, free = defaultdict[str, Decimal](Decimal), defaultdict[str, Decimal](Decimal)
-        serving: set[int] = set()
-        for wanted in alternatives:
-            fitting = usable_devices(wanted, self.state)
-            serving.update(fitting)
-            demand = self.state.demand(wanted, fitting[0]) if fitting else None
-            for name, amount in demand.amounts.items() if demand else ():
-                asked[name] += amount * _count(wanted)
-        for device in serving:
-            for name in self.state.capacity[device]:
-                free[name] += self.state.free(device, name)
-        return len(serving), [
-            f"{name}: requested {amount_text(name, asked[name])}, free {free_text(name, free[name], asked=asked[name])}"
-            for name in sorted([name for name in asked if asked[name] > free[name]] or asked)
-            if asked[name] > 0
-        ]
-
-
-def _count(wanted: RequestAlternative, found: Sequence[int] = (0,)) -> int:
-    """Devices that the request is for, given those that all of them would be."""
-    return len(found) if wanted.takes_all else wanted.spec.count
 
 
 def _counted(devices: Mapping[str, int]) -> str:

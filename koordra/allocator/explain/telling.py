@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from koordra.allocator.explain.grouping import rank
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 
 MOST_LINES: Final = 24
 """Lines for one claim."""
@@ -54,9 +54,29 @@ def in_one_line(reasons: Sequence[Reason], *, most: int) -> str:
     return text or NOTHING
 
 
-def _without_asides(reasons: Sequence[Reason]) -> list[Reason]:
-    """Without what only stands beside the rest, where there is a rest."""
-    return [one for one in reasons if not one.is_aside] or [*reasons]
+def waiting_for_others(reasons: Mapping[str, Sequence[Reason]]) -> dict[str, tuple[Reason, ...]]:
+    """By key of claims that are placed together: one that would fit by itself waits for the others, in the
+    words of the first of these."""
+    stuck = {
+        key: without for key, given in reasons.items() if (without := _without_asides(given, or_all=False))
+    }
+    if not stuck:
+        nowhere = reason_of(Cause.NODE_UNSUITABLE, "there is no node for it")
+        return {key: tuple(given) or (nowhere,) for key, given in reasons.items()}
+    first = min(stuck)
+    waits = waits_for(first, stuck[first][0])
+    return {key: tuple(given) if key in stuck else (waits, *given) for key, given in reasons.items()}
+
+
+def waits_for(claim: str, why: Reason) -> Reason:
+    """Of a claim that waits for another one, which has this reason."""
+    text = f"waits for ResourceClaim {claim}, which belongs to it: {why.detail}"
+    return Reason(None, None, None, why.reason, text)
+
+
+def _without_asides(reasons: Sequence[Reason], *, or_all: bool = True) -> list[Reason]:
+    """Without what only stands beside the rest; all where there is no rest."""
+    return [one for one in reasons if not one.is_aside] or ([*reasons] if or_all else [])
 
 
 def _without_vain_hopes(reasons: Sequence[Reason]) -> list[Reason]:

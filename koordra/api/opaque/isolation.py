@@ -29,7 +29,7 @@ A node's policy is published with each GPU, and read of the device that is asked
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -136,6 +136,14 @@ class IsolationRefused:
         return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
 
 
+def _other_words(word: str, owner: str, allowed: Sequence[str]) -> str:
+    """What to do where the owner, a class or a node, does not allow the word."""
+    others = " or ".join(allowed) or "whole cards"
+    if owner == "class":
+        return f"ask for {others}, or name a class that allows {word}"
+    return f"ask for {others}, or have its kubelet plugin started with --allowed-isolation {word}"
+
+
 @dataclass(frozen=True, slots=True)
 class AskedIsolation:
     """What class and claim say for one request: the word, where there is one, and the class's policy.
@@ -165,7 +173,8 @@ class AskedIsolation:
         for owner, allowed in (("class", self.policy.allowed), ("node", node.allowed)):
             if allowed is not None and word not in allowed:
                 only = f"allows only {', '.join(allowed)}" if allowed else "allows no share at all"
-                return IsolationRefused("isolation", f"isolation: requested {word}, the {owner} {only}")
+                problem = f"isolation: requested {word}, the {owner} {only}"
+                return IsolationRefused("isolation", problem, _other_words(word, owner, allowed))
         if share and word != NO_ISOLATION and self.uncounted:
             return IsolationRefused(
                 "driverCapabilities",

@@ -24,6 +24,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
+from koordra.allocator.explain.telling import waiting_for_others
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.predicates import readable_amounts
@@ -43,7 +44,7 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed, waits_for_others
+from koordra.controller.allocation.waiting_reasons import Reasons, refused, renamed
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, groups_in_use
 from koordra.controller.cache.slice_index import joint_slice
@@ -196,7 +197,7 @@ class Placer:
                 )
             reasons = zip(keys, self._reasons(group, resolved, excluded), strict=True)
             return GroupPlacement(
-                reasons=waits_for_others(dict(reasons)),
+                reasons=waiting_for_others(dict(reasons)),
                 undecided=isinstance(decision, Undecided),
                 defect=decision.defect,
             )

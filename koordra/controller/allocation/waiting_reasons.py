@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from koordra.allocator.explain.telling import waits_for
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.errors import InvalidInput, KoordraError, SelectorError
 
@@ -34,20 +35,9 @@ def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
     """The allocator's own reason where the error carries one; otherwise the nearest word for it. Other claims
     of the group wait."""
     if isinstance(error, ClaimRefused):
-        reason = error.reason
-        text = f"waits for ResourceClaim {error.claim}, which belongs to it: {reason.detail}"
-        waits = Reason(None, None, None, reason.reason, text)
-        return {key: (reason if key == error.claim else waits,) for key in keys}
+        waits = waits_for(error.claim, error.reason)
+        return {key: (error.reason if key == error.claim else waits,) for key in keys}
     cause = Cause.CONSTRAINT_VIOLATED if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
     if isinstance(error, SelectorError):
         cause = Cause.SELECTOR_ERROR
     return dict.fromkeys(keys, (reason_of(cause, str(error)),))
-
-
-def waits_for_others(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
-    """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
-    if all(reasons.values()):
-        return dict(reasons)
-    stuck = ", ".join(sorted(key for key, given in reasons.items() if given)) or "a node: there is none"
-    waits = reason_of(Cause.NODE_UNSUITABLE, f"waits for {stuck}")
-    return {key: given or (waits,) for key, given in reasons.items()}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from koordra.allocator.explain.telling import headline
+from koordra.allocator.explain.telling import headline, waiting_for_others
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -24,7 +24,6 @@ from koordra.api.tables import DueKeys, KeySets, set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.guest_index import Concern, concerns_of
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.allocation.waiting_reasons import waits_for_others
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.cache.pod_index import PodClaims
@@ -218,7 +217,7 @@ class GroupQueue:
         reasons: dict[str, tuple[Reason, ...]] = {objects.key(claim): () for claim in member.pending}
         for claim, owner in member.refused:
             reasons[objects.key(claim)] = (_unplannable(claim, owner, cache.classes),)
-        for key, given in waits_for_others(reasons).items():
+        for key, given in waiting_for_others(reasons).items():
             self._context.events.waiting(cache.claims[key], pods, given)
         return headline([reason for given in reasons.values() for reason in given])
 

@@ -16,7 +16,6 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from koordra.allocator.allocation_state import Verdicts
-from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.predicates import (
     Unsuitable,
     chooses_nodes,
@@ -25,7 +24,7 @@ from koordra.allocator.predicates import (
     total_of,
     unsuitable,
 )
-from koordra.allocator.reasons import Cause, Reason, reason_of
+from koordra.allocator.reasons import Cause, ClaimReason, Reason, reason_of
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.search.search import BUDGET
 from koordra.api import objects

@@ -23,6 +23,10 @@ from tests.unit.allocator.machines import (
 LIMITED = {"isolationNone": False, "isolationLimiter": True}
 UNLIMITED = {"isolationNone": True}
 SHARE = request("gpu", capacity={"memory": "20Gi"})
+NONE_ON_LIMITER = (
+    "isolation: requested none, the node allows only limiter; "
+    "ask for limiter, or have its kubelet plugin started with --allowed-isolation none"
+)
 
 
 def cluster(**nodes: dict[str, bool]) -> list[dict[str, Any]]:
@@ -47,9 +51,7 @@ def test_a_share_without_limits_goes_where_the_operator_allows_it() -> None:
     found = planned(cluster(limited=LIMITED, open=UNLIMITED), unlimited)
     assert found.nodes["default/c"] == "open"
     refused = planned(cluster(limited=LIMITED), unlimited)
-    assert told(refused) == [
-        ("BackendUnavailable", "isolation: requested none, the node allows only limiter")
-    ]
+    assert told(refused) == [("BackendUnavailable", NONE_ON_LIMITER)]
     assert {(reason.node, reason.device) for reason in refused.unsatisfiable["default/c"]} == {
         ("limited", None),
         ("limited", "gpu-0"),
@@ -58,9 +60,10 @@ def test_a_share_without_limits_goes_where_the_operator_allows_it() -> None:
 
 def test_a_backend_that_no_node_has_is_waited_for() -> None:
     wanted = claim("c", SHARE, configs=[config("GpuConfig", isolation="mps")])
-    assert ("BackendUnavailable", "isolation: requested mps, the node allows only none") in told(
-        planned(cluster(a=LIMITED, b=UNLIMITED), wanted)
-    )
+    assert (
+        "BackendUnavailable",
+        "isolation: requested mps, the node allows only none; ask for none, or have its kubelet plugin started with --allowed-isolation mps",
+    ) in told(planned(cluster(a=LIMITED, b=UNLIMITED), wanted))
     assert planned(cluster(a=LIMITED, b={**LIMITED, "isolationMps": True}), wanted).nodes["default/c"] == "b"
 
 
@@ -118,14 +121,17 @@ def test_the_class_stands_above_the_claim() -> None:
     assert planned(nodes, of_class(allowedIsolation=["mps"]), claim("c", GOLD)).nodes["default/c"] == "b"
     refused = told(planned(nodes, of_class(allowedIsolation=["mps", "limiter"]), asks))
     assert set(refused) == {
-        ("BackendUnavailable", "isolation: requested none, the class allows only mps, limiter")
+        (
+            "BackendUnavailable",
+            "isolation: requested none, the class allows only mps, limiter; ask for mps or limiter, or name a class that allows none",
+        )
     }
 
 
 def test_a_class_alone_allows_no_share_without_limits() -> None:
     """Where one tenant of a card is limited, all are: a class cannot say otherwise for a node's cards."""
     found = planned(cluster(a=LIMITED), of_class(allowedIsolation=["none"]), claim("c", GOLD))
-    assert told(found) == [("BackendUnavailable", "isolation: requested none, the node allows only limiter")]
+    assert told(found) == [("BackendUnavailable", NONE_ON_LIMITER)]
 
 
 def test_what_is_the_operators_to_say_is_refused_in_a_claim() -> None:

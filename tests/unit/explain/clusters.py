@@ -49,10 +49,12 @@ def _result(node: str, device: str, **consumed: str) -> Dict:
 def _holder(name: str, results: Sequence[Dict]) -> Dict:
     node = results[0]["pool"]
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return allocated(
+    made = allocated(
         claim(name, namespace="team-b"),
         {"devices": {"results": list(results)}, "nodeSelector": {"nodeSelectorTerms": [term]}},
     )
+    made["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": f"pod-{name}"}]
+    return made
 
 
 def plain() -> list[Dict]:
