@@ -45,17 +45,18 @@ from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.metrics import PARTS, LatencyBreakdown
-from koordra.controller.run import collect_seldom
 from koordra.kube.client import encoded
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
+from koordra.process.lifecycle import collect_seldom
 from koordra.topology import presets
 from tests.fakes.cluster import Cluster
 from tests.fakes.model_api import ModelApi
 
 NODES_NUMBER = 500
 CLAIMS = 5000
+
 RATES = (100, 300)
 PLAIN_CLAIMS = 10
 SIZES = ((500, 500), (500, 3_000), (10_000, 50_000))

@@ -19,13 +19,14 @@ from typing import Final
 
 from koordra.allocator.allocation_state import AllocationState, Verdicts
 from koordra.allocator.devices.inventory import Pool, Usage
+from koordra.allocator.explain.cost_terms import TERMS
 from koordra.allocator.explain.diagnosis import reasons_on_node
 from koordra.allocator.features import Features
 from koordra.allocator.joint_allocation import Rule, relaxations_of, rules_of
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimReason, ClaimRefused, reason_of, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import RELAXATION, TERMS, ClusterCost, Cost, effective_policy
+from koordra.allocator.score import RELAXATION, ClusterCost, Cost, effective_policy
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.partial_choice import Clauses, PartialChoice
@@ -158,7 +159,7 @@ class GroupSearch:
         *,
         honors_partitions: bool,
     ) -> tuple[dict[str, int], CostPair] | None:
-        """What this very choice costs on a node, by the terms of score.TERMS, and as choices are compared.
+        """What this very choice costs on a node, by its TERMS, and as choices are compared.
         `chosen`: the devices of each claim (by position) and label. None where it may not be made, and where
         nothing is scored."""
         if self.policy is None:

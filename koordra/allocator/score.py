@@ -59,6 +59,7 @@ from typing import Final, Protocol
 from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.partitionable_gpu import PartitionableGpus
+from koordra.allocator.explain.cost_terms import TERMS
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
 from koordra.allocator.search.solution import CostPair
@@ -73,26 +74,10 @@ RELAXATION: Final = 10**11
 ALTERNATIVE: Final = 10**9
 BROKEN: Final = 10
 
-TERMS: Final = (
-    "relaxation",
-    "alternatives",
-    "nearness",
-    "nvlink",
-    "compactness",
-    "brokenGroups",
-    "destroyedPlaces",
-    "leftover",
-)
-"""The words for the terms of the written cost, in the order of the table."""
-_LAST_OF_THE_CLAIM: Final = "compactness"
-CLAIM_TERMS: Final = frozenset(TERMS[: TERMS.index(_LAST_OF_THE_CLAIM) + 1])
-"""Those that are about the claim under TopologyAware; the rest is about the cluster."""
-
 FIRST_FIT: Final = "FirstFit"
-DEFAULT_POLICY: Final = "koordra"
 _DEFAULT: Final = PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE)
 _POLICIES: Final[Mapping[str, PlacementPolicy | None]] = {
-    DEFAULT_POLICY: _DEFAULT,
+    names.DEFAULT_POLICY: _DEFAULT,
     "FragmentationAware": _DEFAULT,
     "TopologyAware": PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.TOPOLOGY_AWARE),
     "Binpack": PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.BINPACK),
@@ -113,7 +98,7 @@ def effective_policy(
     of_claims: Iterable[PlacementPolicy], policy: PlacementPolicy | None = None
 ) -> PlacementPolicy:
     """The policy of a group: per half, that of the first claim that names one, else of `policy`, else of
-    DEFAULT_POLICY."""
+    names.DEFAULT_POLICY."""
     in_order = (*of_claims, policy or _DEFAULT, _DEFAULT)
     return PlacementPolicy(
         next(each.node for each in in_order if each.node),

@@ -36,6 +36,9 @@ JOINT_GATE: Final = "koordra.io/joint-allocation"
 MODE_LABEL: Final = "koordra.io/allocation-mode"
 """Node label that picks `joint` (default) or `native` allocation for the node's devices."""
 
+DEFAULT_POLICY: Final = "koordra"
+"""The placement policy where nobody names another."""
+
 IMMEDIATE: Final = "Immediate"
 """Value of that name as an annotation of a claim or DeviceClass: devices are given out before a pod needs
 them."""

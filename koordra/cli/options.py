@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from koordra.api import names
 from koordra.inert import inert_lines
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -90,6 +91,11 @@ selector = click.option(
 )
 watch = click.option(
     "-w", "--watch", is_flag=True, default=False, help="Go on, and show what changes; Ctrl-C ends it."
+)
+
+policy = click.option("--policy", default=names.DEFAULT_POLICY, help="koordra, Binpack, Spread, FirstFit ...")
+features = click.option(
+    "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
 )
 
 log_level = click.option("--log-level", type=click.Choice(LEVELS), default="info")

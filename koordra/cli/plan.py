@@ -8,10 +8,9 @@ import click
 
 from koordra.allocator.explain.telling import lines as lines_of
 from koordra.allocator.reasons import Reason
-from koordra.allocator.score import DEFAULT_POLICY
 from koordra.api.objects import Fields
 from koordra.cli import options
-from koordra.cli.cluster.claims import device_text
+from koordra.cli.cluster.device_text import device_text
 from koordra.cli.manifest_files import read_objects, with_workload_pods
 from koordra.cli.options import say
 from koordra.cli.output import as_text, columns, render_table
@@ -23,20 +22,13 @@ from koordra.placement.defragment.cluster import free, shape_of
 MOST_LINES = 8
 """Lines of reasons shown per waiting claim in a table; `koordra explain` shows more."""
 
-policy_option = click.option(
-    "--policy", default=DEFAULT_POLICY, help="koordra, Binpack, Spread, FirstFit ..."
-)
-features_option = click.option(
-    "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
-)
-
 
 @click.command("plan")
 @options.manifests(
     "YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ...", required=True
 )
-@policy_option
-@features_option
+@options.policy
+@options.features
 @options.output("table", "json", "yaml")
 @click.option(
     "--defragment",

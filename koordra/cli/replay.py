@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from koordra.allocator.score import DEFAULT_POLICY
+from koordra.api.names import DEFAULT_POLICY
 from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.manifest_files import read_text
 from koordra.cli.options import FILE, output, say

@@ -32,8 +32,9 @@ from koordra.controller.allocation.leftover_store import LeftoverStore
 from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
-from koordra.controller.explain.endpoint import PREFIX, ExplainEndpoint
+from koordra.controller.explain.endpoint import ExplainEndpoint
 from koordra.controller.explain.leader_view import leader_view
+from koordra.controller.explain.question import PREFIX
 from koordra.controller.explain.questions import Questions
 from koordra.controller.leadership import LeaderLease, Standing
 from koordra.controller.legacy.admission import LegacyWebhook
@@ -58,15 +59,12 @@ from koordra.kube.client import KubeClient
 from koordra.kube.watch import negotiate
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
-from koordra.process.lifecycle import spawn
+from koordra.process.lifecycle import collect_seldom, spawn
 from koordra.process.metrics_server import parse_address
 from koordra.process.progress import step, watched
 
 log = get_logger(__name__)
 
-COLLECT_AFTER: Final = 50_000
-"""Objects made before Python looks for cycles among them (its default is 700). Lists and watches make dicts
-by the hundred thousand, none of which is part of a cycle."""
 LEASE_NAME: Final = "koordra-controller"
 GATHER: Final = 0.02
 """Seconds; a burst of events is one pass."""
@@ -334,11 +332,6 @@ def _term(
     finally:
         process.questions.close()
     store.save(reconciler.allocation.placer.order, now=True)
-
-
-def collect_seldom() -> None:
-    """Have the cycle collector run as rarely as suits a process whose memory is watch caches."""
-    gc.set_threshold(COLLECT_AFTER, 20, 50)
 
 
 def wall_clock() -> str:

@@ -29,9 +29,10 @@ from koordra.allocator.group_search import GroupSearch, NodeAnswer
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
-from koordra.allocator.score import DEFAULT_POLICY, policy_of
+from koordra.allocator.score import policy_of
 from koordra.allocator.search.search import BUDGET, MOST_BUDGET
 from koordra.allocator.search.solution import CostPair
+from koordra.api import names
 from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.api.tables import BoundedCache
@@ -242,7 +243,7 @@ class Engine:
 
     def goes_by_waste(self, resolved: ResolvedGroup) -> bool:
         """Whether the expected waste decides what the cluster pays, not the written cost's rest alone."""
-        return self.policy == policy_of(DEFAULT_POLICY) and self.order.knows(resolved)
+        return self.policy == policy_of(names.DEFAULT_POLICY) and self.order.knows(resolved)
 
     def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Entry) -> CostPair:
         """What a placement on the node has to cost less than to be better than the best so far."""

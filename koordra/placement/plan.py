@@ -25,8 +25,8 @@ from koordra.allocator.features import Features
 from koordra.allocator.group_search import GroupSearch, takes_all
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
-from koordra.allocator.score import DEFAULT_POLICY, policy_of
-from koordra.api import objects
+from koordra.allocator.score import policy_of
+from koordra.api import names, objects
 from koordra.api.objects import Fields
 from koordra.errors import PlanError
 from koordra.placement.candidates.decision import Undecided
@@ -54,7 +54,7 @@ UPSTREAMS_WALK: Final = 3_000
 def plan(
     objects: Iterable[Fields],
     *,
-    policy: str = DEFAULT_POLICY,
+    policy: str = names.DEFAULT_POLICY,
     features: str | Iterable[str] | None = None,
     exclude: Exclusions | None = None,
     report_errors: bool = False,
@@ -84,7 +84,7 @@ def plan(
 
 def engine_for(
     *,
-    policy: str = DEFAULT_POLICY,
+    policy: str = names.DEFAULT_POLICY,
     features: str | Iterable[str] | None = None,
     learned: Learned | None = None,
 ) -> Engine:

@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, TERMS
 from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, Reason, reason_of
-from koordra.allocator.score import CLAIM_TERMS, TERMS, effective_policy
+from koordra.allocator.score import effective_policy
 from koordra.api import objects
 from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import DevicePolicy
@@ -27,10 +28,6 @@ from koordra.placement.request.request_class import ResolvedGroup
 Chosen = Mapping[tuple[int, str], Collection[DeviceID]]
 """(position of the claim, label of the request) -> devices."""
 
-EXPECTED_WASTE: Final = "expectedWaste"
-NAME: Final = "name"
-"""The two words besides score.TERMS for what decides: what the workload is expected to leave unusable, and
-the node that is named first."""
 _ALWAYS_THE_CLAIMS: Final = frozenset(TERMS[:2])
 
 

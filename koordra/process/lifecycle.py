@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -35,6 +36,10 @@ FAILED: Final = 70
 """Exit code of a process one of whose threads has failed (EX_SOFTWARE of sysexits.h)."""
 GRACE: Final = 25.0
 """Seconds for the rest of such a process to end in good order; Kubernetes kills after 30."""
+
+COLLECT_AFTER: Final = 50_000
+"""Objects made before Python looks for cycles among them (its default is 700). Lists and watches make dicts
+by the hundred thousand, none of which is part of a cycle."""
 
 failures: Final[Counter[tuple[str, str]]] = Counter()
 """(thread, class of the error) -> how often a loop went on after an error."""
@@ -130,3 +135,8 @@ def end_failed() -> None:
         threading.Thread(target=end, name="ending", daemon=False).start()
     except RuntimeError:  # no room for a thread
         os._exit(FAILED)
+
+
+def collect_seldom() -> None:
+    """Have the cycle collector run as rarely as suits a process whose memory is the objects of a cluster."""
+    gc.set_threshold(COLLECT_AFTER, 20, 50)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.request.classes import shipped_classes
-from koordra.allocator.score import DEFAULT_POLICY, policy_of
+from koordra.allocator.score import policy_of
 from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.objects import Fields
@@ -43,7 +43,7 @@ class MachineCluster:
         slices: Sequence[Fields],
         count: int,
         *,
-        policy: str = DEFAULT_POLICY,
+        policy: str = names.DEFAULT_POLICY,
         learned: Learned | None = None,
         cores: int = 16,
         gibibytes: int = 128,

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from koordra.allocator.score import DEFAULT_POLICY
+from koordra.api.names import DEFAULT_POLICY
 from koordra.errors import PlanError
 from koordra.placement.free_amounts.state import WHOLE, FreeAmounts, MachineType, Request
 from koordra.placement.policy.workload import Online, Workload

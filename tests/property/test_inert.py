@@ -29,7 +29,7 @@ from koordra.allocator.explain.telling import lines
 from koordra.allocator.reasons import Cause, Reason, refusal
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.claims import latest_events
+from koordra.cli.cluster.cluster_objects import latest_events
 from koordra.cli.main import main
 from koordra.cli.output import as_text, render_table
 from koordra.controller.reporting.claim_events import ClaimEvent

@@ -97,6 +97,37 @@ def test_help_imports_click_and_the_standard_library_alone() -> None:
     assert imported - sys.stdlib_module_names == {"click", "koordra"}
 
 
+def test_explain_imports_nothing_that_allocates_where_the_controller_answers() -> None:
+    """At 10,000 nodes two seconds are for everything; the allocator alone takes half a second to import."""
+    found = _python(
+        "import sys\n"
+        "from koordra.cli.cluster.cluster_answers import Cluster, of_cluster\n"
+        "from koordra.cli.cluster.explain import _show\n"
+        "from koordra.cli.options import Scope\n"
+        "class Client:\n"
+        "    authorization = 'Bearer token'\n"
+        "    def read(self, path, **_):\n"
+        "        return {'claim': dict(namespace='team', name='c', uid='1', status='DoesNotFit', told=['why'])}\n"
+        "    def list(self, kind, **_):\n"
+        "        return [{'metadata': {'namespace': 'team', 'name': 'c'}}], ''\n"
+        "client = Client()\n"
+        "_show(of_cluster(client, ['c'], 'team', Scope(), Cluster(client)), 'text')\n"
+        "print('imported', *sys.modules)\n"
+    )
+    assert found.returncode == 0, found.stderr
+    told, *_, imported = found.stdout.splitlines()
+    assert told == "team/c does not fit"
+    heavy = (
+        "koordra.placement",
+        "koordra.cel",
+        "koordra.allocator.score",
+        "koordra.compat",
+        "numpy",
+        "networkx",
+    )
+    assert not {one for one in imported.split() if one.startswith(heavy)}
+
+
 @pytest.mark.parametrize("command", ["demo", "devcluster"])
 def test_without_the_demo_distribution_its_commands_name_what_to_type(command: str) -> None:
     found = _python(

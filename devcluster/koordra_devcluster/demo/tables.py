@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.cli.cluster.claim_text import told_lines
-from koordra.cli.cluster.claims import device_lines
+from koordra.cli.cluster.device_text import device_lines
 from koordra.cli.options import NARROW, say
 from koordra.cli.output import show_table
 

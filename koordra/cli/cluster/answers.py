@@ -8,9 +8,7 @@ from typing import Final
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields
 from koordra.cli.output import Document
-from koordra.controller.explain.answer import answer, not_there
-from koordra.controller.explain.question import Question, Subject
-from koordra.controller.explain.view import ClusterView
+from koordra.controller.explain.question import Question, Subject, not_there
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.errors import NotFound
 from koordra.spelling import meant
@@ -34,14 +32,6 @@ def place(word: str) -> tuple[str, str]:
 
 def question_about(obj: Fields, subject: Subject = Subject.CLAIM) -> Question:
     return Question(subject, objects.namespace(obj), objects.name(obj))
-
-
-def answered(view: ClusterView, question: Question, known: Iterable[Fields]) -> Document:
-    try:
-        found: Document = answer(view, question)[question.subject]
-        return found
-    except NotFound as error:
-        raise nobody(question, known) from error
 
 
 def nobody(question: Question, known: Iterable[Fields]) -> NotFound:

@@ -6,13 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from koordra.allocator.score import CLAIM_TERMS, TERMS
+from koordra.allocator.explain.cost_terms import CLAIM_TERMS, EXPECTED_WASTE, NAME, TERMS
 from koordra.api.objects import Fields
-from koordra.cli.cluster.claims import device_text
+from koordra.cli.cluster.device_text import device_text
 from koordra.cli.output import render_table
 from koordra.controller.reporting import claim_events
 from koordra.inert import inert
-from koordra.placement.why_here import EXPECTED_WASTE, NAME
 
 WIDTH: Final = 78
 """Two blanks less than 80: a claim is told within its pod, too."""

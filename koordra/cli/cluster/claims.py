@@ -8,18 +8,23 @@ from functools import partial
 
 import click
 
-from koordra.allocator.reasons import amount_text
 from koordra.api import kinds, objects
 from koordra.api.objects import Fields, Object
 from koordra.cli import options
-from koordra.cli.cluster.cluster_objects import Listed, Source, connect, followed, listed_once, namespace_of
+from koordra.cli.cluster.cluster_objects import (
+    Listed,
+    Source,
+    connect,
+    followed,
+    latest_events,
+    listed_once,
+    namespace_of,
+)
+from koordra.cli.cluster.device_text import device_lines
 from koordra.cli.options import Access, Scope
 from koordra.cli.output import Cell, Document, show_rows
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.errors import InvalidQuantity
-from koordra.inert import inert
-from koordra.quantity import parse
 
 HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
@@ -90,21 +95,6 @@ def claim_rows(
     return found
 
 
-def latest_events(events: Iterable[Object]) -> dict[str, str]:
-    """Object uid -> the newest thing that koordra's controller said about it."""
-    newest: dict[str, tuple[str, str]] = {}
-    for event in events:
-        if (event.get("source") or {}).get("component") != "koordra-controller":
-            continue
-        uid = str((event.get("involvedObject") or {}).get("uid"))
-        said = (
-            str(event.get("lastTimestamp") or ""),
-            inert(f"{event.get('reason')}: {event.get('message')}"),
-        )
-        newest[uid] = max(said, newest.get(uid, ("", "")))
-    return {uid: text for uid, (_, text) in newest.items()}
-
-
 def _state(claim: Fields) -> str:
     if objects.is_deleting(claim):
         return "Ending"
@@ -124,47 +114,6 @@ def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
         age(row["created"], datetime.now(UTC)),
         *((row["reason"] or "",) if wide else ()),
     )
-
-
-def device_lines(results: Sequence[Fields], *, wide: bool) -> list[str]:
-    """A line for each device of an allocation where it is `wide`, else one for those of a request that are
-    given alike: `gpus: 8 (memory 79.6Gi)`."""
-    if wide:
-        return [device_text(result) for result in results]
-    alike: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        alike.setdefault((str(result.get("request")), _amounts(result)), []).append(str(result.get("device")))
-    return [
-        f"{request}: {devices[0] if len(devices) == 1 else len(devices)}"
-        + (f" ({amounts})" if amounts else "")
-        for (request, amounts), devices in alike.items()
-    ]
-
-
-def _amounts(result: Fields) -> str:
-    """What was given of the device, without what nobody asked for."""
-    consumed = (result.get("consumedCapacity") or {}).items()
-    return ", ".join(
-        amount_shown(name, amount)
-        for name, amount in sorted(consumed)
-        if str(amount) != "0" and not name.endswith("slots")
-    )
-
-
-def amount_shown(name: str, amount: object) -> str:
-    """In the unit that people write it in: `memory 79.6Gi`, `bandwidth 200 Gb/s`; what is no quantity as it
-    is."""
-    short = name.rpartition("/")[2]
-    try:
-        return f"{short} {amount_text(short, parse(amount))}"
-    except InvalidQuantity:
-        return f"{short} {amount}"
-
-
-def device_text(result: Fields) -> str:
-    """A result of an allocation: `gpu: gpu-0000-0f-00-0 (cores 30, memory 10Gi)`."""
-    amounts = _amounts(result)
-    return f"{result.get('request')}: {result.get('device')}" + (f" ({amounts})" if amounts else "")
 
 
 def _shortened(names: Sequence[str]) -> str:

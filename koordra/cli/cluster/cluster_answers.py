@@ -1,53 +1,55 @@
 """What `koordra explain` says of a cluster: its controller's answers, or where it gives none what comes of
-the objects."""
+the objects (whole_cluster). What is imported here is the start of the command: nothing that allocates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from koordra.api import kinds, objects
+from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.cli.cluster.answers import KINDS, Answers, nobody, place, question_about
-from koordra.cli.cluster.claims import latest_events
-from koordra.cli.cluster.cluster_objects import EVERYTHING, Listed, Source, listed
+from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, listed
 from koordra.cli.cluster.controller_answers import Controller
 from koordra.cli.options import Scope
 from koordra.cli.output import Document
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import Tables, tables_of
-from koordra.controller.explain.answer import answer
 from koordra.controller.explain.question import Question, Subject, question_of
-from koordra.controller.explain.view import ClusterView, view_of
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.phase import GangPhase
-from koordra.controller.reconcile.dry_run import refusals
 from koordra.errors import InvalidInput, NotFound
 from koordra.kube.client import KubeClient
 
+if TYPE_CHECKING:
+    from koordra.cli.cluster.whole_cluster import WholeCluster
+
 
 class Cluster:
-    """All objects of a cluster, read when something has to be worked out from it. `found`: it was read
-    already."""
+    """Asks the controller, and where it does not answer works the answer out from all objects. `found`: those
+    that were read already."""
 
-    def __init__(self, client: KubeClient, found: Listed | None) -> None:
+    def __init__(self, client: KubeClient, found: Listed | None = None) -> None:
         self._client = client
         self._found = found
         self._controller = Controller(client) if found is None else None
 
     def ask(self, question: Question) -> Document:
-        """The controller's answer, or what comes of the objects; with what the controller said last in
-        Events. Raises NotFound."""
+        """The answer, with what the controller said last in Events. Raises NotFound."""
         found = self._controller and self._controller.answer(question)
         if found:
             _add_last_words(question, found, self._events_about)
             return found
-        found = dict(answer(self.view, question)[question.subject])
-        words = latest_events(self.found[kinds.EVENTS])
+        found, words = self._objects.answer(question)
         _add_last_words(question, found, lambda _kind, entry: words.get(entry["uid"]))
         return found
+
+    @cached_property
+    def _objects(self) -> WholeCluster:
+        from koordra.cli.cluster.whole_cluster import WholeCluster
+
+        return WholeCluster(self._client, self._found)
 
     def _events_about(self, kind: kinds.Kind, entry: Document) -> str | None:
         chosen = f"involvedObject.uid={entry['uid']}"
@@ -59,19 +61,6 @@ class Cluster:
         kind = KINDS[question.subject]
         place = question.namespace if kind.namespaced else None
         return listed(self._client, [Source(kind, place, optional=True)])[kind]
-
-    @cached_property
-    def found(self) -> Listed:
-        return listed(self._client, EVERYTHING) if self._found is None else self._found
-
-    @cached_property
-    def tables(self) -> Tables:
-        return tables_of(obj for found in self.found.values() for obj in found)
-
-    @cached_property
-    def view(self) -> ClusterView:
-        now = datetime.now(UTC)
-        return view_of(self.tables, refused=refusals(self.found[kinds.EVENTS], now), now=now)
 
 
 def of_cluster(
@@ -103,9 +92,10 @@ def _claims_named(client: KubeClient, word: str, scope: Scope) -> list[Question]
     """`namespace/name`, or a name in any namespace that the caller may read."""
     namespace, name = place(word)
     within = namespace or scope.namespace
-    claims, _ = client.list(kinds.RESOURCE_CLAIMS, namespace=within, label_selector=scope.selector)
-    found = [question_about(claim) for claim in claims if objects.name(claim) == name]
+    named = Source(kinds.RESOURCE_CLAIMS, within, scope.selector, fields=f"metadata.name={name}")
+    found = [question_about(claim) for claim in listed(client, [named])[named.kind]]
     if not found:
+        claims, _ = client.list(kinds.RESOURCE_CLAIMS, namespace=within, label_selector=scope.selector)
         raise nobody(Question(Subject.CLAIM, within or "", name), claims)
     return found
 

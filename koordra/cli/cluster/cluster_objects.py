@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,8 +11,8 @@ from koordra import logs
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.cli.options import Access, Scope
-from koordra.controller.cache.changes import NEEDED, OPTIONAL
 from koordra.errors import Forbidden, InvalidInput, NotFound
+from koordra.inert import inert
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache, start_watches
 
@@ -57,12 +57,6 @@ DEVICES: Final = (
     Source(kinds.DEVICE_TAINT_RULES, optional=True),
 )
 """With the Nodes: which devices there are and who has them, of joint and native nodes alike."""
-
-EVERYTHING: Final = (
-    *(Source(kind) for kind in NEEDED),
-    *(Source(kind, optional=True) for kind in (*OPTIONAL, kinds.EVENTS)),
-)
-"""What the controller decides from, as far as the caller may read it."""
 
 Listed = Mapping[kinds.Kind, list[Object]]
 
@@ -116,3 +110,18 @@ def followed(client: KubeClient, sources: Sequence[Source]) -> Iterator[Listed]:
             yield {one.kind: caches[one.kind].objects() if one.kind in caches else [] for one in sources}
     finally:
         stop.set()
+
+
+def latest_events(events: Iterable[Object]) -> dict[str, str]:
+    """Object uid -> the newest thing that koordra's controller said about it."""
+    newest: dict[str, tuple[str, str]] = {}
+    for event in events:
+        if (event.get("source") or {}).get("component") != "koordra-controller":
+            continue
+        uid = str((event.get("involvedObject") or {}).get("uid"))
+        said = (
+            str(event.get("lastTimestamp") or ""),
+            inert(f"{event.get('reason')}: {event.get('message')}"),
+        )
+        newest[uid] = max(said, newest.get(uid, ("", "")))
+    return {uid: text for uid, (_, text) in newest.items()}

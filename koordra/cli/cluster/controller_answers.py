@@ -13,11 +13,14 @@ from typing import Final
 from koordra.api.kinds import SERVICES
 from koordra.cli.options import say
 from koordra.cli.output import Document
-from koordra.controller.explain.answer import not_there
-from koordra.controller.explain.callers import NOT_ALLOWED
-from koordra.controller.explain.endpoint import TOKEN_HEADER, path_of
-from koordra.controller.explain.question import Question
-from koordra.controller.explain.questions import NOT_LEADING
+from koordra.controller.explain.question import (
+    NOT_ALLOWED,
+    NOT_LEADING,
+    TOKEN_HEADER,
+    Question,
+    not_there,
+    path_of,
+)
 from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 

@@ -12,8 +12,8 @@ from koordra.allocator.reasons import amount_text
 from koordra.api import kinds
 from koordra.api.objects import Fields
 from koordra.cli import options
-from koordra.cli.cluster.claims import amount_shown
 from koordra.cli.cluster.cluster_objects import DEVICES, Listed, Source, connect, followed, listed_once
+from koordra.cli.cluster.device_text import amount_shown
 from koordra.cli.options import Access
 from koordra.cli.output import Cell, Document, show_rows
 from koordra.controller.explain.device_rows import device_rows

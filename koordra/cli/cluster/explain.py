@@ -7,23 +7,20 @@ files ─▶ plan() for the claims that wait in them, and the same answers for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import click
 
-from koordra.allocator.score import DEFAULT_POLICY
+from koordra.api import names
 from koordra.cli import options
 from koordra.cli.cluster.answers import Answers
 from koordra.cli.cluster.claim_text import claim_text
 from koordra.cli.cluster.cluster_answers import Cluster, of_cluster
-from koordra.cli.cluster.cluster_objects import EVERYTHING, connect, followed, namespace_of
-from koordra.cli.cluster.file_answers import of_files
+from koordra.cli.cluster.cluster_objects import Listed, connect, followed, namespace_of
 from koordra.cli.cluster.object_text import gang_text, node_text, pod_text
-from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import Access, Scope, say
 from koordra.cli.output import Document, show_document
-from koordra.cli.plan import features_option, policy_option
 from koordra.controller.explain.question import Subject
 from koordra.errors import InvalidInput
 
@@ -40,8 +37,8 @@ _TEXTS: Final[dict[Subject, Callable[..., str]]] = {
 @options.manifests("YAML or JSON with the objects to plan with, in place of the cluster's")
 @options.access
 @options.scope
-@policy_option
-@features_option
+@options.policy
+@options.features
 @options.watch
 @options.output("text", "wide", "json", "yaml")
 def explain(
@@ -73,15 +70,20 @@ def explain(
             raise InvalidInput(
                 "go with a cluster", object="explain", field="--watch and -l", remedy="leave out -f"
             )
-        found = of_files(read_objects(files), words, scope, policy=policy, features=features)
-        _show(found, output)
+        from koordra.cli.cluster.file_answers import of_files
+
+        _show(of_files(files, words, scope, policy=policy, features=features), output)
         return
-    if policy != DEFAULT_POLICY or features:
+    if policy != names.DEFAULT_POLICY or features:
         text = "go with -f: a cluster's controller has a policy of its own"
         raise InvalidInput(text, object="explain", field="--policy and --features", remedy="leave them out")
     client, namespace = connect(access), namespace_of(access, scope)
     shown: Answers | None = None
-    moments = followed(client, EVERYTHING) if watch else [None]
+    moments: Iterable[Listed | None] = [None]
+    if watch:
+        from koordra.cli.cluster.whole_cluster import EVERYTHING
+
+        moments = followed(client, EVERYTHING)
     for moment in moments:
         found = of_cluster(client, words, namespace, scope, Cluster(client, moment))
         if found != shown:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 
 from koordra.allocator.explain.telling import lines
 from koordra.allocator.request.templates import applied_uid
-from koordra.allocator.score import DEFAULT_POLICY
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
-from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, answered, nobody, place, question_about
+from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about
+from koordra.cli.manifest_files import read_objects
 from koordra.cli.options import Scope
 from koordra.cli.output import Document
 from koordra.controller.cache.changes import tables_of
@@ -21,13 +21,15 @@ from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.explain.view import ClusterView, view_of
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.phase import GangPhase
+from koordra.errors import NotFound
 from koordra.placement import Plan, plan
 
 
 def of_files(
-    manifests: Sequence[Fields], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
+    files: Sequence[str], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
 ) -> Answers:
-    """What waits is planned: also claims of which no pod is in the files."""
+    """What waits is planned: also claims of which no pod is in the files. Raises InvalidManifest."""
+    manifests = read_objects(files)
     planned = [
         (Subject.CLAIM, entry)
         for entry in explained(plan(manifests, policy=policy, features=features, report_errors=True))
@@ -38,14 +40,14 @@ def of_files(
     def view() -> ClusterView:
         return view_of(tables_of(map(_identified, manifests)), refused={}, now=datetime.now(UTC))
 
-    if policy == DEFAULT_POLICY and features is None:
+    if policy == names.DEFAULT_POLICY and features is None:
         planned = _corrected(planned, view, manifests)
     if not words:
         marked = any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests)
         gangs = _waiting_gangs(view()) if marked else []
         there = {objects.key(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
         lacking = [
-            (Subject.POD, answered(view(), question_about(obj, Subject.POD), manifests))
+            (Subject.POD, _answered(view(), question_about(obj, Subject.POD), manifests))
             for obj in manifests
             if obj.get("kind") == "Pod"
             and scope.namespace in (None, objects.namespace(obj))
@@ -64,13 +66,21 @@ def of_files(
                 if obj["kind"] == "ResourceClaim" and _is_named(obj["metadata"], question)
             ]
             found += waiting or [
-                (Subject.CLAIM, answered(view(), question_about(obj), manifests)) for obj in ours
+                (Subject.CLAIM, _answered(view(), question_about(obj), manifests)) for obj in ours
             ]
             if not waiting and not ours:
                 raise nobody(question, manifests)
         else:
-            found.append((question.subject, answered(view(), question, manifests)))
+            found.append((question.subject, _answered(view(), question, manifests)))
     return found
+
+
+def _answered(view: ClusterView, question: Question, known: Iterable[Fields]) -> Document:
+    try:
+        found: Document = answer(view, question)[question.subject]
+        return found
+    except NotFound as error:
+        raise nobody(question, known) from error
 
 
 def _corrected(planned: Answers, view: Callable[[], ClusterView], manifests: Sequence[Fields]) -> Answers:

@@ -9,7 +9,7 @@ from typing import Final
 from koordra.allocator.reasons import Reason
 from koordra.api.objects import Fields
 from koordra.cli.cluster.claim_text import claim_lines, last_word, wrapped
-from koordra.cli.cluster.claims import amount_shown, device_text
+from koordra.cli.cluster.device_text import amount_shown, device_text
 from koordra.cli.output import render_table
 
 _MOST_REASONS: Final = 24

@@ -29,7 +29,7 @@ from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.predicates import readable_amounts
 from koordra.allocator.reasons import Cause, Reason, reason_of, refusal
-from koordra.allocator.score import DEFAULT_POLICY, policy_of
+from koordra.allocator.score import policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import ResourceClaim
@@ -105,7 +105,7 @@ class Placer:
     def __init__(self, *, learned: Learned | None = None, asks_again: bool = False) -> None:
         self._asks_again = asks_again
         self.engine = Engine(
-            policy_of(DEFAULT_POLICY),
+            policy_of(names.DEFAULT_POLICY),
             Features.of(None),
             learned=learned or Learned(),
             contained=lambda event, node: log.exception(event, node=node),

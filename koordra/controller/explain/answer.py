@@ -7,7 +7,7 @@ from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.gangs import gang_document
 from koordra.controller.explain.nodes import node_document
 from koordra.controller.explain.pods import pod_document
-from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.question import Question, Subject, not_there
 from koordra.controller.explain.view import ClusterView
 from koordra.errors import NotFound
 
@@ -32,10 +32,6 @@ def _found(obj: Object | None, question: Question) -> Object:
     if obj is None:
         raise _not_found(question)
     return obj
-
-
-def not_there(question: Question) -> str:
-    return f"{question} is not there"
 
 
 def _not_found(question: Question) -> NotFound:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -24,12 +24,9 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
-from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.question import NOT_ALLOWED, Question, Subject
 from koordra.errors import Forbidden
 from koordra.kube.client import KubeClient
-
-NOT_ALLOWED: Final = "NotAllowed"
-"""The reason of a refusal by koordra, which the API server never gives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote
 
 from koordra.api.tables import BoundedCache
 from koordra.controller.explain.callers import Caller, authenticated, require_access
-from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.question import TOKEN_HEADER, Subject, question_in
 from koordra.controller.explain.questions import Busy, Questions
-from koordra.errors import ApiError, Forbidden, Invalid, KoordraError, NotFound
+from koordra.errors import ApiError, Forbidden, Invalid, KoordraError
 from koordra.inert import inert
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
@@ -36,8 +35,6 @@ from koordra.metrics import Metrics, counter
 
 log = get_logger(__name__)
 
-PREFIX: Final = "/explain/"
-TOKEN_HEADER: Final = "X-Koordra-Authorization"
 BUSY: Final = 16
 REVIEWS: Final = 10.0
 RATE: Final = 2.0
@@ -151,22 +148,6 @@ class ExplainEndpoint:
         finally:
             with self._lock:
                 self._asking.discard(caller.name)
-
-
-def question_in(path: str) -> Question:
-    """Raises NotFound for a path that is none."""
-    parts = [unquote(part) for part in path.removeprefix(PREFIX).split("/")]
-    match parts:
-        case [Subject.NODE, name] if name:
-            return Question(Subject.NODE, "", name)
-        case [Subject.CLAIM | Subject.POD | Subject.GANG as subject, namespace, name] if namespace and name:
-            return Question(Subject(subject), namespace, name)
-    raise NotFound("nothing is served here", code=404, reason="NotFound")
-
-
-def path_of(question: Question) -> str:
-    parts = filter(None, (question.subject, question.namespace, question.name))
-    return PREFIX + "/".join(quote(part, safe="") for part in parts)
 
 
 def _token(header: Callable[[str], str | None]) -> str:

@@ -1,9 +1,21 @@
-"""What somebody asks of koordra: one object of a kind, by its name."""
+"""What somebody asks of koordra: one object of a kind, by its name; how the question travels, and the words
+that command and controller have in common. Imports nothing that allocates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+from urllib.parse import quote, unquote
+
+from koordra.errors import NotFound
+
+PREFIX: Final = "/explain/"
+TOKEN_HEADER: Final = "X-Koordra-Authorization"
+NOT_ALLOWED: Final = "NotAllowed"
+"""The reason of a refusal by koordra, which the API server never gives."""
+NOT_LEADING: Final = "NotLeading"
+"""The reason of a replica that decides nothing."""
 
 
 class Subject(StrEnum):
@@ -38,3 +50,23 @@ def question_of(word: str, namespace: str) -> Question | None:
         return None
     subject = Subject(first)
     return Question(subject, "" if subject is Subject.NODE else namespace, name)
+
+
+def not_there(question: Question) -> str:
+    return f"{question} is not there"
+
+
+def question_in(path: str) -> Question:
+    """Raises NotFound for a path that is none."""
+    parts = [unquote(part) for part in path.removeprefix(PREFIX).split("/")]
+    match parts:
+        case [Subject.NODE, name] if name:
+            return Question(Subject.NODE, "", name)
+        case [Subject.CLAIM | Subject.POD | Subject.GANG as subject, namespace, name] if namespace and name:
+            return Question(Subject(subject), namespace, name)
+    raise NotFound("nothing is served here", code=404, reason="NotFound")
+
+
+def path_of(question: Question) -> str:
+    parts = filter(None, (question.subject, question.namespace, question.name))
+    return PREFIX + "/".join(quote(part, safe="") for part in parts)

@@ -20,7 +20,7 @@ from typing import Final
 
 from koordra.api.objects import Object
 from koordra.controller.explain.answer import answer
-from koordra.controller.explain.question import Question
+from koordra.controller.explain.question import NOT_LEADING, Question
 from koordra.controller.explain.view import ClusterView
 from koordra.effort import counted
 from koordra.errors import ApiError, ApiUnreachable, SelectorsCostTooMuch
@@ -37,9 +37,6 @@ SHARE: Final = 9.0
 """So many times as long as an answer took no other one begins."""
 SELECTORS: Final = 500_000
 """Units of CEL that the selectors of one answer may cost."""
-
-
-NOT_LEADING: Final = "NotLeading"
 
 
 class NotLeading(ApiError):

@@ -39,12 +39,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Users
-from koordra.controller.gangs.membership import Gang, Member
+
+if TYPE_CHECKING:
+    from koordra.controller.gangs.membership import Gang, Member
 
 
 class GangPhase(StrEnum):

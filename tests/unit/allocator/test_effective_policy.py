@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.allocator.score import DEFAULT_POLICY, POLICIES, effective_policy, policy_of
+from koordra.allocator.score import POLICIES, effective_policy, policy_of
+from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 
 SILENT = PlacementPolicy()
@@ -15,8 +16,8 @@ PACKS = PlacementPolicy(NodePolicy.BINPACK, DevicePolicy.BINPACK)
 @pytest.mark.parametrize(
     ("of_claims", "policy", "expected"),
     [
-        ((), None, policy_of(DEFAULT_POLICY)),
-        ((SILENT, SILENT), None, policy_of(DEFAULT_POLICY)),
+        ((), None, policy_of(names.DEFAULT_POLICY)),
+        ((SILENT, SILENT), None, policy_of(names.DEFAULT_POLICY)),
         ((SILENT,), PACKS, PACKS),
         ((SILENT,), SPREADS_NODES, PlacementPolicy(NodePolicy.SPREAD, DevicePolicy.TOPOLOGY_AWARE)),
         ((SILENT, SPREADS_NODES, PACKS), None, PlacementPolicy(NodePolicy.SPREAD, DevicePolicy.BINPACK)),
@@ -38,4 +39,4 @@ def test_the_first_that_names_a_half_decides_it(
 
 
 def test_the_default_is_one_of_the_policies() -> None:
-    assert DEFAULT_POLICY in POLICIES
+    assert names.DEFAULT_POLICY in POLICIES

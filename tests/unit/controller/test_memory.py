@@ -16,8 +16,8 @@ from koordra.api.objects import Object
 from koordra.cel.selectors import _outcomes, _programs
 from koordra.controller.cache.kept_fields import LONGEST_ANNOTATION, MOST_ANNOTATIONS, kept_of
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.run import collect_seldom
 from koordra.placement.request.request_class import MOST_TEXT
+from koordra.process.lifecycle import collect_seldom
 from tests.fakes.joint_cluster import JointCluster, claim
 from tests.long import mostly_long
 

@@ -23,8 +23,7 @@ import yaml
 
 from koordra.api import kinds, names
 from koordra.api.resource_class import CONFIG_MAPS, RESOURCE_CLASSES
-from koordra.controller.explain.endpoint import TOKEN_HEADER, path_of
-from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.question import TOKEN_HEADER, Question, Subject, path_of
 from koordra.controller.webhook.cert_rotation import SECRETS
 from koordra.errors import ApiError
 from koordra.kube.client import KubeClient

@@ -18,12 +18,9 @@ from koordra.controller.explain.endpoint import (
     BURST,
     RATE,
     REVIEWS,
-    TOKEN_HEADER,
     ExplainEndpoint,
-    path_of,
-    question_in,
 )
-from koordra.controller.explain.question import Question, Subject
+from koordra.controller.explain.question import TOKEN_HEADER, Question, Subject, path_of, question_in
 from koordra.controller.explain.questions import SHARE, WITHIN, NotLeading, Questions
 from koordra.errors import ApiError, ApiUnreachable, Forbidden, NotFound
 from koordra.kube.wire import decode_status, status_error

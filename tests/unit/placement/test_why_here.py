@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.explain.cost_terms import NAME, TERMS
 from koordra.allocator.reasons import Reason
-from koordra.allocator.score import TERMS
 from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import ResourceClaim
@@ -17,7 +17,7 @@ from koordra.placement import plan
 from koordra.placement.manifests import Manifests
 from koordra.placement.plan import engine_for
 from koordra.placement.request.claim_groups import ClaimGroup
-from koordra.placement.why_here import NAME, WhyHere, why_here
+from koordra.placement.why_here import WhyHere, why_here
 from tests.unit.allocator.machines import allocated, claim, config, device_classes, joint, machine, request
 
 Dict = dict[str, Any]

@@ -1,0 +1,58 @@
+"""Answers that are worked out from all objects of a cluster, as its controller does it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final
+
+from koordra.api import kinds
+from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, listed
+from koordra.cli.output import Document
+from koordra.cli.progress import progress
+from koordra.controller.cache.changes import NEEDED, OPTIONAL, tables_of
+from koordra.controller.explain.answer import answer
+from koordra.controller.explain.question import Question
+from koordra.controller.explain.view import ClusterView, view_of
+from koordra.controller.reconcile.dry_run import refusals
+from koordra.kube.client import KubeClient
+from koordra.process.lifecycle import collect_seldom
+
+EVERYTHING: Final = (
+    *(Source(kind) for kind in NEEDED),
+    *(Source(kind, optional=True) for kind in (*OPTIONAL, kinds.EVENTS)),
+)
+"""What the controller decides from, as far as the caller may read it."""
+
+
+class WholeCluster:
+    """`found`: the objects, where they were read already."""
+
+    def __init__(self, client: KubeClient, found: Listed | None) -> None:
+        collect_seldom()
+        self._client = client
+        self._found = found
+
+    def answer(self, question: Question) -> tuple[Document, dict[str, str]]:
+        """The answer, and what the controller said last in Events, by uid. Raises NotFound."""
+        view = self._view
+        with progress(f"working out why: {question}", line=False):
+            return dict(answer(view, question)[question.subject]), self._words
+
+    @cached_property
+    def _objects(self) -> Listed:
+        if self._found is not None:
+            return self._found
+        with progress("reading the cluster", line=False):
+            return listed(self._client, EVERYTHING)
+
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        return latest_events(self._objects[kinds.EVENTS])
+
+    @cached_property
+    def _view(self) -> ClusterView:
+        found, now = self._objects, datetime.now(UTC)
+        with progress("taking the objects in", line=False):
+            tables = tables_of(obj for objects in found.values() for obj in objects)
+            return view_of(tables, refused=refusals(found[kinds.EVENTS], now), now=now)
