@@ -30,7 +30,7 @@ from koordra.placement.free_amounts.capacity import NodeCapacity
 from koordra.placement.free_amounts.node_devices import NodeDevices
 from koordra.placement.free_amounts.state import FreeAmounts
 
-_IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
+_IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV, names.ATTR_CLIQUE})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
 
 

@@ -11,6 +11,8 @@ others. From a laptop a card that its node does not offer is not seen; there, wh
     nvlinkPeers    only where GPUs are wired to each other directly: links to the GPU with minor 0, 1, ...:
                    "0,1,1,2,2"
 
+    clique         of a fabric over several nodes (GB200 NVL72), the part whose GPUs reach each other
+
 The fabric of an HGX machine thus costs one number for each GPU, and only a mesh publishes its wiring.
 """
 
@@ -41,6 +43,18 @@ def nvlink_domains(machine: Machine) -> dict[str, str]:
             joined |= dict.fromkeys(together, together)
     domains = dict.fromkeys(frozenset(members) for members in joined.values() if len(members) > 1)
     return {member: f"nvlink-{number}" for number, members in enumerate(domains) for member in members}
+
+
+def cliques(machine: Machine) -> tuple[str, ...]:
+    """The cliques of NVLink fabrics over several nodes that the machine's GPUs have joined."""
+    return tuple(sorted({str(gpu.fabric) for gpu in machine.gpus if gpu.fabric}))
+
+
+def clique(machine: Machine) -> str | None:
+    """The machine's place in an NVLink fabric over several nodes, ``<cluster UUID>.<clique id>``; None
+    without one, and where its GPUs are in several: which of them holds is then anybody's guess."""
+    found = cliques(machine)
+    return found[0] if len(found) == 1 else None
 
 
 def rails(machine: Machine) -> dict[str, int]:

@@ -11,7 +11,10 @@ different spines are two blocks. The node itself is the last level of every path
     block    the nodes below one set of leaf switches (a scalable unit, a rack)
     nvlink   one NVLink domain (the rack of GB200 and GB300 machines)
 
-These are the labels that koordra, NVIDIA topograph (both families), the GPU operator, AWS, GKE and OCI
+The NVLink domain needs no label: nodes publish the clique that NVML reads with their GPUs, and it counts as a
+label `koordra.io/clique` of the node.
+
+The others are the labels that koordra, NVIDIA topograph (both families), the GPU operator, AWS, GKE and OCI
 write. AWS numbers its layers from the widest: layer 1 is farthest from the node. Azure writes none of its
 own; topograph does there.
 
@@ -23,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+from koordra.api import names
 
 NODE: Final = "node"
 NVLINK: Final = "nvlink"
@@ -57,6 +62,7 @@ LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     NVLINK: (
         "fabric.koordra.io/nvlink",
+        names.ATTR_CLIQUE,
         "nvidia.com/gpu.clique",
         "network.topology.nvidia.com/accelerator",
         "accelerator.topograph.run/domain",

@@ -72,11 +72,20 @@ def mig_name(card: str, profile: str, start: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FabricInfo:
-    """Which NVLink fabric a GPU has joined: GPUs of one cluster and clique reach each other, across machines
-    too."""
+    """Which NVLink fabric over several nodes a GPU has joined: GPUs of one cluster (a UUID) and clique reach
+    each other."""
 
     cluster: str
     clique: int
+
+    def __str__(self) -> str:
+        return f"{self.cluster}.{self.clique}"
+
+    @classmethod
+    def named(cls, text: str) -> FabricInfo | None:
+        """The one that is written so."""
+        cluster, _, clique = text.rpartition(".")
+        return cls(cluster, int(clique)) if cluster and clique.isascii() and clique.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from koordra.topology.machine import (
     in_bus_order,
     with_switches,
 )
-from koordra.topology.partitions import MigInstance, MigProfile, PublishedFabrics
+from koordra.topology.partitions import FabricInfo, MigInstance, MigProfile, PublishedFabrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ def _gpu(device: _Published, devices: Sequence[_Published]) -> Gpu:
         minor=device[names.ATTR_MINOR],
         memory_bytes=int(memory.value) if memory else None,
         nvlinks=_nvlinks(device, devices),
+        fabric=FabricInfo.named(str(device[names.ATTR_CLIQUE] or "")),
         faults=device.faults,
     )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from koordra.allocator.devices.pools import PublishedDevice, shape_of
+from koordra.allocator.devices.pools import Pool, PublishedDevice, kept_with_pools, shape_of
 from koordra.api import names
 
 
@@ -115,6 +115,15 @@ def fabric_of(devices: Sequence[PublishedDevice]) -> Fabric:
             for mask in shape.partitions
         ),
     )
+
+
+@kept_with_pools
+def clique_of(pools: Sequence[Pool]) -> str:
+    """The part of an NVLink fabric over several nodes that a node's GPUs publish; empty without one, and
+    where they publish several."""
+    own = (offered for pool in pools if pool.id[0] == names.DRIVER for offered in pool.devices)
+    found = set(filter(None, [offered.plain.get(names.ATTR_CLIQUE) for offered in own if offered.here]))
+    return str(found.pop()) if len(found) == 1 else ""
 
 
 def cards_of(devices: Sequence[PublishedDevice]) -> list[int]:

@@ -161,7 +161,8 @@ def nvlinks(card: NvmlQuery) -> tuple[NvLink, ...]:
 
 
 def fabric(card: NvmlQuery) -> FabricInfo | None:
-    """The fabric that the card has finished joining; None before, and where there is none."""
+    """The fabric over several nodes that the card has finished joining; None before, and where there is
+    none: a fabric within one machine has a cluster UUID of zeros."""
     nvml = card.nvml
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
     answer = card.ask("fabric", "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
@@ -170,7 +171,8 @@ def fabric(card: NvmlQuery) -> FabricInfo | None:
     judge_fabric(card, info)
     if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED or info.status != nvml.NVML_SUCCESS:
         return None
-    return FabricInfo(cluster=str(uuid.UUID(bytes=bytes(info.clusterUuid))), clique=int(info.cliqueId))
+    cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
+    return FabricInfo(cluster=str(cluster), clique=int(info.cliqueId)) if cluster.int else None
 
 
 def _with_mig(gpu: Gpu, card: NvmlQuery) -> Gpu:

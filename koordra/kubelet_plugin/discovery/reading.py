@@ -62,6 +62,7 @@ from koordra.kubelet_plugin.discovery.rdma_devices import (
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
 from koordra.kubelet_plugin.nvidia_driver.node_numbers import GPU_CONTROL
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
+from koordra.topology.fabrics import cliques
 from koordra.topology.location import DeviceNode, bus_order
 from koordra.topology.machine import Gpu, Machine, Nic, in_bus_order
 from koordra.topology.problems import Discovery
@@ -121,6 +122,7 @@ def discover(
         rdma_exclusive=rdma_exclusive(tree),
     )
     _report_missing_control_nodes(tree, machine)
+    _report_several_cliques(tree, machine)
     return Discovery(machine, tuple(sorted({*facts.problems, *tree.problems})))
 
 
@@ -156,6 +158,17 @@ def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:
             tree.problem("machine", path, "it does not exist", "run nvidia-modprobe -c 0 -u; CUDA needs it")
     if machine.nics and not machine.rdma_control:
         tree.problem("machine", *RDMA_CONTROL, "it does not exist", "load rdma_ucm; RDMA-CM needs it")
+
+
+def _report_several_cliques(tree: MachineRoot, machine: Machine) -> None:
+    found = cliques(machine)
+    if len(found) > 1:
+        tree.problem(
+            "machine",
+            "NVLink clique",
+            f"its GPUs are in several: {', '.join(found)}; none is published",
+            "have the partitions of the NVLink fabric put right (NMX), and look into the log of nvidia-fabricmanager",
+        )
 
 
 def with_moved(now: Machine, before: Machine | None, moved: Collection[str]) -> Machine:

@@ -58,7 +58,7 @@ from koordra.kubelet_plugin.publish.devices import (
 from koordra.kubelet_plugin.publish.drain_policy import DrainPolicy
 from koordra.logs import get_logger
 from koordra.quantity import canonical
-from koordra.topology.fabrics import nvlink_domains, published_links, rails
+from koordra.topology.fabrics import clique, nvlink_domains, published_links, rails
 from koordra.topology.machine import Gpu, Machine, Nic
 from koordra.topology.product_names import cuda_semver, gpu_model, nic_model
 
@@ -205,7 +205,7 @@ def _slice_name(index: int, node_name: str) -> str:
 
 
 def _gpus(machine: Machine, offering: Offering) -> Iterator[DeviceEntry]:
-    domains, links = nvlink_domains(machine), published_links(machine.gpus)
+    domains, links, fabric = nvlink_domains(machine), published_links(machine.gpus), clique(machine)
     for gpu in machine.gpus:
         if gpu.publishable:
             bus_id = gpu.location.bus_id
@@ -221,6 +221,7 @@ def _gpus(machine: Machine, offering: Offering) -> Iterator[DeviceEntry]:
                     names.ATTR_MINOR: gpu.minor,
                     names.ATTR_DRIVER_VERSION_TEXT: machine.driver_version,
                     names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
+                    names.ATTR_CLIQUE: fabric if gpu.fabric else None,
                     **links.get(bus_id, {}),
                     **offering.isolation.attributes(),
                 },

@@ -28,6 +28,7 @@ from koordra.kube.client import KubeClient
 from koordra.kubelet_plugin.publish.node_slices import label_value
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
+from koordra.topology.fabrics import clique
 from koordra.topology.machine import Machine
 
 log = get_logger(__name__)
@@ -74,6 +75,7 @@ def _values(machine: Machine) -> dict[str, str]:
         "nvidia.com/gpu.family": _same(gpu.architecture for gpu in cards).lower(),
         "nvidia.com/gpu.compute.major": compute_major,
         "nvidia.com/gpu.compute.minor": compute_minor or ("0" if compute_major else ""),
+        "nvidia.com/gpu.clique": clique(machine) or "",
         "nvidia.com/mig.capable": str(any(gpu.mig_enabled is not None for gpu in cards)).lower(),
         "nvidia.com/cuda.driver.major": major,
         "nvidia.com/cuda.driver.minor": minor,

@@ -23,14 +23,14 @@ Format (schema ``koordra.io/machine/v1``)::
 Every entry of ``numa``, ``gpus`` and ``nics`` may say how sure its facts are: ``confidence`` is ``published``
 (the default), ``published-elsewhere`` (documented, not read again in one of the sources), ``inferred`` or
 ``synthetic``. A GPU with ``lost: true`` has fallen off the bus: the driver still lists it and NVML no longer
-answers. A NIC may have ``upper`` (the bond or bridge of its interface; with RoCE LAG its ``netdev`` is the
-bond), ``default_route`` and ``pkeys`` (["0xffff"]), a machine ``rdma_mode: exclusive``.
-``ports: 2`` gives one function several ports. ``overlay`` names a file beside this one with what
-such a machine's operator adds to it, see ``overlay``; ``expected_problems`` lists ``[object, field]`` of what
-discovery reports on such a machine. A GPU that can be partitioned has ``mig`` (whether it is),
-``mig_profiles`` and ``mig_instances``, see ``mig``. A path runs from the host bridge to the device; a part
-without a domain has the host bridge's. What is above a device in its path is a root port, then alternating
-upstream and downstream ports of switches.
+answers. A GPU of a fabric over several nodes has ``fabric: {cluster: <uuid>, clique: 1}``. A NIC may have
+``upper`` (the bond or bridge of its interface; with RoCE LAG its ``netdev`` is the bond), ``default_route``
+and ``pkeys`` (["0xffff"]), a machine ``rdma_mode: exclusive``. ``ports: 2`` gives one function several ports.
+``overlay`` names a file beside this one with what such a machine's operator adds to it, see ``overlay``;
+``expected_problems`` lists ``[object, field]`` of what discovery reports on such a machine. A GPU that can be
+partitioned has ``mig`` (whether it is), ``mig_profiles`` and ``mig_instances``, see ``mig``. A path runs from
+the host bridge to the device; a part without a domain has the host bridge's. What is above a device in its
+path is a root port, then alternating upstream and downstream ports of switches.
 
 Names that differ between two machines of one kind (UUIDs, GUIDs) come from a serial: the same serial always
 makes the same machine, two serials never share an identity.
@@ -61,6 +61,7 @@ from koordra.topology.machine import (
     RdmaPort,
     in_bus_order,
 )
+from koordra.topology.partitions import FabricInfo
 from koordra.topology.presets.mig import mig_instances, mig_profiles
 
 SCHEMA = "koordra.io/machine/v1"
@@ -221,12 +222,18 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 architecture=entry.get("architecture"),
                 compute_capability=entry.get("compute"),
                 mig_enabled=entry.get("mig"),
+                fabric=_fabric(entry),
                 nvlinks=tuple(sorted(links, key=lambda link: (link.peer, link.to_switch))),
                 mig_profiles=mig_profiles(entry),
                 mig_instances=mig_instances(entry, minor=minor, major=majors.capabilities, identity=identity),
             )
         )
     return gpus
+
+
+def _fabric(entry: Mapping[str, Any]) -> FabricInfo | None:
+    found = entry.get("fabric")
+    return FabricInfo(found["cluster"], found["clique"]) if found else None
 
 
 def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majors: Majors) -> list[Nic]:

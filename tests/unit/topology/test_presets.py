@@ -19,8 +19,8 @@ def identities(machine: Machine) -> set[str | None]:
 
 
 def test_the_presets_that_come_with_koordra() -> None:
-    assert presets.names() == ("dgx-a100", "hgx-h100")
-    with pytest.raises(InvalidInput, match="dgx-a100, hgx-h100"):
+    assert presets.names() == ("dgx-a100", "gb200-nvl72", "hgx-h100")
+    with pytest.raises(InvalidInput, match="dgx-a100, gb200-nvl72, hgx-h100"):
         presets.load("dgx-1")
 
 

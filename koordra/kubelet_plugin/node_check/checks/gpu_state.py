@@ -70,14 +70,21 @@ def fabricmanager(node: NodeReadings) -> Outcome:
     if not fabrics and not node.gpus.nvswitches:
         return not_applicable("no NVSwitch and no card with a fabric")
     faults = [fault for bus_id, fabric in fabrics.items() for fault in _fabric_faults(bus_id, fabric)]
+    cliques = sorted({str(fabric.clique) for fabric in fabrics.values() if fabric.clique})
+    if len(cliques) > 1:
+        what = f"cards of this node are in several cliques: {', '.join(cliques)}; none is published"
+        faults.append(Fault(what, "have the partitions of the NVLink fabric put right (NMX)"))
     running = node.running("nv-fabricmanager")
     if node.gpus.nvswitches and not running and not _joined(list(fabrics.values())):
         what = f"{len(node.gpus.nvswitches)} NVSwitches, and no fabricmanager runs"
         remedy = "systemctl enable --now nvidia-fabricmanager, of exactly the driver's version"
         faults.insert(0, Fault(what, remedy))
     switches = f"{len(node.gpus.nvswitches)} NVSwitches" if node.gpus.nvswitches else "switches elsewhere"
+    clique = f", clique {cliques[0]}" if len(cliques) == 1 else ""
     return judged(
-        [f"{len(fabrics)} cards in a fabric, {switches}, fabricmanager {'runs' if running else 'not here'}"],
+        [
+            f"{len(fabrics)} cards in a fabric{clique}, {switches}, fabricmanager {'runs' if running else 'not here'}"
+        ],
         faults,
     )
 
@@ -109,9 +116,9 @@ def _fabric_faults(bus_id: str, fabric: Fabric) -> Iterator[Fault]:
 def imex(node: NodeReadings) -> Outcome:
     """Cards whose fabric goes over several nodes share memory through IMEX channels, which need the driver's
     channel device and the daemon."""
-    clusters = {gpu.fabric.cluster for gpu in _cards(node) if gpu.fabric and gpu.fabric.cluster}
+    cliques = {gpu.fabric.clique for gpu in _cards(node) if gpu.fabric and gpu.fabric.clique}
     major = node.gpus.majors.get(IMEX_DRIVER)
-    if not clusters:
+    if not cliques:
         return not_applicable("no fabric over several nodes")
     channels = f"{len(node.gpus.imex_channels)} channels"
     if major is None:

@@ -9,7 +9,7 @@ used::
     {"schema": "koordra.io/nvml/v1", "driverVersion": "580.65.06",
      "gpus": [{"busId": "0000:0f:00.0", "migEnabled": false, "migPending": false, "rowsPending": false,
                "rowsFailed": false, "persistence": true,
-               "fabric": {"state": 3, "status": 0, "cluster": "<uuid>", "healthMask": 0}}]}
+               "fabric": {"state": 3, "status": 0, "cluster": "<uuid>", "clique": 1, "healthMask": 0}}]}
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from koordra.kubelet_plugin.discovery.nvml_query import NvmlQuery, bus_id_of, normal_bus_id, text
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import BY_NAME, NvmlLibrary, NvmlUnavailable
+from koordra.topology.partitions import FabricInfo
 
 SCHEMA: Final = "koordra.io/nvml/v1"
 COMPLETED: Final = 3
@@ -35,11 +36,11 @@ _NO_CLUSTER: Final = str(uuid.UUID(int=0))
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """`state` is NVML's: 0 not supported, 1 not started, 2 in progress, 3 completed, from where on `status`
-    (0 is success) and `health_mask` count. `cluster` is None within one node."""
+    (0 is success) and `health_mask` count. `clique` is None within one node."""
 
     state: int
     status: int = 0
-    cluster: str | None = None
+    clique: FabricInfo | None = None
     health_mask: int = 0
 
 
@@ -107,7 +108,9 @@ def _fabric(entry: Any) -> Fabric | None:
         # A recording of discovery has only fabrics that are completed, and does not say so.
         state=_number(entry, "state", COMPLETED),
         status=_number(entry, "status", 0),
-        cluster=cluster if isinstance(cluster, str) and cluster not in ("", _NO_CLUSTER) else None,
+        clique=FabricInfo(cluster, _number(entry, "clique", 0))
+        if isinstance(cluster, str) and cluster not in ("", _NO_CLUSTER)
+        else None,
         health_mask=_number(entry, "healthMask", 0),
     )
 
@@ -163,6 +166,7 @@ def _asked_fabric(card: NvmlQuery) -> dict[str, Any] | None:
         "state": int(info.state),
         "status": int(info.status),
         "cluster": str(uuid.UUID(bytes=bytes(info.clusterUuid))),
+        "clique": int(info.cliqueId),
         "healthMask": int(info.healthMask),
     }
 

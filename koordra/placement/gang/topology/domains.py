@@ -21,9 +21,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from koordra.allocator.devices.nvlink_fabric import clique_of
+from koordra.api import names
 from koordra.placement.gang.equivalence import natural
 from koordra.placement.gang.types import GangRequest
-from koordra.placement.index import ClusterIndex
+from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.topology.network_topology import LEVELS, NODE, NVLINK, domains_of, position, trimmed
 
 _NAMES: Final = tuple(LEVELS)
@@ -83,7 +85,7 @@ class GangTopology:
     @classmethod
     def of(cls, gang: GangRequest, index: ClusterIndex) -> GangTopology:
         """Raises TopologyUnmet."""
-        whole = {name: domains_of(info.labels) for name, info in index.nodes.items()}
+        whole = {name: domains_of(_place(info)) for name, info in index.nodes.items()}
         kept = trimmed(whole)
         levels = tuple(_NAMES[at] for at in kept)
         paths = {name: tuple(path[at] for at in kept) for name, path in whole.items()}
@@ -113,6 +115,12 @@ class GangTopology:
     def opened(self) -> frozenset[int]:
         """Levels whose untouched domains count."""
         return frozenset(at for at, name in enumerate(self.levels) if name in _OPENED)
+
+
+def _place(info: NodeInfo) -> Mapping[str, str]:
+    """What says where the node stands between the others: its labels, and the clique as one more."""
+    clique = clique_of(info.pools)
+    return {names.ATTR_CLIQUE: clique, **info.labels} if clique else info.labels
 
 
 def _refuse_separated(gang: GangRequest, paths: Mapping[str, Path], required: int) -> None:

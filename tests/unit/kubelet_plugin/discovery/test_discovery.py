@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from koordra.api import names
 from koordra.kubelet_plugin.discovery.nvml_query import NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
+from koordra.topology.fabrics import clique
 from koordra.topology.location import Location
 from koordra.topology.machine import Gpu, Nic
 from koordra.topology.pictures.text import matrix
@@ -173,6 +176,24 @@ def test_a_gpu_that_only_nvml_knows_is_not_made_up(h100: Path) -> None:
     found = discover(h100)
     assert ("GPU 0000:fe:00.0", "path") in problems(found)
     assert "0000:fe:00.0" not in {card.location.bus_id for card in found.machine.gpus}
+
+
+def test_cards_in_several_cliques_are_told_and_none_of_them_is_published(tmp_path: Path) -> None:
+    write("gb200-nvl72", tmp_path)
+    assert clique(discover(tmp_path).machine) == "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.32766"
+
+    nvml_document(tmp_path, lambda document: document["gpus"][3]["fabric"].update(clique=1))
+    found = discover(tmp_path)
+    assert ("machine", "NVLink clique") in problems(found)
+    assert clique(found.machine) is None
+    published = build_devices(found.machine, mode="joint")
+    assert not any(names.ATTR_CLIQUE in device["attributes"] for device in published)
+
+    nvml_document(tmp_path, lambda document: document["gpus"][3].update(fabric=None))
+    found = discover(tmp_path)
+    assert ("machine", "NVLink clique") not in problems(found)
+    published = build_devices(found.machine, mode="joint")
+    assert sum(names.ATTR_CLIQUE in device["attributes"] for device in published) == 3, "not the lone card"
 
 
 def test_a_card_in_mig_mode_is_not_offered_whole(h100: Path) -> None:

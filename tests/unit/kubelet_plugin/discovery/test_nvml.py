@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,9 @@ from koordra.kubelet_plugin.discovery.nvml_gpus import nvml_facts
 from koordra.kubelet_plugin.discovery.nvml_query import normal_bus_id
 from koordra.kubelet_plugin.nvidia_driver import nvml_session
 from koordra.topology.machine import NvLink
+from koordra.topology.partitions import FabricInfo
 
+CLUSTER = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 UUID = "GPU-aee8e38b-2c70-5fa2-b99d-55622a9b403a"
 SWITCH, PEER = "00000000:1A:00.0", "00000000:2D:00.0"
 
@@ -214,12 +217,25 @@ def test_a_card_outside_its_fabric_is_faulty(
 ) -> None:
     def info(_: Any, answer: Any) -> int:
         answer._obj.state, answer._obj.status, answer._obj.healthMask = state, status, mask
+        answer._obj.clusterUuid, answer._obj.cliqueId = (type(answer._obj.clusterUuid))(*CLUSTER.bytes), 7
         return 0
 
     library.answers["nvmlDeviceGetGpuFabricInfoV"] = info
     (gpu,) = nvml_facts().gpus
     assert gpu.faults == faults
-    assert (gpu.fabric is not None) == (state == 3 and status == 0)
+    joined = state == 3 and status == 0
+    assert gpu.fabric == (FabricInfo(str(CLUSTER), 7) if joined else None)
+
+
+def test_a_fabric_within_one_machine_has_no_cluster(library: Library) -> None:
+    def info(_: Any, answer: Any) -> int:
+        answer._obj.state, answer._obj.cliqueId = 3, 7
+        return 0
+
+    library.answers["nvmlDeviceGetGpuFabricInfoV"] = info
+    (gpu,) = nvml_facts().gpus
+    assert gpu.fabric is None
+    assert not gpu.faults
 
 
 ERRORS = sorted(

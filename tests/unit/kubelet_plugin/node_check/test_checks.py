@@ -23,7 +23,13 @@ _PCI = "sys/bus/pci/devices"
 _PORT = "sys/class/infiniband/mlx5_0/ports/1"
 _STATE = f"{KUBELET}/plugins/koordra.io"
 _CPU_STATE = f"{KUBELET}/cpu_manager_state"
-_COMPLETE = {"state": 3, "status": 0, "cluster": "00112233-4455-6677-8899-aabbccddeeff", "healthMask": 0xAA}
+_COMPLETE = {
+    "state": 3,
+    "status": 0,
+    "cluster": "00112233-4455-6677-8899-aabbccddeeff",
+    "clique": 1,
+    "healthMask": 0xAA,
+}
 
 
 def changes(*steps: Change) -> Change:
@@ -203,6 +209,12 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
     ("fabricmanager", fabric(status=999), "NVML status 999", "reset"),
     ("fabricmanager", fabric(healthMask=0x1), "bandwidth is degraded", "cables"),
     ("fabricmanager", fabric(healthMask=0x600), "configured wrongly", "driver version"),
+    (
+        "fabricmanager",
+        changes(nvml(0, fabric=_COMPLETE), nvml(1, fabric={**_COMPLETE, "clique": 2})),
+        "several cliques",
+        "partitions of the NVLink fabric",
+    ),
     ("imex", fabric(), "no nvidia-caps-imex-channels", "driver"),
     ("holders", stranger(1234), "python3 (pid 1234: /dev/null)", "pod with a claim"),
     ("runtime", containerd("1.6.8"), "containerd 1.6.8 has no CDI", "1.7"),
@@ -467,7 +479,11 @@ FINE: list[tuple[str, Change, str]] = [
     ("nvml", nvml(persistence=False), "persistence is off for 1"),
     ("device-permissions", lambda _: None, "everybody may open them; the driver makes them 0666"),
     ("dev-char", lambda _: None, "links in /dev/char"),
-    ("fabricmanager", changes(fabric(), nvswitch), "2 cards in a fabric, 1 NVSwitches"),
+    (
+        "fabricmanager",
+        changes(fabric(), nvswitch),
+        "2 cards in a fabric, clique 00112233-4455-6677-8899-aabbccddeeff.1, 1 NVSwitches",
+    ),
     (
         "imex",
         changes(

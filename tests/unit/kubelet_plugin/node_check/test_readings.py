@@ -17,6 +17,7 @@ from koordra.kubelet_plugin.node_check.readings.nvml_answers import Fabric, Nvml
 from koordra.kubelet_plugin.node_check.readings.pcie import read_pcie
 from koordra.kubelet_plugin.node_check.readings.processes import read_processes
 from koordra.kubelet_plugin.node_check.readings.setting import Setting
+from koordra.topology.partitions import FabricInfo
 from tests.fakes import node_files, nvml_library
 from tests.fakes.node_files import KUBELET, NodeFiles
 from tests.patience import PATIENCE
@@ -47,7 +48,7 @@ def test_nvml_is_asked_by_a_process_of_its_own(tmp_path: Path, monkeypatch: pyte
                 second.location.bus_id,
                 mig_enabled=False,
                 mig_pending=True,
-                fabric=Fabric(state=2, cluster=CLUSTER),
+                fabric=Fabric(state=2, clique=FabricInfo(CLUSTER, 1)),
             ),
         ),
     )

@@ -38,6 +38,11 @@ def test_what_an_hgx_h100_says(hgx: Machine, golden: Golden) -> None:
     golden("peers/node-labels-hgx-h100.yaml", yaml.safe_dump(labels_of(hgx)))
 
 
+def test_a_tray_says_which_clique_it_is_in(tmp_path: Path) -> None:
+    found = labels_of(machine("gb200-nvl72", tmp_path))
+    assert found["nvidia.com/gpu.clique"] == "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.32766"
+
+
 def test_a_machine_without_cards_says_nothing() -> None:
     assert labels_of(Machine()) == {}
 
