@@ -1,5 +1,6 @@
 """Threads of which one runs at a time, and the schedule says which: at every point where a task calls `pause`
-it stops, and the same or another one goes on.
+it stops, and the same or another one goes on. They are greenlets: to change from one to another is a call,
+not two waits for the kernel.
 
 Code under test meets it in what it is given (a disk, a backend, a source of claims) and in the `threading`
 and `time` of its locks, for which `Interleaving` stands in: a task that waits for a lock or sleeps pauses,
@@ -10,21 +11,15 @@ touch something on its way out.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from greenlet import getcurrent, greenlet
 
 from tests.fakes.disks import Killed
 
 ENOUGH = 20_000
 """Steps of one task; more are an endless loop."""
-
-
-def _held_lock() -> threading.Lock:
-    """Whoever acquires it waits until somebody else releases it: half the price of a semaphore."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
 
 
 @dataclass(eq=False)
@@ -50,7 +45,7 @@ class Task:
     wakes: float = 0.0
     waits: Callable[[], bool] = lambda: False
     """Whether it would only look and go on waiting."""
-    _go: threading.Lock = field(default_factory=_held_lock)
+    thread: greenlet | None = None
 
 
 class Interleaving:
@@ -60,12 +55,12 @@ class Interleaving:
         self.now = 0.0
         self.tasks: list[Task] = []
         self._current: Task | None = None
-        self._back = _held_lock()
+        self._schedule = getcurrent()
 
     def start(self, name: str, process: Process, work: Callable[[], object]) -> Task:
         task = Task(name, process, work)
+        task.thread = greenlet(lambda: self._run(task), self._schedule)
         self.tasks.append(task)
-        threading.Thread(target=self._run, args=(task,), daemon=True).start()
         return task
 
     def go_on(self, task: Task) -> None:
@@ -75,8 +70,8 @@ class Interleaving:
         assert task.steps < ENOUGH, f"{task.name} does not come to an end at {task.point}"
         self.now = max(self.now, task.wakes)
         self._current = task
-        task._go.release()
-        self._back.acquire()
+        assert task.thread is not None
+        task.thread.switch()
         self._current = None
         if task.is_over:
             self.tasks.remove(task)
@@ -95,13 +90,11 @@ class Interleaving:
         if task.process.killed:
             raise Killed
         task.point = point
-        self._back.release()
-        task._go.acquire()
+        self._schedule.switch()
         if task.process.killed:
             raise Killed
 
     def _run(self, task: Task) -> None:
-        task._go.acquire()
         try:
             if not task.process.killed:
                 task.answer = task.work()
@@ -110,7 +103,6 @@ class Interleaving:
         except Exception as error:  # noqa: BLE001  the schedule looks at it
             task.error = error
         task.is_over = True
-        self._back.release()
 
     # --- what stands in for `time` and `threading`
 

@@ -22,26 +22,28 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 from koordra.api.objects import Object
 from koordra.errors import CheckpointError, KoordraError, PrepareError
+from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.isolation import NoIsolation, Share, backends
+from koordra.kubelet_plugin.isolation import Backend, NoIsolation, Share, backends
 from koordra.kubelet_plugin.prepare import calls_in_progress
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
 from koordra.kubelet_plugin.settings import NodePaths
-from koordra.node_state import locks
+from koordra.node_state import locks, prepared_claim
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import StepDisk
@@ -64,22 +66,35 @@ DEADLINE = 45.0
 STEPS = 220
 
 
+def memory() -> Path:
+    """A folder that is no disk's, where there is one."""
+    shm = Path("/dev/shm")
+    return shm if shm.is_dir() else Path(tempfile.gettempdir())
+
+
 @cache
 def machine() -> NodeInventory:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=memory()) as folder:
         write_machine("hgx-h100", Path(folder), serial=NODE)
         return inventory_of(discover(Path(folder)), offering=Offering(isolation=ANY_ISOLATION))
 
 
-class SteppedDisk(StepDisk):
-    """Pauses before each step, and before each look."""
+@cache
+def others() -> Mapping[str, Backend]:
+    """The backends of other packages: looked for once, and not at every start of a plugin."""
+    return backends()
 
-    def __init__(self, pause: Callable[[str], None]) -> None:
+
+class SteppedDisk(StepDisk):
+    """Pauses before each step, and before each look; `changed` is told of each step that is taken."""
+
+    def __init__(self, pause: Callable[[str], None], changed: Callable[[Path], None]) -> None:
         super().__init__()
-        self._pause = pause
+        self._pause, self._changed = pause, changed
 
     def at_step(self, step: str, path: Path) -> None:
         self._pause(f"{step} {path.name}")
+        self._changed(path)
 
     def read(self, path: Path) -> bytes | None:
         self._pause(f"read {path.name}")
@@ -166,7 +181,10 @@ class PrepareWorld:
         """They do not get to run for a while."""
         self.given_up: list[Call] = []
         """Of which the plugin does not know it yet."""
-        self._checkpoint: tuple[int, Checkpoint] = 0, Checkpoint()
+        self._changed: set[Path] = set()
+        """The folders in which something may have changed since they were looked at."""
+        self._names: dict[Path, list[str]] = {self.paths.cdi: [], self.paths.prepared: []}
+        self._checkpoint = Checkpoint()
 
     # --- the course of things
 
@@ -184,8 +202,9 @@ class PrepareWorld:
                 (self.look_after, 2),
                 (self.move, 1),
             )
+            kinds, weights = [move for move, _ in moves], list(accumulate(weight for _, weight in moves))
             for _ in range(STEPS):
-                self.random.choices([move for move, _ in moves], [weight for _, weight in moves])[0]()
+                self.random.choices(kinds, cum_weights=weights)[0]()
                 self.check()
             self.come_to_rest()
 
@@ -199,6 +218,9 @@ class PrepareWorld:
                 patch.object(locks, "time", time),
                 patch.object(locks, "threading", threads),
                 patch.object(calls_in_progress, "threading", threads),
+                patch.object(container_files, "file_contents", lambda record, _: _contents(record)),
+                patch.object(claim_spec, "encode", _spec),
+                patch.object(prepared_claim, "encode", _hook_record),
             ):
                 yield
         finally:
@@ -344,8 +366,8 @@ class PrepareWorld:
             paths=self.paths,
             claims=self.claims,
             inventory=machine,
-            backends={**backends(), "none": Runs(pause, self.running)},
-            disk=SteppedDisk(pause),
+            backends={**others(), "none": Runs(pause, self.running)},
+            disk=SteppedDisk(pause, lambda path: self._changed.add(path.parent)),
             new_nonce=lambda: f"{next(self._nonces):032x}",
         )
         self.plugins.append(Plugin(process, state))
@@ -369,7 +391,8 @@ class PrepareWorld:
 
     def check(self) -> None:
         used: Counter[str] = Counter()
-        files = set().union(*(_names(folder) for folder in (self.paths.cdi, self.paths.prepared)))
+        self.look()
+        checkpoint, files = self._checkpoint, set().union(*self._names.values())
         for wish in self.wishes:
             if wish.answered is not None:
                 used += wish.use
@@ -377,7 +400,6 @@ class PrepareWorld:
                     assert file in files, f"{wish.ref.name} runs and has lost {file}"
         over = {card: amount for card, amount in used.items() if amount > CARD}
         assert not over, f"prepared beyond capacity: {over}"
-        checkpoint = self.checkpoint()
         for wish in self.wishes:
             known = checkpoint.get(wish.ref.uid) or self._files[wish.ref.uid][0] not in files
             assert known, f"{wish.ref.name} has a CDI file and no record"
@@ -441,13 +463,32 @@ class PrepareWorld:
 
     def checkpoint(self) -> Checkpoint:
         """As it stands on the disk now."""
-        try:
-            number = self.paths.checkpoint.stat().st_ino
-        except FileNotFoundError:
-            return Checkpoint()
-        if number != self._checkpoint[0]:
-            self._checkpoint = number, decode(self.paths.checkpoint.read_bytes())
-        return self._checkpoint[1]
+        self.look()
+        return self._checkpoint
+
+    def look(self) -> None:
+        """Look again at what a step may have changed."""
+        for folder in self._names.keys() & self._changed:
+            self._names[folder] = _names(folder)
+        if self.paths.state in self._changed:
+            try:
+                self._checkpoint = decoded(self.paths.checkpoint.read_bytes())
+            except FileNotFoundError:
+                self._checkpoint = Checkpoint()
+        self._changed.clear()
+
+
+# The node and its folder are the same in all schedules, which repeat each other's bytes. What follows makes
+# them of values alone.
+decoded = lru_cache(maxsize=4000)(decode)
+_spec = lru_cache(maxsize=4000)(claim_spec.encode)
+_hook_record = lru_cache(maxsize=4000)(prepared_claim.encode)
+_contents_of = container_files.file_contents
+
+
+@lru_cache(maxsize=4000)
+def _contents(record: ClaimRecord) -> dict[str, bytes]:
+    return _contents_of(record, machine())
 
 
 def _names(folder: Path) -> list[str]:
@@ -468,8 +509,9 @@ def _wish(obj: Object) -> Wish:
 
 def one_schedule(seed: int) -> PrepareWorld:
     """AssertionError tells the seed, what was wrong, and what had happened."""
-    shm = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None))
+    folder = memory() / f"koordra-prepare-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
     world = PrepareWorld(seed, folder)
     try:
         world.run()

@@ -145,6 +145,7 @@ def main() -> int:
     runs = [Run(model, code, first) for model in MODELS if given.only in (None, model)]
     print(f"{given.schedules} schedules of each model from seed {first} on, commit {code}", flush=True)
     gc.freeze()  # what has been imported is no schedule's
+    gc.set_threshold(100_000)  # nor are worlds worth looking for before some have ended
     due = time.monotonic() + EVERY
     for seed in range(first, first + given.schedules):
         for run in runs:
