@@ -51,9 +51,9 @@ def read_file(path: Path, *, largest: int = LARGEST) -> tuple[bytes, os.stat_res
             raise NotAFile(errno.EINVAL, "it is not a regular file")
         if found.st_size > largest:
             raise NotAFile(errno.EFBIG, f"it has {found.st_size} bytes; {largest} is the most")
-        data = bytearray()
-        while len(data) < largest and (piece := os.read(descriptor, largest - len(data))):
-            data += piece
+        data, piece = bytearray(), max(found.st_size + 1, 1 << 16)  # files of /proc say 0
+        while len(data) < largest and (read := os.read(descriptor, min(piece, largest - len(data)))):
+            data += read
         return bytes(data), found
     finally:
         os.close(descriptor)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 
 import pytest
 
 from koordra.errors import CheckpointError
-from koordra.node_state.disk import Disk, NotAFile
+from koordra.node_state.disk import Disk, NotAFile, read_file
 from koordra.node_state.locks import StateLock
 from tests.fakes.in_place_of_files import IN_PLACE_OF_A_FILE
 from tests.patience import PATIENCE
@@ -73,6 +74,26 @@ def test_what_is_no_file_of_ours_is_not_read_and_holds_nobody_up(tmp_path: Path,
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     Disk().replace(path, b"{}", mode=0o600)
     assert Disk().read(path) == b"{}", "the next write puts it right"
+
+
+@pytest.mark.parametrize("said", [None, 0, 1, 100_000])
+def test_a_file_is_read_whole_whatever_its_size_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: int | None
+) -> None:
+    """Files of /proc say 0, and others may have grown since."""
+    path, data = tmp_path / "a.json", os.urandom(200_000)
+    path.write_bytes(data)
+    truth = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = list(truth(descriptor))
+        found[stat.ST_SIZE] = len(data) if said is None else said
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert read_file(path)[0] == data
+    if said is not None:
+        assert read_file(path, largest=150_000)[0] == data[:150_000]
 
 
 def test_what_is_not_there_is_empty(tmp_path: Path) -> None:
