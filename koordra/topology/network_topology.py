@@ -5,6 +5,8 @@ A *level* is a kind of domain, with the labels that name the node's domain on it
 there counts. Levels are ordered from wide to narrow, and a domain is a path: two blocks of one name under
 different spines are two blocks. The node itself is the last level of every path.
 
+Which levels there are is the cluster's own matter (`Levels` is a value). Where nobody says, they are these:
+
     zone     the availability zone
     core     top-level switches, data hall, HPC island
     spine    the switches above the blocks
@@ -25,6 +27,7 @@ level: what is not known cannot be promised.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import names
@@ -68,27 +71,70 @@ LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
         "accelerator.topograph.run/domain",
     ),
 }
-"""Wide to narrow: the labels of each level. The node is always the last and is not among them."""
+"""Wide to narrow: the labels of each level, as they are found where nobody says what the levels are. The node
+is always the last and is not among them."""
+
+NODE_WORDS: Final = frozenset({NODE, "kubernetes.io/hostname"})
 
 
-def position(level: str) -> int | None:
-    """Of a level by name or by one of its labels; `node` is the one past the last. None: there is no such
-    level."""
-    if level in (NODE, "kubernetes.io/hostname"):
-        return len(LEVELS)
-    found = (at for at, (name, labels) in enumerate(LEVELS.items()) if level in (name, *labels))
-    return next(found, None)
+@dataclass(frozen=True, slots=True)
+class Level:
+    """`labels` name a node's domain, the first that is there counts. `nodes`: domains by node, where labels
+    do not say it. `is_spared`: domains that nobody uses are better not begun where another way is as good."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    is_spared: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """By which it is asked for."""
+        return self.name, *self.labels
 
 
-def domains_of(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The node's domain on each level, wide to narrow; "" where no label says."""
-    return tuple(
-        next((labels[label] for label in known if labels.get(label)), "") for known in LEVELS.values()
-    )
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The levels of a cluster, wide to narrow. `source` says for people who ordered them so."""
+
+    levels: tuple[Level, ...]
+    source: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(level.name for level in self.levels)
+
+    def position(self, word: str) -> int | None:
+        """Of a level by name or by one of its labels; the node is the one past the last. None: there is no
+        such level."""
+        if word in NODE_WORDS:
+            return len(self.levels)
+        return next((at for at, level in enumerate(self.levels) if word in level.words), None)
+
+    def paths(self, nodes: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+        """Every node's domain on each level; "" where nothing says. `nodes`: labels by node."""
+        present = set[str]().union(*nodes.values())
+        columns = []
+        for level in self.levels:
+            labels = [label for label in level.labels if label in present]
+            if level.nodes:
+                columns.append([level.nodes.get(name, "") for name in nodes])
+            elif len(labels) == 1:
+                columns.append([own.get(labels[0], "") for own in nodes.values()])
+            else:
+                columns.append(
+                    [next((own[label] for label in labels if own.get(label)), "") for own in nodes.values()]
+                )
+        return dict(zip(nodes, zip(*columns, strict=True) if columns else [()] * len(nodes), strict=True))
+
+
+DISCOVERED: Final = Levels(
+    tuple(Level(name, labels, is_spared=name in ("block", NVLINK)) for name, labels in LEVELS.items())
+)
+"""What koordra finds by itself."""
 
 
 def trimmed(places: Mapping[str, tuple[str, ...]]) -> tuple[int, ...]:
-    """Positions of the levels on which the nodes differ or which at least one node knows; the others say
-    nothing."""
+    """Positions of the levels that at least one node knows; the others say nothing."""
     columns = zip(*places.values(), strict=True)
     return tuple(at for at, domains in enumerate(columns) if any(domains))

@@ -24,8 +24,9 @@ from typing import Any
 import pytest
 
 from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, NewMember, place_gang
+from koordra.placement.gang.topology.cost_tables import Count
 from koordra.placement.gang.topology.domains import tree_of
-from koordra.placement.gang.topology.packing import Count, GangPacking, NodeCounts
+from koordra.placement.gang.topology.packing import GangPacking, NodeCounts
 from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (

@@ -11,6 +11,7 @@ to be equal to the last device.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 
 from koordra.placement.gang import GangAnswer, GangPlaced, GangRequest, NewMember, node_fit, place_gang
-from koordra.placement.gang.topology.packing import Costs, GangPacking
+from koordra.placement.gang.topology.cost_tables import Costs, SharedTables
 from koordra.placement.gang.topology.rail_minimization import RailBound
 from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
@@ -42,13 +43,14 @@ from tests.unit.allocator.machines import (
 HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 
 
-def shift_by_shift(packing: GangPacking, left: Costs, right: Costs) -> Costs:
-    limit = max(left.max(), right.max())
-    found = np.full_like(left, limit)
-    for count in map(tuple, np.argwhere(left < limit).tolist()):
-        here = tuple(slice(number, None) for number in count)
-        there = tuple(slice(None, size - number) for number, size in zip(count, right.shape, strict=True))
-        np.minimum(found[here], right[there] + left[count], out=found[here])
+def shift_by_shift(tables: SharedTables, left: Costs, right: Costs) -> Costs:
+    sizes = zip(left.shape, right.shape, tables.want, strict=True)
+    found = np.full([min(a + b - 1, most + 1) for a, b, most in sizes], tables.infeasible, left.dtype)
+    for one in itertools.product(*map(range, left.shape)):
+        for other in itertools.product(*map(range, right.shape)):
+            both = tuple(a + b for a, b in zip(one, other, strict=True))
+            if all(a < b for a, b in zip(both, found.shape, strict=True)):
+                found[both] = min(found[both], left[one] + right[other])
     return found
 
 
@@ -56,7 +58,7 @@ def shift_by_shift(packing: GangPacking, left: Costs, right: Costs) -> Costs:
 def plainly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_fit, "table_of", lambda *_, **__: None)
-        patch.setattr(GangPacking, "_convolved", shift_by_shift)
+        patch.setattr(SharedTables, "convolved", shift_by_shift)
         patch.setattr(RailBound, "suffices", lambda *_: True)
         yield
 

@@ -30,7 +30,9 @@ from koordra.placement.gang.types import (
     GangUnplaced,
     GangUnsatisfiable,
     NewMember,
+    Part,
     PlacedMember,
+    Slices,
 )
 
 __all__ = [
@@ -43,7 +45,9 @@ __all__ = [
     "GangUnplaced",
     "GangUnsatisfiable",
     "NewMember",
+    "Part",
     "PlacedMember",
+    "Slices",
     "gang_members",
     "place_gang",
 ]

@@ -24,10 +24,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from koordra.allocator.predicates import HOSTNAME, labels_read, node_constraints_text, requests_of, total_of
-from koordra.allocator.reasons import Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.effort import spend
 from koordra.errors import InvalidQuantity
@@ -47,9 +47,16 @@ _LOOKED_UP: Final = 100
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 
 
+class KeptTo(NamedTuple):
+    """Nodes beside those whom a member belongs to, and what the others are told."""
+
+    nodes: frozenset[str]
+    why: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MemberClass:
-    """`room` is what a member's pods ask of a node together.
+    """`room` is what a member's pods ask of a node together; `kept_to`: where alone they may be.
 
     `devices` is the request class that stands for what a member asks of devices: classes that differ in CPU
     alone share it.
@@ -59,6 +66,7 @@ class MemberClass:
     resolved_groups: tuple[ResolvedGroup, ...]
     room: Mapping[str, Decimal]
     devices: RequestClass
+    kept_to: KeptTo | None = None
 
     @property
     def claims(self) -> int:
@@ -70,7 +78,7 @@ def classes_of(members: Sequence[NewMember], engine: Engine) -> list[MemberClass
 
     Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
     found: dict[Hashable, list[tuple[NewMember, ResolvedGroup]]] = {}
-    for member in sorted(members, key=_order):
+    for member in sorted(members, key=member_order):
         resolved = engine.resolve(member.group)
         key = (resolved.request_class, frozenset(member.excluded), member.group.allocated)
         found.setdefault(key, []).append((member, resolved))
@@ -102,7 +110,8 @@ def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests
     return bool(found), found, repr(resolved.key)
 
 
-def _order(member: NewMember) -> tuple[object, ...]:
+def member_order(member: NewMember) -> tuple[object, ...]:
+    """By index, else by name."""
     return (member.index is None, member.index or 0, natural(member.key))
 
 
@@ -181,7 +190,7 @@ class NodeKinds:
                 room = self._room(info.node, index.load_without(info, arrived) if arrived else info.load)
                 known[key] = refused, room, self._kind(info, room, refused)
             refused, room, self.of[name] = known[key]
-            excluded = [one.members[0].excluded.get(name) for one in self.classes]
+            excluded = [one.members[0].excluded.get(name) or _elsewhere(one, name) for one in self.classes]
             if any(excluded):
                 refused = tuple(
                     (*reasons, reason) if reason is not None else reasons
@@ -221,6 +230,12 @@ class NodeKinds:
             <= left
             for name, left in zip(self._resources, kind.room, strict=True)
         )
+
+
+def _elsewhere(one: MemberClass, node: str) -> Reason | None:
+    if one.kept_to is None or node in one.kept_to.nodes:
+        return None
+    return reason_of(Cause.TOPOLOGY_SCOPE_UNMET, one.kept_to.why, node)
 
 
 def _reader(classes: Sequence[MemberClass]) -> Callable[[NodeInfo], Hashable]:

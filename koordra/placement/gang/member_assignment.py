@@ -29,7 +29,7 @@ from koordra.api import names
 from koordra.placement.candidates.candidate_list import offer_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass
-from koordra.placement.gang.topology.packing import Count
+from koordra.placement.gang.topology.cost_tables import Count
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.topology.levels import Level
 

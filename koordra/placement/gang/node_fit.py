@@ -35,7 +35,8 @@ from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of, rail_of
 from koordra.placement.gang.member_device_sets import Free, MemberDeviceSets, table_of
 from koordra.placement.gang.node_search import NodeSearch, together
-from koordra.placement.gang.topology.packing import Count, NodeCounts
+from koordra.placement.gang.topology.cost_tables import Count
+from koordra.placement.gang.topology.packing import NodeCounts
 from koordra.placement.index import NodeInfo
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 

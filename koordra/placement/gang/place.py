@@ -31,7 +31,10 @@ from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.gang.rank_assignment import ranks
 from koordra.placement.gang.topology.distribution import Distribution, Found
 from koordra.placement.gang.topology.domains import GangTopology, TopologyUnmet
+from koordra.placement.gang.topology.packing import cut_at
 from koordra.placement.gang.topology.rail_minimization import FewerRails
+from koordra.placement.gang.topology.seating import seated
+from koordra.placement.gang.topology.units import units_of
 from koordra.placement.gang.types import (
     GangAnswer,
     GangPlaced,
@@ -43,6 +46,7 @@ from koordra.placement.gang.types import (
     NewMember,
     PlacedMember,
 )
+from koordra.topology.network_topology import NODE
 
 _MOST_ASKED: Final = 24
 """Kinds of nodes that the allocator is asked about for a lone member."""
@@ -62,14 +66,15 @@ def place_gang(gang: GangRequest, engine: Engine, *, budget: int = 1) -> GangAns
     try:
         classes = classes_of(gang.members, engine)
         topology = GangTopology.of(gang, engine.index)
+        units = units_of(topology, classes)
     except ClaimRefused as error:
         reasons = {member.key: (error.reason,) for member in gang.members}
         return _nothing(gang, len(gang.fixed), str(error), reasons)
     except TopologyUnmet as error:
         return _nothing(gang, len(gang.fixed), str(error), {}, cause=Cause.TOPOLOGY_SCOPE_UNMET)
-    kinds = NodeKinds(classes, engine, frozenset(one.node for one in gang.fixed))
-    fitting = NodeFit(classes, engine, kinds, NodeSearch(engine, budget), budget)
-    spread = Distribution(topology, fitting, budget, topology.tree({}))
+    kinds = NodeKinds(units.classes, engine, frozenset(one.node for one in gang.fixed))
+    fitting = NodeFit(units.classes, engine, kinds, NodeSearch(engine, budget), budget)
+    spread = Distribution(topology, units, fitting, budget, topology.tree({}))
     return _Placing(gang, fitting, topology, FewerRails(gang, fitting, spread, budget)).run()
 
 
@@ -101,18 +106,17 @@ class _Placing:
         return self._answer(self.rails.reduced(found, takes) if found.counts else found)
 
     def _answer(self, found: Found) -> GangPlaced:
-        waiting = [iter(zip(one.members, one.resolved_groups, strict=True)) for one in self.fitting.classes]
         engine, placed = self.fitting.engine, list[tuple[NewMember, PlacedMember]]()
         apart = spare = 0
-        for node, place in self.topology.paths.items():
-            if node not in found.counts:
-                continue
-            fit = self.fitting.placed(node, found.counts[node], found.rails)
+        paths, classes = self.topology.paths, self.fitting.classes
+        counts = {node: found.counts[node] for node in paths if node in found.counts}
+        for node, seats in seated(self.rails.spread.units, counts, paths).items():
+            fit = self.fitting.placed(node, counts[node], found.rails)
             apart, spare = apart + fit.apart, spare + fit.spare
-            domains = dict(zip(self.topology.levels, place, strict=False))
-            for members, assignments in zip(waiting, fit.assignments, strict=True):
-                for assignment in assignments:
-                    member, resolved = next(members)
+            domains = dict(zip(self.topology.levels, paths[node], strict=False))
+            for of, members, assignments in zip(classes, seats, fit.assignments, strict=True):
+                for at, assignment in zip(members, assignments, strict=True):
+                    member, resolved = of.members[at], of.resolved_groups[at]
                     offer = offer_for(assignment, resolved, node, engine)
                     keys = [claim.key for claim in member.group.claims]
                     given = zip(keys, offer.allocations(pin_to_node=True), strict=True)
@@ -126,11 +130,16 @@ class _Placing:
         score = GangScore(
             placed=len(done) + len(self.gang.fixed),
             apart=apart,
-            domains=tuple(zip(self.topology.levels, self.topology.domains(used), strict=True)),
-            opened=found.opened,
+            domains=tuple(zip(self.topology.levels, self.topology.used(used), strict=True)),
+            opened=found.parts.get("opened", 0),
             nodes=len(used),
             rails=len(self.rails.fixed() | self.rails.used(found)),
             spare=spare,
+            cut=tuple(
+                (level, found.parts[cut_at(at)])
+                for at, level in enumerate((*self.topology.levels, NODE))
+                if cut_at(at) in found.parts
+            ),
         )
         return GangPlaced(
             members=tuple(ranked),

@@ -15,6 +15,7 @@ from typing import Any
 from koordra.allocator.reasons import Reason
 from koordra.api.objects import Fields
 from koordra.placement.request.claim_groups import ClaimGroup
+from koordra.topology.network_topology import DISCOVERED, Levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,52 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
+class Slices:
+    """A part is cut into units of so many members, each in one domain of `required`, and of `preferred` if
+    there is such a way. Both name a level of the fabric, or one of its labels."""
+
+    size: int
+    required: str | None = None
+    preferred: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Members of a gang that stand together: a role, a subgroup, or all of them.
+
+    `members`   keys of new and fixed ones, with the number that each has in the part; None: it has none, and
+                may be in any slice
+    `required`, `preferred`     as in `Slices`, for the part as a whole
+    `slices`    into which the part is cut: layers, the outer first; each size divides the one before
+    `parts`     of which it consists, among others
+
+    A unit with a required level is placed whole or not at all; members that come to it later are placed in
+    its domain.
+    """
+
+    name: str
+    members: Mapping[str, int | None]
+    required: str | None = None
+    preferred: str | None = None
+    slices: tuple[Slices, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GangRequest:
     """`minimum` counts fixed members too; the most that is wanted is all members. `required` names a level of
-    the fabric (or one of its node labels): all members, the fixed ones too, are in one domain of it."""
+    the fabric (or one of its node labels): all members, the fixed ones too, are in one domain of it.
+    `preferred`: in one domain of that level if there is such a way, else of the next wider. `parts` have
+    levels of their own. `levels` are the cluster's."""
 
     name: str
     members: Sequence[NewMember]
     minimum: int
     fixed: Sequence[Fixed] = ()
     required: str | None = None
+    preferred: str | None = None
+    parts: tuple[Part, ...] = ()
+    levels: Levels = DISCOVERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +103,9 @@ class GangScore:
     """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See
     topology/packing.py.
 
+    `cut`      per level that a unit prefers, widest first: its name and the members in units that are not
+               whole in one domain of it. With it, and before it the domains down to the level that the gang
+               itself prefers, come before `apart`
     `apart`    steps above PXB of the worst pair of GPU and NIC, summed over the new members (PHB 1, NODE 2,
                SYS 3); a step down in a firstAvailable list counts 64, a level by which a Preferred scope is
                widened 1024
@@ -82,6 +123,7 @@ class GangScore:
     nodes: int
     rails: int
     spare: int
+    cut: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

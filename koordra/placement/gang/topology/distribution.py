@@ -11,22 +11,17 @@ few, nothing is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from koordra.effort import is_spent, spend
 from koordra.placement.gang.member_assignment import Rails
 from koordra.placement.gang.node_fit import NodeFit
+from koordra.placement.gang.topology.cost_tables import OPERATIONS, Count, TooMuch
 from koordra.placement.gang.topology.domains import Domain, GangTopology
-from koordra.placement.gang.topology.packing import (
-    OPERATIONS,
-    Count,
-    GangPacking,
-    NodeCounts,
-    Packed,
-    TooMuch,
-)
+from koordra.placement.gang.topology.packing import GangPacking, NodeCounts, Packed, UnitRule
+from koordra.placement.gang.topology.units import Units
 
 _MOST_STATES: Final = 400_000
 
@@ -36,25 +31,24 @@ _NODES: Final = 4
 
 @dataclass(slots=True)
 class Found:
-    """Counts per node under a set of rails; `order`: the parts of the score that the tables know."""
+    """Counts per node under a set of rails; `order`: the parts of the score that the tables know; `parts`:
+    the same by name."""
 
     counts: dict[str, Count]
     rails: Rails | None
     order: tuple[int, ...] = ()
     proven: bool = True
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         return sum(map(sum, self.counts.values()))
 
-    @property
-    def opened(self) -> int:
-        return self.order[-3] if self.order else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     topology: GangTopology
+    units: Units
     fitting: NodeFit
     budget: int
     root: Domain
@@ -66,11 +60,13 @@ class Distribution:
             return Found({}, rails)
         if math.prod(number + 1 for number in want) <= _MOST_STATES * self.budget:
             try:
-                best = self._best(want, self.root, self.fitting.kinds.of, takes)
-                return Found({}, rails) if best is None else Found(best.counts, rails, best.order)
+                best = self._best(want, self.root, self.fitting.kinds.of, takes, self.units.rules.values())
+                if best is None:
+                    return Found({}, rails)
+                return Found(best.counts, rails, best.order, parts=best.parts)
             except TooMuch:
                 pass
-        return self._class_by_class(want, takes, rails)
+        return self._one_by_one(want, takes, rails)
 
     def _best(
         self,
@@ -78,21 +74,37 @@ class Distribution:
         root: Domain,
         kinds: Mapping[str, Hashable],
         takes: Mapping[Any, NodeCounts],
+        rules: Iterable[UnitRule],
     ) -> Packed | None:
-        topology, operations = self.topology, OPERATIONS * self.budget
-        domains = topology.domains(topology.paths)
+        topology = self.topology
         return GangPacking(
-            root, kinds, takes, want, domains, topology.opened, topology.required, operations
+            root,
+            kinds,
+            takes,
+            want,
+            topology.domains,
+            topology.spared,
+            topology.required,
+            topology.preferred,
+            tuple(rules),
+            OPERATIONS * self.budget,
         ).best()
 
-    def _class_by_class(self, want: Count, takes: Mapping[Any, NodeCounts], rails: Rails | None) -> Found:
-        """The largest first; each beside what was placed before, as many as can be."""
+    def _one_by_one(self, want: Count, takes: Mapping[Any, NodeCounts], rails: Rails | None) -> Found:
+        """Classes one after the other, those of one unit together; the largest first, each beside what was
+        placed before, as many as can be."""
         self.fitting.unknown = True
         placed: dict[str, Count] = {}
         nobody = (0,) * len(want)
-        for at in sorted(range(len(want)), key=lambda at: -want[at]):
+        together: dict[Hashable, list[int]] = {}
+        for at in range(len(want)):
+            sort = self.units.sorts[at][:1] if self.units.sorts else ()
+            together.setdefault(sort or at, []).append(at)
+        for ats in sorted(together.values(), key=lambda ats: -sum(want[at] for at in ats)):
             if is_spent():
                 break
+            if math.prod(want[at] + 1 for at in ats) > _MOST_STATES * self.budget:
+                continue
             spend(len(self.fitting.kinds.of) // _NODES)
             kinds: dict[str, Hashable] = {}
             own: dict[Hashable, NodeCounts] = {}
@@ -100,21 +112,32 @@ class Distribution:
                 base = placed.get(node, nobody)
                 kinds[node] = key = (kind, base)
                 if key not in own:
-                    own[key] = _beside(takes[kind], base, at, fixed=kind.fixed or any(base))
+                    own[key] = _beside(takes[kind], base, ats, fixed=kind.fixed or any(base))
             root = self.topology.tree({node: sum(count) for node, count in placed.items()})
-            best = self._best((want[at],), root, kinds, own)
-            for node, (number,) in best.counts.items() if best is not None else ():
-                base = placed.get(node, nobody)
-                placed[node] = (*base[:at], number, *base[at + 1 :])
+            rules = [
+                replace(rule, of=tuple([rule.of[at] for at in ats]))
+                for rule in self.units.rules.values()
+                if any(rule.of[at] for at in ats)
+            ]
+            try:
+                best = self._best(tuple([want[at] for at in ats]), root, kinds, own, rules)
+            except TooMuch:
+                continue
+            for node, number in best.counts.items() if best is not None else ():
+                count = list(placed.get(node, nobody))
+                for at, more in zip(ats, number, strict=True):
+                    count[at] = more
+                placed[node] = tuple(count)
         return Found(placed, rails, proven=False)
 
 
-def _beside(takes: NodeCounts, base: Count, at: int, *, fixed: bool) -> NodeCounts:
-    """What the node takes of one class when it has `base` already."""
+def _beside(takes: NodeCounts, base: Count, ats: Sequence[int], *, fixed: bool) -> NodeCounts:
+    """What the node takes of some classes when it has `base` already."""
     before = takes.takes.get(base, (0, 0))
     found: dict[Count, tuple[int, int]] = {}
     for count, (apart, spare) in takes.takes.items():
-        more = count[at] - base[at]
-        if more > 0 and count == (*base[:at], count[at], *base[at + 1 :]):
-            found[(more,)] = (max(0, apart - before[0]), spare)
+        more = tuple([count[at] - base[at] for at in ats])
+        rest = all(a == b for at, (a, b) in enumerate(zip(count, base, strict=True)) if at not in ats)
+        if rest and any(more) and min(more) >= 0:
+            found[more] = (max(0, apart - before[0]), spare)
     return NodeCounts(found, fixed, takes.alone)

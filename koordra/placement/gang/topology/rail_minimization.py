@@ -29,9 +29,10 @@ from koordra.effort import is_spent
 from koordra.placement.gang.equivalence import NodeKind, natural
 from koordra.placement.gang.member_assignment import Rails, rail_of
 from koordra.placement.gang.node_fit import NodeFit
+from koordra.placement.gang.topology.cost_tables import Count
 from koordra.placement.gang.topology.distribution import Distribution, Found
 from koordra.placement.gang.topology.domains import GangTopology
-from koordra.placement.gang.topology.packing import Count, NodeCounts
+from koordra.placement.gang.topology.packing import NodeCounts
 from koordra.placement.gang.types import GangRequest
 from koordra.placement.index import NodeInfo
 
@@ -75,7 +76,7 @@ class FewerRails:
             frozenset(known),
             tuple(-(-number // len(nodes)) for number in placed),
             lambda rails: is_enough() or bound.suffices(self._on_rails(takes, rails)),
-            clean=found.order[0] == 0,
+            clean=not found.parts.get("apart"),
         )
         partly = found.size < len(self.gang.members)  # then a class may be left out as a whole
         tables = max(3, min(48, _RAIL_TABLES // len(self.fitting.kinds.of))) * self.budget
@@ -231,7 +232,7 @@ class RailBound:
     def __post_init__(self) -> None:
         nodes, paths = list(self.fitting.kinds.of), self.topology.paths
         used = self.found.counts.keys() | (self.fitting.kinds.fixed & set(nodes))
-        for depth, allowed in enumerate(self.topology.domains(used), start=1):
+        for depth, allowed in enumerate(self.topology.used(used), start=1):
             numbers: dict[tuple[str, ...], int] = {}
             where = [numbers.setdefault(paths[name][:depth], len(numbers)) for name in nodes]
             self._domains.append((allowed, np.array(where, dtype=np.int64)))
