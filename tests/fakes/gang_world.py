@@ -25,6 +25,7 @@ from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import (
     COMMITTED,
     GANG,
+    GANG_BY,
     GANG_MAX,
     GANG_MIN,
     GANG_SHRINK,
@@ -40,9 +41,11 @@ TIMEOUT = 40.0
 
 @dataclass
 class Job:
-    """`size` pods of which `least` have to start together; the first may be a launcher without claims."""
+    """`size` pods of which `least` have to start together; the first may be a launcher without claims. Jobs
+    of one `gang` are its replicas, told apart by a label."""
 
     name: str
+    gang: str
     uid: str
     size: int
     least: int
@@ -57,6 +60,10 @@ class Job:
     def cards(self) -> int:
         """Cards that the least of members need."""
         return self.least - (1 if self.launcher else 0)
+
+
+def is_of(job: Job, pod: Object) -> bool:
+    return (pod["metadata"].get("labels") or {}).get("replica") == job.name
 
 
 class GangWorld(World):
@@ -85,10 +92,15 @@ class GangWorld(World):
             return
         draw: random.Random = self.random
         self.made += 1
+        gang = f"j{self.made}"
+        others = [job.gang for job in self.jobs.values()]
+        if others and draw.random() < 0.3:
+            gang = draw.choice(others)
         size = draw.choice((2, 2, 3, 3, 4, 5))
         elastic = draw.random() < 0.3
         job = Job(
             f"j{self.made}",
+            gang,
             f"job-{self.made}",
             size,
             max(1, size - draw.choice((1, 2))) if elastic else size,
@@ -118,7 +130,12 @@ class GangWorld(World):
 
     def make_member(self, job: Job, index: int) -> None:
         job.made += 1
-        annotations = {GANG: job.name, GANG_MIN: str(job.least), GANG_TIMEOUT: f"{TIMEOUT:.0f}s"}
+        annotations = {
+            GANG: job.gang,
+            GANG_BY: "replica",
+            GANG_MIN: str(job.least),
+            GANG_TIMEOUT: f"{TIMEOUT:.0f}s",
+        }
         annotations["index"] = str(index)
         if job.elastic:
             annotations[GANG_MAX] = str(job.size)
@@ -131,17 +148,20 @@ class GangWorld(World):
         if job.priority:
             spec["priority"] = job.priority
         owner = {"kind": "Job", "name": job.name, "uid": job.uid, "controller": True}
-        metadata = {"name": f"{job.name}-{job.made}", "annotations": annotations, "ownerReferences": [owner]}
+        metadata = {
+            "name": f"{job.name}-{job.made}",
+            "labels": {"replica": job.name},
+            "annotations": annotations,
+            "ownerReferences": [owner],
+        }
         body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
         self.api.create(PODS, body, created=self.timestamp())
 
     def members(self, job: Job) -> list[Object]:
-        return [
-            pod for pod in self.pods() if (pod["metadata"].get("annotations") or {}).get(GANG) == job.name
-        ]
+        return [pod for pod in self.pods() if is_of(job, pod)]
 
     def job_of(self, pod: Object) -> Job | None:
-        return self.jobs.get((pod["metadata"].get("annotations") or {}).get(GANG, ""))
+        return self.jobs.get((pod["metadata"].get("labels") or {}).get("replica", ""))
 
     def delete_job(self) -> None:
         if self.jobs:
@@ -200,7 +220,7 @@ class GangWorld(World):
         history = self.api.history[PODS.plural]
         if any(
             COMMITTED in (obj["metadata"].get("annotations") or {})
-            and obj["metadata"]["annotations"].get(GANG) == job.name
+            and is_of(job, obj)
             and obj["metadata"]["name"] != first["metadata"]["name"]
             for _, _, obj in history
         ):
@@ -214,7 +234,7 @@ class GangWorld(World):
         seen = [
             pod
             for pod in sender.reconciler.cache.pods.values()  # as its pass saw them
-            if (pod["metadata"].get("annotations") or {}).get(GANG) == job.name
+            if is_of(job, pod)
             and not pod["metadata"].get("deletionTimestamp")
             and pod["status"].get("phase") not in {"Failed"}
         ]
@@ -312,6 +332,8 @@ class GangWorld(World):
             assert not (placed and pod["spec"].get("schedulingGates")), (
                 f"{pod['metadata']['name']} was left behind"
             )
+        ranks = [rank for pod in held for rank in self.ranks_of(pod)]
+        assert len(set(ranks)) == len(ranks), f"{job.name} has ranks {sorted(ranks)}"
         if not running:
             assert not held, f"{job.name} runs nowhere and holds {len(held)} claims"
         elif len(running) < job.least:
@@ -319,6 +341,14 @@ class GangWorld(World):
             assert not waiting or len(running) + done >= job.least, (
                 f"{job.name} runs with {len(running)} of {job.least}, {len(waiting)} wait"
             )
+
+    def ranks_of(self, pod: Object) -> set[int]:
+        return {
+            entry["opaque"]["parameters"]["rank"]
+            for claim in self.claims_of(pod) or ()
+            for entry in claim["status"]["allocation"]["devices"].get("config") or ()
+            if entry.get("opaque", {}).get("parameters", {}).get("kind") == "GangMember"
+        }
 
     def finish_in_turn(self) -> None:
         """Whoever runs ends; in the end every job that fits into the cluster has had its turn."""

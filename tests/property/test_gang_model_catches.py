@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.gangs import commit, eviction, phase
+from koordra.controller.gangs import commit, eviction, member_placement, phase
 from koordra.controller.gangs.commit import allocate
+from koordra.controller.gangs.declared import gang_ref
+from koordra.controller.gangs.declared.gang_by import Replica
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
+from koordra.placement.gang import place
 from tests.property.test_gang_model import one_schedule
 
 MOST = 1500
@@ -65,9 +68,25 @@ def forgets_to_undo(*given: Any, undo: bool, **named: Any) -> bool:
     return allocate(*given, **named, undo=False)
 
 
+def sees_no_replicas(*_pod: Any, **_default: Any) -> Replica:
+    """Replicas of one name are one gang."""
+    return Replica()
+
+
+def counts_from_zero(placed: Any, fixed: Any) -> list[Any]:
+    """Members that are placed again get ranks that others have."""
+    del fixed
+    return [replace(one, rank=at) for at, (_, one) in enumerate(placed)]
+
+
 Patch = tuple[object, str, Callable[..., Any]]
 
-FROM = {"never restarts": 517, "leaves gates behind": 66, "keeps what was cut off": 20}
+FROM = {
+    "never restarts": 517,
+    "leaves gates behind": 66,
+    "keeps what was cut off": 20,
+    "gives ranks twice": 340,
+}
 """Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
 
 BROKEN: dict[str, list[Patch]] = {
@@ -76,6 +95,8 @@ BROKEN: dict[str, list[Patch]] = {
     "keeps what was cut off": [(phase, "status_of", keeps_what_was_cut_off)],
     "does not count": [(phase, "status_of", counts_the_gathered)],
     "never restarts": [(eviction.GangRestarts, "sync", never_restarts)],
+    "sees no replicas": [(gang_ref, "replica_of", sees_no_replicas)],
+    "gives ranks twice": [(place, "ranks", counts_from_zero), (member_placement, "ranks", counts_from_zero)],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 

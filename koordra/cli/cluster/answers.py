@@ -24,6 +24,8 @@ KINDS: Final = {
 }
 """Where the names of each are found."""
 
+_MOST_REPLICAS: Final = 8
+
 
 def place(word: str) -> tuple[str, str]:
     namespace, _, name = word.rpartition("/")
@@ -44,6 +46,8 @@ def nobody(question: Question, known: Iterable[Fields]) -> NotFound:
     text = not_there(question)
     if elsewhere and question.namespace:
         text += f"; one of that name is in namespace {', '.join(elsewhere)} (-n)"
+    elif replicas := [name for name, _ in named if name.startswith(f"{question.name}:")]:
+        text += f"; its replicas are gangs of their own: {', '.join(sorted(set(replicas))[:_MOST_REPLICAS])}"
     elif close:
         text += f"; did you mean {close}?"
     return NotFound(text)

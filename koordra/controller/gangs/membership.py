@@ -257,7 +257,7 @@ class GangIndex:
                     self._on_pod(key, pod, pod)
 
     def _on_pod_group(self, key: str, _before: Object | None, _now: Object | None) -> None:
-        self._stale |= {ref for ref in self._pods if key.endswith(f"/{ref.namespace}/{ref.name}")}
+        self._stale |= {ref for ref in self._pods if key.endswith(f"/{ref.namespace}/{ref.group}")}
 
     def _gang(self, ref: GangRef, pods: list[Object]) -> Gang | None:
         living = [pod for pod in pods if pod_index.is_living(pod)]

@@ -44,6 +44,8 @@ from typing import TYPE_CHECKING, Final
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Users
+from koordra.controller.gangs.declared.annotations import GANG_BY
+from koordra.controller.gangs.declared.gang_by import WHOLE
 
 if TYPE_CHECKING:
     from koordra.controller.gangs.membership import Gang, Member
@@ -206,4 +208,7 @@ def _lacking(gang: Gang, count: int) -> str:
         return f"how many members it needs is not known: there is no pod group {gang.ref.key}"
     foreign = sum(1 for member in gang.held if not member.may_be_planned)
     waiting = f", {foreign} more wait for another gate or for a claim" if foreign else ""
-    return f"{count} of {least} members are there{waiting}"
+    apart = (
+        f"; its replicas are gangs of their own ({GANG_BY}: {WHOLE} joins them)" if gang.ref.replica else ""
+    )
+    return f"{count} of {least} members are there{waiting}{apart}"

@@ -18,7 +18,7 @@ def problems_of(pod: Mapping[str, Any]) -> list[str]:
     if ref is None:
         stray = [name for name in OWN[1:] if name in objects.annotations_of(pod)]
         return [f"{stray[0]} without {GANG}: name the gang"] if stray else []
-    found = terms_of(ref, [dict(pod)], {})
+    found = terms_of(ref, [dict(pod)], {}, labelled=False)
     return [] if found is None else list(found.problems)
 
 

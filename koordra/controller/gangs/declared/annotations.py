@@ -7,13 +7,14 @@ from typing import Final
 from koordra.api import names
 
 GANG: Final = names.DOMAIN + "gang"
+GANG_BY: Final = GANG + "-by"
 GANG_MIN: Final = GANG + "-min"
 GANG_MAX: Final = GANG + "-max"
 GANG_TIMEOUT: Final = GANG + "-timeout"
 GANG_POLICY: Final = GANG + "-policy"
 GANG_SHRINK: Final = GANG + "-shrink"
 GANG_TOPOLOGY: Final = GANG + "-topology"
-OWN: Final = (GANG, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, GANG_TOPOLOGY)
+OWN: Final = (GANG, GANG_BY, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, GANG_TOPOLOGY)
 """Annotations that tenants write."""
 
 COMMITTED: Final = "gate.koordra.io/gang"

@@ -16,18 +16,20 @@ The first of these that a pod carries counts:
     volcano       annotation scheduling.k8s.io/group-name                PodGroup, minMember
     kueue         label kueue.x-k8s.io/pod-group-name                    annotation .../pod-group-total-count
 
-A gang never crosses namespaces: its name is looked up in the pod's own.
+A gang never crosses namespaces: its name is looked up in the pod's own. Where its replicas are gangs of their
+own (gang_by), each is called by the name and what the replica's labels say: `serve:0`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from koordra.api import objects
 from koordra.controller.gangs.declared.annotations import GANG
+from koordra.controller.gangs.declared.gang_by import replica_of
 
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 _COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -56,12 +58,21 @@ _NAMED_BY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GangRef:
-    """A pod's word about its gang. `part`: the group within a Workload of 1.35."""
+    """A pod's word about its gang. `group` as the pod names it; `part`: the group within a Workload of 1.35;
+    `replica`: which of them, where each is a gang of its own."""
 
     source: Source
     namespace: str
-    name: str
+    group: str
     part: str = ""
+    replica: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """In its namespace. No two gangs of one source share one: colons that stand in a group's name are
+        written otherwise."""
+        group = self.group.replace("%", "%25").replace(":", "%3A")
+        return ":".join([group, *self.replica])
 
     @property
     def key(self) -> str:
@@ -73,6 +84,14 @@ class GangRef:
 
 def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
     """The gang that the pod names, None where it names none."""
+    found = _group_of(pod)
+    if found is None:
+        return None
+    replica = replica_of(pod, default=found.source is Source.KOORDRA)
+    return replace(found, replica=replica.values) if replica.values else found
+
+
+def _group_of(pod: Mapping[str, Any]) -> GangRef | None:
     annotations, labels, spec = objects.annotations_of(pod), objects.labels_of(pod), objects.spec_of(pod)
     where = objects.namespace(pod)
     own = annotations.get(GANG) or labels.get(GANG)

@@ -1,8 +1,8 @@
 """On what terms a gang starts: what its members say together, and its pod group. Pure.
 
-koordra's further annotations (koordra.io/gang-max, -timeout, -policy, -shrink, -topology) count with every
-source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is
-refused: nobody can tell which of them is right.
+koordra's further annotations (koordra.io/gang-by, -max, -timeout, -policy, -shrink, -topology) count with
+every source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang
+is refused: nobody can tell which of them is right.
 
 A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
 `basic` is no gang.
@@ -14,11 +14,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import (
+    GANG_BY,
     GANG_MAX,
     GANG_MIN,
     GANG_POLICY,
@@ -27,6 +29,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_TOPOLOGY,
     whole_number,
 )
+from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.gang_ref import (
     COSCHEDULING_OLD,
     KOORDINATOR,
@@ -122,6 +125,12 @@ class _Said:
             )
         return seconds
 
+    def replica_problems(self, *, labelled: bool) -> list[str]:
+        """Why some member's replica is not known, once."""
+        found = (replica_of(pod, default=False) for pod in self.pods)
+        texts = filter(None, (one.invalid or (one.missing if labelled else "") for one in found))
+        return list(islice(texts, 1))
+
     def word(self, name: str, words: type[_Word], default: _Word) -> _Word:
         text = self.text(name)
         if text is None or text in list(words):
@@ -130,26 +139,34 @@ class _Said:
         return default
 
 
-def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object]) -> Terms | None:
+def terms_of(
+    ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object], *, labelled: bool = True
+) -> Terms | None:
     """The terms that all members agree on; None where the pod group says that it is no gang.
 
-    `pod_groups`: `API group/namespace/name` -> object.
+    `pod_groups`: `API group/namespace/name` -> object. `labelled`: the pods have all their labels; not while
+    they are being created.
     """
     said = _Said(list(pods), [])
     problems = said.problems
-    keys = [f"{domain}/{ref.namespace}/{ref.name}" for domain in _POD_GROUPS.get(ref.source, ())]
+    keys = [f"{domain}/{ref.namespace}/{ref.group}" for domain in _POD_GROUPS.get(ref.source, ())]
     spec = objects.spec_of(next((pod_groups[key] for key in keys if key in pod_groups), {}))
     policy = _policy_of(ref, spec)
     if ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy:
         return None
-    if len(ref.name) > _LONGEST_NAME:
-        problems.append(f"its name has {len(ref.name)} letters: {_LONGEST_NAME} at most")
-    if " " in ref.name or not ref.name.isprintable():
+    if len(ref.group) > _LONGEST_NAME:
+        problems.append(f"its name has {len(ref.group)} letters: {_LONGEST_NAME} at most")
+    if " " in ref.group or not ref.group.isprintable():
         problems.append(
-            f"its name {ref.name[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
+            f"its name {ref.group[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
         )
+    problems.extend(said.replica_problems(labelled=labelled))
     least = said.number(GANG_MIN)
-    if least is None:
+    if least is None and ref.replica and ref.source is not Source.KOORDRA:
+        problems.append(
+            f"{GANG_BY} divides a pod group that counts all: say with {GANG_MIN} how many of each start together"
+        )
+    elif least is None:
         is_kubernetes = ref.source is Source.KUBERNETES
         least = _positive(
             (policy.get("gang") or {}).get("minCount") if is_kubernetes else spec.get("minMember")

@@ -45,7 +45,10 @@ OWNER: Final = "owner"
 class WorkloadKind:
     """`told_by`: labels (or annotations) all of which the kind's pods carry. `role`: the first of these that
     a pod has says what it does; `apart`: whose texts tell apart pods of one number; `indexes`: numbers,
-    outermost first. `leads`: number 0 is the leader of the others."""
+    outermost first. `leads`: number 0 is the leader of the others.
+
+    `replica`: labels by whose texts its replicas are gangs of their own, of pods that have `replica_if`, and
+    need no more members than `replica_size` says, if given (gang_by)."""
 
     name: str
     told_by: tuple[str, ...]
@@ -53,6 +56,9 @@ class WorkloadKind:
     role: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     leads: bool = False
+    replica: tuple[str, ...] = ()
+    replica_if: str = ""
+    replica_size: str = ""
 
 
 KINDS: Final = (
@@ -82,6 +88,9 @@ KINDS: Final = (
         (LWS + "group-index", LWS + "worker-index"),
         apart=(LWS + "name",),
         leads=True,
+        replica=(LWS + "group-index",),
+        replica_if=LWS + "group-index",
+        replica_size=LWS + "size",
     ),
     WorkloadKind(
         "RayCluster",
@@ -89,6 +98,8 @@ KINDS: Final = (
         (RAY + "worker-group-replica-index", RAY + "replica-host-index"),
         role=(RAY + "node-type",),
         apart=(RAY + "group",),
+        replica=(RAY + "group", RAY + "worker-group-replica-index"),
+        replica_if=RAY + "replica-host-index",
     ),
     WorkloadKind(
         "Kubeflow job",
