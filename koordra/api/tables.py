@@ -67,6 +67,8 @@ def set_or_drop(table: dict[Any, Any], key: object, value: object) -> None:
 class BoundedCache(dict[_Key, _Value]):
     """What can be worked out again. Where there is no room for one more, everything is forgotten."""
 
+    __slots__ = ("most",)  # There are several of each request class, and most of them are empty.
+
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
@@ -87,6 +89,8 @@ class BoundedCache(dict[_Key, _Value]):
 
 class SizedCache(dict[_Key, _Value]):
     """The same for values that users make large: bounded by their sizes together, not by their number."""
+
+    __slots__ = ("_size", "most")
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -206,6 +206,8 @@ class Result(NamedTuple):
 class ResultCache(BoundedCache[Where, Result]):
     """Of one request class."""
 
+    __slots__ = ()
+
     def __init__(self) -> None:
         super().__init__(1 << 14)
 
