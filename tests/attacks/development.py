@@ -15,10 +15,13 @@ from typing import Final
 
 import pytest
 
+from koordra.api.kinds import LEASES
 from koordra.cel.selectors import admission_error
-from koordra.controller.run import run, start_webhook
+from koordra.controller.leadership import _GIVEN_AWAY
+from koordra.controller.run import LEASE_NAME, run, start_webhook
 from koordra.controller.settings import Settings
 from koordra.controller.webhook.cert_rotation import WebhookSettings
+from koordra.errors import Conflict
 from koordra.kube.kubeconfig import new_client
 from koordra.metrics import Metrics
 from koordra_devcluster.apiserver.requests import Response
@@ -37,33 +40,48 @@ COMPILE: Final = partial(admission_error, list_attributes=False)
 class DevelopmentCluster(InstalledCluster):
     """Everything that runs; `close` ends it. Its API server can be stopped and restored."""
 
-    def __init__(self, folder: Path, *, elects: bool = False) -> None:
-        """`elects`: with a Lease, which nobody takes in a new cluster before some 25 seconds are over."""
-        self._stop, self._end = threading.Event(), threading.Event()
+    def __init__(self, folder: Path) -> None:
+        self._stop = threading.Event()
         # A port that no client gets meanwhile, since the server is started anew at the same one.
         self._plane = ControlPlane(folder, port=free_port(), first_backoff=0.1, compile_cel=COMPILE)
         self._plane.start(self._stop)
-        kubeconfig, metrics = self._plane.kubeconfig, Metrics()
+        kubeconfig = self._plane.kubeconfig
         admin = new_client(str(kubeconfig))
-        port = free_port()
-        installation = Installation(admin, port)
+        installation = Installation(admin, free_port())
         installation.apply()
         for name in NODES:
             publish(admin, add_node(admin, name), folder / name)
-        super().__init__(kubeconfig, folder, installation, metrics=metrics.text)
+        super().__init__(kubeconfig, folder, installation, metrics=str)
+        self.start_programs()
+
+    def start_programs(self) -> None:
+        """Controller and webhook. The Lease is as somebody left it who ended in good order, so that nobody
+        waits for him."""
+        lease = {"metadata": {"name": LEASE_NAME}, "spec": dict(_GIVEN_AWAY)}
+        with contextlib.suppress(Conflict):
+            self.admin.create(LEASES, lease, namespace="koordra-system")
+        self._end, metrics = threading.Event(), Metrics()
+        self.metrics = metrics.text
+        port = self.installation.webhook_port
         self._webhook = start_webhook(
             self.account("koordra-controller"),
             WebhookSettings(f"127.0.0.1:{port}", host="127.0.0.1"),
             metrics=metrics,
             stop=self._end,
         )
-        eventually(installation.webhook_answers, "the webhook")
+        eventually(self.installation.webhook_answers, "the webhook")
         self._leader = threading.Thread(
             target=run,
-            args=(self.account("koordra-controller"), Settings(identity="one", leader_elect=elects)),
+            args=(self.account("koordra-controller"), Settings(identity="one")),
             kwargs={"stop": self._end, "metrics": metrics},
         )
         self._leader.start()
+
+    def stop_programs(self) -> None:
+        self._end.set()
+        self._leader.join(PATIENCE)
+        if self._webhook is not None:
+            self._webhook.close()
 
     def back_up(self, to: Path) -> None:
         """What the API server has now."""
@@ -101,9 +119,6 @@ class DevelopmentCluster(InstalledCluster):
         new.start()
 
     def close(self) -> None:
-        self._end.set()
-        self._leader.join(PATIENCE)
-        if self._webhook is not None:
-            self._webhook.close()
+        self.stop_programs()
         self._stop.set()
         self._plane.close()

@@ -16,7 +16,7 @@ MURPHY: Final = (
         "repaired",
         "watches go on where they ended, writes without an answer are read again",
         seen=(log("watch_interrupted"),),
-        stops_server=True,
+        own_cluster=True,
     ),
     Attack(
         "etcd-restored",
@@ -25,7 +25,7 @@ MURPHY: Final = (
         "a watch that tells nothing is followed by a question for the server's version; a server that is older for eight "
         "lists is believed, and all is listed anew. Nodes keep what they have prepared and refuse what would be given twice",
         seen=(log("history_went_back"),),
-        stops_server=True,
+        own_cluster=True,
     ),
     Attack(
         "class-deleted",
@@ -59,8 +59,9 @@ MURPHY: Final = (
         "api-server-slow",
         "each answer of the API server takes a second and more",
         "bounded",
-        "everything takes longer and nothing is asked twice: a request has 5 s, a pass goes on from where it was, and Leases have "
-        "their own time",
+        "everything takes longer and nothing is asked twice: a request has 5 s, a pass goes on from where it was. The leader keeps its "
+        "Lease, which is renewed beside the work, as long as the answers come within that time",
+        own_cluster=True,
     ),
     Attack(
         "crds-deleted",
@@ -68,6 +69,24 @@ MURPHY: Final = (
         "repaired",
         "the classes that were objects of these are gone with them, and so are their DeviceClasses (owner references); claims of other "
         "classes are placed. Once the definitions are there again, classes work without a restart: keep them in a repository",
+        seen=(log("watch_interrupted"),),
+    ),
+    Attack(
+        "namespace-deleted",
+        "somebody deletes the namespace koordra-system, with the programs, their accounts, the Lease, the keys and all ConfigMaps in it",
+        "detected",
+        "what runs goes on, with its devices. Claims with parameters of koordra's are refused, all others and all pods come in, and wait. "
+        "Apply the manifests again: what waited is placed, and nothing is given twice. What was learned of the workload is learned anew",
+        seen=(answer("failed calling webhook"),),
+        own_cluster=True,
+    ),
+    Attack(
+        "foreign-writer",
+        "another scheduler, or an administrator's script, writes the allocation of a claim: the card that another claim has",
+        "detected",
+        "it is told of both claims; the controller takes nothing back that a pod may use, and gives the card to nobody else. The node "
+        "refuses to prepare more than a card has (see `two-controllers`)",
+        seen=(event("OverCommitted"),),
     ),
     Attack(
         "lease-deleted",

@@ -57,7 +57,7 @@ def log(name: str) -> Seen:
 @dataclass(frozen=True, slots=True)
 class Attack:
     """One row. `newer`: the outcome where containerd 2.2 and later differ; `seen` is of the others.
-    `stops_server`: it takes an API server that it may stop.
+    `own_cluster`: it takes a cluster whose API server, or koordra, it may stop or slow down.
 
     Who runs a row compares its outcome and looks for all of `seen`. `tests`: where else it is tried, each of
     which then names every word of `seen`; `not_run`: why nowhere.
@@ -69,7 +69,7 @@ class Attack:
     by: str
     seen: tuple[Seen, ...] = ()
     newer: Outcome | None = None
-    stops_server: bool = False
+    own_cluster: bool = False
     tests: tuple[str, ...] = ()
     not_run: str = ""
 

@@ -71,10 +71,25 @@ TENANT: Final = (
         "a claim of 3 KB with 32 Preferred JointAllocations, of which each may be widened five times: 8 * 10^24 ways; or requests and "
         "constraints of which no placement can be found, and none excluded, without trying millions",
         "bounded",
-        "so many ways and placements are tried; then all scopes are widened together, or the claim is undecided",
+        "so many ways and placements are tried; then all scopes are widened together, or the claim is undecided and asked again, with twice "
+        "as many up to 80,000",
         tests=(
             "tests/property/test_search_cost.py::test_one_claim_costs_a_pass_so_many_steps_and_no_more",
+            "tests/property/test_search_cost.py::test_what_is_never_decided_is_asked_with_so_much_at_most_and_owed_by_its_namespace",
+            "tests/property/test_search_cost.py::test_what_more_placements_decide_is_placed_once_it_is_asked_again",
             "tests/property/test_search_cost.py::test_of_many_scopes_so_many_ways_are_tried_and_at_last_none_is_asked_for",
+        ),
+    ),
+    Attack(
+        "debt-without-end",
+        "work that no share of a pass stops once it has begun (one decision, one gang, pods of one claim), in pass after pass",
+        "bounded",
+        "what a namespace goes beyond its share is taken off its next passes: in the long run it has its share, and nobody waits for it",
+        tests=(
+            "tests/property/test_pass_cost.py::test_what_a_namespace_went_beyond_its_share_counts_for_its_next_passes",
+            "tests/property/test_pass_cost.py::test_passes_for_those_alone_who_owe_a_share_do_not_follow_at_once",
+            "tests/property/test_pass_cost.py::test_of_many_pods_that_share_a_claim_each_has_its_turn",
+            "tests/property/test_search_cost.py::test_what_is_never_decided_is_asked_with_so_much_at_most_and_owed_by_its_namespace",
         ),
     ),
     Attack(
@@ -202,7 +217,7 @@ TENANT: Final = (
     ),
     Attack(
         "own-allocation",
-        "a tenant writes status.allocation of its claim",
+        "a tenant writes status.allocation, reservedFor or the conditions of status.devices of its claim",
         "refused",
         "RBAC: `resourceclaims/status` is another resource, and 1.36 asks for `resourceclaims/binding` besides",
         seen=(answer('cannot patch resource "resourceclaims/status"'),),
@@ -286,6 +301,13 @@ TENANT: Final = (
         "many objects of odd names, so that metrics get a sample of each",
         "bounded",
         "labels of metrics have few values: reasons, paths, kinds; never a tenant's words",
+    ),
+    Attack(
+        "metrics-of-the-controller",
+        "a pod reads the controller's metrics, which answer everybody, to learn what others ask for",
+        "denied",
+        "they say what nodes have and what is free, and how many wait for which reason; no namespace, pod, claim, class or user is named. Of "
+        "plugin and hook: see `metrics-read`",
     ),
     Attack(
         "deep-parameters",

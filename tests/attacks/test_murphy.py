@@ -11,6 +11,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import RESOURCE_CLASSES
+from koordra.controller.run import LEASE_NAME
 from tests.attacks.cluster import InstalledCluster
 from tests.attacks.development import DevelopmentCluster
 from tests.attacks.murphy import MURPHY
@@ -92,44 +93,122 @@ def etcd_restored(scene: Scene) -> Outcome:
 
 @attack("api-server-slow")
 def api_server_slow(scene: Scene) -> Outcome:
-    with development(scene).slow_api_server(1.0) as answers:
+    cluster = development(scene)
+    scene.wait(lambda: "acquireTime" in lease_of(scene), "a leader")
+    before = lease_of(scene)
+    with cluster.slow_api_server(1.0) as answers:
         scene.claim("slow")
         scene.pod("slow", "slow")
         scene.wait(lambda: scene.allocated("slow"), "the claim placed")
+        for _ in range(4):
+            seen = lease_of(scene)["renewTime"]
+            scene.wait(lambda seen=seen: lease_of(scene)["renewTime"] > seen, "the Lease renewed")
+    led = {key: before[key] for key in ("holderIdentity", "acquireTime", "leaseTransitions")}
+    assert led.items() <= lease_of(scene).items()
     return "bounded" if len(answers) < 200 else "open"
+
+
+def lease_of(scene: Scene) -> Object:
+    found = scene.admin.get(kinds.LEASES, LEASE_NAME, namespace="koordra-system")
+    return dict(objects.spec_of(found))
 
 
 @attack("crds-deleted")
 def crds_deleted(scene: Scene) -> Outcome:
+    """A class that was there is gone, and works when it is made again."""
     found = [one for one in scene.admin.list(CRDS)[0] if objects.name(one).endswith(".koordra.io")]
     assert found
+    make_class(scene)
+    scene.wait(lambda: has_device_class(scene), "its DeviceClass")
     for each in found:
         scene.admin.delete(CRDS, objects.name(each))
+    scene.wait(lambda: not has_device_class(scene), "the end of its DeviceClass")
+    scene.wait_for(log("watch_interrupted"))
     scene.innocent_is_placed()
     for each in found:
         put_back(scene, CRDS, {key: value for key, value in each.items() if key != "status"})
-    body = {
-        "apiVersion": RESOURCE_CLASSES.type_meta["apiVersion"],
-        "kind": "ResourceClass",
-        "deviceType": "gpu",
-    }
-    scene.wait(
-        lambda: (
-            scene.attempt(
-                lambda: scene.admin.create(RESOURCE_CLASSES, {**body, "metadata": {"name": "again"}})
-            )
-            == "open"
-        ),
-        "the definitions served",
-    )
+    scene.wait(lambda: scene.attempt(lambda: make_class(scene)) == "open", "the definitions served")
     try:
-        scene.wait(
-            lambda: any(objects.name(one) == "again" for one in scene.admin.list(kinds.DEVICE_CLASSES)[0]),
-            "its DeviceClass",
-        )
+        scene.wait(lambda: has_device_class(scene), "its DeviceClass")
         return "repaired"
     finally:
         scene.admin.delete(RESOURCE_CLASSES, "again")
+
+
+def make_class(scene: Scene) -> None:
+    version = RESOURCE_CLASSES.type_meta["apiVersion"]
+    body = {
+        "apiVersion": version,
+        "kind": "ResourceClass",
+        "metadata": {"name": "again"},
+        "deviceType": "gpu",
+    }
+    scene.admin.create(RESOURCE_CLASSES, body)
+
+
+def has_device_class(scene: Scene) -> bool:
+    return any(objects.name(one) == "again" for one in scene.admin.list(kinds.DEVICE_CLASSES)[0])
+
+
+@attack("namespace-deleted")
+def namespace_deleted(scene: Scene) -> Outcome:
+    """What was placed before holds half of the cards; what waits meanwhile wants the other half, and one
+    more."""
+    cluster = development(scene)
+    ask(scene, "before", count=8)
+    scene.wait(lambda: scene.allocated("before"), "the claim placed")
+    before = scene.results("before")
+    scene.admin.delete(kinds.NAMESPACES, "koordra-system")
+    cluster.stop_programs()
+    scene.wait(lambda: not namespace_is_there(scene), "the namespace's end")
+    try:
+        asked = partial(scene.claim, "asks", config=({**misspelt(), "isolatoin": "limiter"},))
+        assert scene.attempt(asked, unanswered=True) == "refused"
+        ask(scene, "meanwhile", count=7)
+        ask(scene, "too-much", count=2)
+    finally:
+        cluster.installation.apply()
+        cluster.start_programs()
+    scene.wait(lambda: scene.allocated("meanwhile"), "the claim that waited placed")
+    given = [(one["pool"], one["device"]) for one in (*before, *scene.results("meanwhile"))]
+    kept = scene.results("before") == before and len(set(given)) == len(given)
+    return "open" if scene.allocated("too-much") or not kept else "detected"
+
+
+def ask(scene: Scene, name: str, *, count: int) -> None:
+    """Claims for one card each would be alike; on two nodes, a claim for several has one node."""
+    scene.claim(name, count=count)
+    scene.pod(name, name)
+
+
+def namespace_is_there(scene: Scene) -> bool:
+    return any(objects.name(one) == "koordra-system" for one in scene.admin.list(kinds.NAMESPACES)[0])
+
+
+@attack("foreign-writer")
+def foreign_writer(scene: Scene) -> Outcome:
+    scene.claim("has")
+    scene.pod("has", "has")
+    scene.claim("takes", count=1_000)
+    scene.pod("takes", "takes")
+    scene.wait(lambda: scene.allocated("has"), "the claim placed")
+    (given,) = scene.results("has")
+    taken = scene.admin.get(kinds.RESOURCE_CLAIMS, "has", namespace="tenant")["status"]["allocation"]
+    scene.admin.patch(
+        kinds.RESOURCE_CLAIMS,
+        "takes",
+        {"status": {"allocation": taken}},
+        namespace="tenant",
+        subresource="status",
+    )
+    scene.wait_for(event("OverCommitted"))
+    for number in range(3):
+        scene.claim(f"later-{number}")
+        scene.pod(f"later-{number}", f"later-{number}")
+        scene.wait(lambda number=number: scene.allocated(f"later-{number}"), "the later claim placed")
+        (other,) = scene.results(f"later-{number}")
+        assert (other["pool"], other["device"]) != (given["pool"], given["device"])
+    return "detected" if scene.results("has") == [given] else "open"
 
 
 @attack("class-deleted")

@@ -22,6 +22,7 @@ from tests.cluster.waiting import NODES
 from tests.fakes.joint_cluster import pod
 
 VERSION = "koordra.io/v1alpha1"
+PEOPLE = (TENANT_NAMESPACE, INNOCENT)
 
 
 @pytest.mark.parametrize("row", [row for row in TENANT if row.runs], ids=lambda row: row.name)
@@ -198,11 +199,20 @@ def controllers_tables(scene: Scene) -> Outcome:
 @attack("own-allocation")
 def own_allocation(scene: Scene) -> Outcome:
     scene.claim("own")
-    status = {"status": {"allocation": {"devices": {"results": []}}}}
-    return scene.attempt(
-        lambda: scene.tenant.patch(
-            kinds.RESOURCE_CLAIMS, "own", status, namespace="tenant", subresource="status"
-        )
+    entry = {"driver": names.DRIVER, "pool": NODES[0], "device": "gpu-0"}
+    forged: tuple[Object, ...] = (
+        {"allocation": {"devices": {"results": []}}},
+        {"reservedFor": [{"resource": "pods", "name": "mine", "uid": "1"}]},
+        {"devices": [{**entry, "conditions": []}]},
+    )
+    return all_refused(
+        scene,
+        *(
+            lambda status=status: scene.tenant.patch(
+                kinds.RESOURCE_CLAIMS, "own", {"status": status}, namespace="tenant", subresource="status"
+            )
+            for status in forged
+        ),
     )
 
 
@@ -350,6 +360,26 @@ def label_values(scene: Scene) -> Outcome:
     scene.innocent_is_placed()
     new = scene.cluster.samples().keys() - before
     return "open" if len(new) > 40 or any("odd-" in each for each in new) else "bounded"
+
+
+@attack("metrics-of-the-controller")
+def metrics_of_the_controller(scene: Scene) -> Outcome:
+    """Of claims that are placed, wait and are refused, of a class, a gang and a pod."""
+    scene.claim("secret-placed")
+    scene.pod("secret-placed", "secret-placed")
+    scene.claim("secret-waits", count=1_000)
+    scene.pod("secret-waits", "secret-waits")
+    scene.claim("secret-foreign", device_class="secret-class.example.com")
+    scene.pod("secret-foreign", "secret-foreign")
+    scene.attempt(lambda: scene.claim("secret-refused", config=(parameters("GpuConfig", secret=True),)))
+    member(scene, "secret-member", gang="secret-gang", least=2)
+    scene.wait_for(event("GangGathering"))
+    scene.wait_for(event("ExceedsDevice"))
+    scene.wait(lambda: scene.allocated("secret-placed"), "the claim placed")
+    samples = scene.cluster.samples()
+    assert any(NODES[0] in sample for sample in samples), "of nodes they tell"
+    told = [each for each in samples if "secret" in each or any(f'"{one}"' in each for one in PEOPLE)]
+    return "open" if told else "denied"
 
 
 @attack("webhook-bodies")

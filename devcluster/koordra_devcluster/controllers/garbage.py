@@ -58,6 +58,8 @@ class GarbageLoops:
     def __init__(self, client: KubeClient, informers: Informers) -> None:
         self._client = client
         self._informers = informers
+        self._custom: dict[tuple[str, str], Kind] = {}
+        """That have been met: the objects of a definition that is gone are gone, too."""
         self._orphans = WorkQueue("garbage", self._sync_object)
         self._leaving = WorkQueue("leaving-owners", self._sync_owner)
         self._namespaces = WorkQueue("namespaces", self._sync_namespace)
@@ -154,15 +156,14 @@ class GarbageLoops:
         return uid(owner) == reference.get("uid")
 
     def _kind_of(self, api_version: str, kind: str) -> Kind | None:
-        """Built in, or made by a CustomResourceDefinition."""
+        """Built in, or made by a CustomResourceDefinition, now or before."""
         for served in SERVED:
             if (served.kind.api_version, served.kind.kind) == (api_version, kind):
                 return served.kind
         for definition in self._client.list(CRDS)[0]:
             for served in custom.of_definition(definition):
-                if (served.kind.api_version, served.kind.kind) == (api_version, kind):
-                    return served.kind
-        return None
+                self._custom[served.kind.api_version, served.kind.kind] = served.kind
+        return self._custom.get((api_version, kind))
 
     def _sync_namespace(self, namespace: str) -> float | None:
         found = self._informers.get(kinds.NAMESPACES, namespace)

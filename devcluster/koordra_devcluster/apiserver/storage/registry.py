@@ -356,11 +356,12 @@ class Registry:
         return self.shown(served, written)
 
     def _remove_objects_of(self, definition: Object) -> None:
-        """A definition takes its objects with it."""
+        """A definition takes its objects with it, and nobody watches them any more."""
         spec = definition["spec"]
         stored = f"{spec['names']['plural']}.{spec['group']}"
         for key, _ in self.store.list(stored)[0]:
             self.store.mutate(stored, key, lambda _old: None)
+        self.store.end_watches(stored)
 
     def _rules(self) -> Rules:
         return Rules(self._now(), self._compile_cel, self.kinds.gates)

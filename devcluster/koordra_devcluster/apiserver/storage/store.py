@@ -202,12 +202,16 @@ class Store:
                 place.history.clear()
                 place.floor = self._revision
 
+    def end_watches(self, resource: str) -> None:
+        with self._lock:
+            for follower in self._resource(resource).followers:
+                follower.put(None)
+
     def close(self) -> None:
         """Ends every watch and the database."""
         with self._lock:
-            for place in self._resources.values():
-                for follower in place.followers:
-                    follower.put(None)
+            for resource in self._resources:
+                self.end_watches(resource)
             self._database.close()
 
     def _resource(self, resource: str) -> _Resource:
