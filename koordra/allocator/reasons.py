@@ -20,6 +20,10 @@ One is about claims that want devices before a pod needs them:
 
     ImmediateRefused    its namespace may have no more of them, or nobody knows who wrote that it wants them
 
+One is about IMEX channels, by which pods of several nodes share memory over NVLink:
+
+    ImexDomainInUse     the node's are in the domain of another gang, and it is in one domain at a time
+
 Two words are about claims that several pods share:
 
     SharedClaimPinned   a claim of the pod is allocated on another node, so the pod's other claims cannot be
@@ -61,6 +65,7 @@ class Cause(StrEnum):
     TAINTED = "Tainted"
     PARTITION_MISMATCH = "PartitionMismatch"
     IMMEDIATE_REFUSED = "ImmediateRefused"
+    IMEX_DOMAIN_IN_USE = "ImexDomainInUse"
     BACKEND_UNAVAILABLE = "BackendUnavailable"
     EXCEEDS_DEVICE = "ExceedsDevice"
     SELECTOR_MISMATCH = "SelectorMismatch"

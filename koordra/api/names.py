@@ -11,6 +11,9 @@ CLASS_GPU: Final = "gpu.koordra.io"
 CLASS_MIG: Final = "mig.koordra.io"
 CLASS_NIC: Final = "nic.koordra.io"
 CLASS_VF: Final = "vf.koordra.io"
+CLASS_IMEX: Final = "imex-channel.koordra.io"
+CLASS_IMEX_ALL: Final = "imex-channels.koordra.io"
+IMEX_CLASSES: Final = frozenset({CLASS_IMEX, CLASS_IMEX_ALL})
 
 JOINT_TAINT: Final = "koordra.io/joint"
 """Device taint (NoSchedule) that keeps kube-scheduler's own allocator away from devices the controller gives
@@ -144,6 +147,13 @@ TYPE_GPU: Final = "gpu"
 TYPE_MIG: Final = "mig"
 TYPE_NIC: Final = "nic"
 TYPE_VF: Final = "vf"
+TYPE_IMEX: Final = "imex"
+IMEX_DEVICE: Final = "imex"
+"""A node's IMEX channels, which are one device."""
+IMEX_DOMAIN: Final = "koordra.io/imex-domain"
+IMEX_CLIQUE: Final = "koordra.io/imex-clique"
+IMEX_DOMAIN_LABEL: Final = IMEX_DOMAIN
+"""Label of the ConfigMaps that say which nodes are in an IMEX domain; annotations say which domain it is."""
 GPU_TYPES: Final = frozenset({TYPE_GPU, TYPE_MIG})
 NIC_TYPES: Final = frozenset({TYPE_NIC, TYPE_VF})
 

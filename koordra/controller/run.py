@@ -36,6 +36,7 @@ from koordra.controller.explain.endpoint import ExplainEndpoint
 from koordra.controller.explain.leader_view import leader_view
 from koordra.controller.explain.question import PREFIX
 from koordra.controller.explain.questions import Questions
+from koordra.controller.gangs.imex.members import DomainMembers
 from koordra.controller.leadership import LeaderLease, Standing
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
@@ -294,12 +295,9 @@ def _term(
             changed=peers_changed,
             stop=stop,
         )
-    store = LeftoverStore(
-        client,
-        namespace=settings.lease_namespace,
-        may_write=may_write,
-        clock=time.monotonic,
-    )
+    place, now = settings.lease_namespace, time.monotonic
+    store = LeftoverStore(client, namespace=place, may_write=may_write, clock=now)
+    members = DomainMembers(client, namespace=place, may_write=may_write, clock=now)
     reconciler = Reconciler(
         source,
         writer,
@@ -322,9 +320,10 @@ def _term(
             raise
         process.readiness.good = True
         store.save(reconciler.allocation.placer.order)
+        untold = members.sync(reconciler.allocation.imex)
         figures = None if reconciler.count(process.instruments, process.figures, term=stop) else 0.0
         rest = process.questions.answer(partial(leader_view, reconciler))
-        return min([due for due in (pause, rest, figures) if due is not None], default=None)
+        return min([due for due in (pause, rest, figures, untold) if due is not None], default=None)
 
     process.questions.open(changed.set)
     try:

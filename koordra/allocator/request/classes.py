@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import names
+
+_ALL_CHANNELS: Final = {
+    "opaque": {
+        "driver": names.DRIVER,
+        "parameters": {"apiVersion": "koordra.io/v1alpha1", "kind": "ImexConfig", "channels": "All"},
+    }
+}
 
 
 def shipped_classes() -> list[dict[str, Any]]:
@@ -14,6 +21,8 @@ def shipped_classes() -> list[dict[str, Any]]:
         names.CLASS_MIG: names.TYPE_MIG,
         names.CLASS_NIC: names.TYPE_NIC,
         names.CLASS_VF: names.TYPE_VF,
+        names.CLASS_IMEX: names.TYPE_IMEX,
+        names.CLASS_IMEX_ALL: names.TYPE_IMEX,
     }
     return [
         {
@@ -29,7 +38,8 @@ def shipped_classes() -> list[dict[str, Any]]:
                             f'device.attributes["{names.DRIVER}"].allocator == "{names.ALLOCATOR_SCHEDULER}"'
                         }
                     }
-                ]
+                ],
+                **({"config": [_ALL_CHANNELS]} if name == names.CLASS_IMEX_ALL else {}),
             },
         }
         for name, kind in kinds.items()

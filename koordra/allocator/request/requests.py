@@ -44,7 +44,9 @@ from koordra.api.opaque.parameters import (
 from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
 
-KOORDRA_CLASSES: Final = frozenset({names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF})
+KOORDRA_CLASSES: Final = frozenset(
+    {names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF, *names.IMEX_CLASSES}
+)
 NO_POLICY: Final = PlacementPolicy()
 _DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 

@@ -45,6 +45,7 @@ CLAIMS_MAY_SAY: Final[Mapping[str, tuple[str, ...]]] = {
         "gds",
     ),
     "RdmaConfig": ("mode", "memlock", "network"),
+    "ImexConfig": (),
     NETWORK: ("interface", "mtu"),
 }
 """Kind, or kind and field, -> its fields or words that a claim may say. `isolation` is among what node and

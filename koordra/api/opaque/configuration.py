@@ -10,7 +10,8 @@ isolation (isolation.py), the mode and network of a NIC, of which a claim may sa
 memlock, which either may take away. An entry about something else takes nothing away.
 
 A JointAllocation covers several requests at a time; a Required one always holds, whatever else is there. A
-GangMember is not a parameter of the claim: the controller writes it into the allocation of a gang's member.
+GangMember is not a parameter of the claim: the controller writes it into the allocation of a gang's member,
+and an ImexDomain into that of IMEX channels.
 """
 
 from __future__ import annotations
@@ -23,10 +24,17 @@ from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
 from koordra.api.objects import Fields
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
+from koordra.api.opaque.imex import (
+    ImexChannels,
+    ImexConfig,
+    ImexDomain,
+    decode_imex_domain,
+    is_imex_domain,
+)
 from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
 from koordra.api.opaque.parameters import GpuConfig, Parameters, RdmaConfig, decode
 
-T = TypeVar("T", GpuConfig, RdmaConfig)
+T = TypeVar("T", GpuConfig, RdmaConfig, ImexConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +57,26 @@ def covers(requests: Iterable[str], request: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The entries for this driver, weakest first. `member`: the place in a gang, where the controller has
-    written one."""
+    """The entries for this driver, weakest first. `member`: the place in a gang, and `imex` the domain of the
+    IMEX channels, where the controller has written one."""
 
     entries: tuple[Entry, ...] = ()
     member: GangMember | None = None
+    imex: ImexDomain | None = None
 
     @classmethod
-    def of(cls, entries: Iterable[Entry], member: GangMember | None = None) -> Configuration:
+    def of(
+        cls, entries: Iterable[Entry], member: GangMember | None = None, imex: ImexDomain | None = None
+    ) -> Configuration:
         """The entries in any order of class and claim."""
         weakest_first = sorted(entries, key=lambda entry: (not entry.of_class, bool(entry.requests)))
-        return cls(tuple(weakest_first), member)
+        return cls(tuple(weakest_first), member, imex)
 
     def gpu(self, request: str) -> GpuConfig:
         return self._said(GpuConfig(), request)
+
+    def imex_channels(self, request: str) -> ImexChannels:
+        return self._said(ImexConfig(), request).channels or ImexChannels.ONE
 
     def rdma(self, request: str) -> RdmaConfig:
         given, own = (self._said(RdmaConfig(), request, of_class=of_class) for of_class in (True, False))
@@ -103,6 +117,7 @@ def configuration(config: Iterable[Fields], *, claim: str, holds: bool = False) 
     unknown kind or field, and for what a claim may not say."""
     found = []
     member: GangMember | None = None
+    imex: ImexDomain | None = None
     for index, raw in enumerate(config):
         opaque = raw.get("opaque") if isinstance(raw, Mapping) else None
         if not isinstance(opaque, Mapping) or opaque.get("driver") != names.DRIVER:
@@ -112,7 +127,10 @@ def configuration(config: Iterable[Fields], *, claim: str, holds: bool = False) 
         if isinstance(document, Mapping) and is_gang_member(document):
             member = decode_gang_member(document, object=claim, field=field)
             continue
+        if isinstance(document, Mapping) and is_imex_domain(document):
+            imex = decode_imex_domain(document, object=claim, field=field)
+            continue
         of_class = raw.get("source") == FROM_CLASS
         parameters = decode(document, object=claim, field=field, in_claim=not of_class and not holds)
         found.append(Entry(tuple(map(str, raw.get("requests") or ())), parameters, of_class))
-    return Configuration.of(found, member)
+    return Configuration.of(found, member, imex)

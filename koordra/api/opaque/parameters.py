@@ -1,7 +1,7 @@
 """koordra's own opaque parameters, `koordra.io/v1alpha1`: what a claim can say that the standard fields
 cannot.
 
-They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceClass. Four kinds:
+They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceClass. Five kinds:
 
     JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each
                                                     other
@@ -12,6 +12,7 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's
                                                     network (rdma_network.py)
                       fabric                        of the network that it is on (rdma_fabric.py)
+    ImexConfig        channels                      One or All of the node's IMEX channels (imex.py)
 
 Whose word a field is, a claim's or the operator's alone: authority.py.
 
@@ -37,6 +38,7 @@ from koordra.api.opaque.driver_capabilities import (
     DriverCapability,
     decode_capabilities,
 )
+from koordra.api.opaque.imex import ImexChannels, ImexConfig
 from koordra.api.opaque.rdma_fabric import RdmaFabric, decode_fabric
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
 from koordra.api.reader import Reader, snake_case
@@ -164,7 +166,7 @@ class RdmaConfig:
     fabric: RdmaFabric | None = None
 
 
-Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
+Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig | ImexConfig
 
 
 NO_EFFECT: Final[Mapping[str, str]] = {
@@ -230,6 +232,7 @@ KINDS: Final[Mapping[str, tuple[Callable[..., Parameters], Mapping[str, FieldTyp
         RdmaConfig,
         {"mode": RdmaMode, "memlock": bool, "network": RdmaNetwork, "fabric": RdmaFabric},
     ),
+    "ImexConfig": (ImexConfig, {"channels": ImexChannels}),
 }
 _REQUIRED: Final = {"JointAllocation": "scope"}
 

@@ -16,6 +16,7 @@ from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
+from koordra.controller.gangs.imex.domains import ImexDomains
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, statuses_of
 from koordra.controller.reconcile.allocation_step import best_placement
@@ -52,6 +53,7 @@ def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView
             backoff.exclude(uid, node, why=why, now=0.0)
     placer.sync(cache)
     conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.engine.index)
+    imex = ImexDomains(cache)
     conflicts.sync()
     index = GangIndex(cache, UngateTracker())
     index.gather()
@@ -62,6 +64,7 @@ def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView
         return {
             **predicates.of(group),
             **backoff.excluded_nodes(group.pods, 0.0),
+            **imex.excluded(group),
             **conflicts.excluded(group),
         }
 

@@ -12,6 +12,7 @@
     planner             a gang's turn: places are looked for and written, or it is told why it waits
     ranks               whose rank is which, where some members have theirs
     member_placement    places for the members: `koordra.placement.gang`, shown what the controller knows
+    imex/               gangs share memory over NVLink: whose the channels of each node are
     commit              the writes: allocations, then gates; what was written is taken back when one fails
     eviction            members that are evicted for the gang, or for another one
     events, dry_run     what people read about it, what would happen next

@@ -11,14 +11,14 @@ ungate     pod by pod, each conditional on the pod's version, with the annotatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.gangs.declared.annotations import COMMITTED, HELD
+from koordra.controller.gangs.imex.domains import with_domain
 from koordra.controller.gangs.member_placement import PlacementRequest
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
 from koordra.errors import ApiUnreachable
@@ -46,7 +46,10 @@ def allocate(
     for placed in answer.members:
         group = request.groups[placed.key]
         for key in sorted(placed.allocations):
-            allocation = _with_config(placed.allocations[key], config.get(key))
+            allocation = with_domain(
+                placed.allocations[key], f"gang {request.gang.key}", request.placer.nodes
+            )
+            allocation = _with_config(allocation, config.get(key))
             written = context.allocate(key, group, allocation, level=placed.levels.get(key))
             if written.obj is None or not written.ok:
                 for claim in reversed(done) if undo else ():
@@ -58,7 +61,7 @@ def allocate(
     return True
 
 
-def _with_config(allocation: Mapping[str, Any], more: Object | None) -> Mapping[str, Any]:
+def _with_config(allocation: Fields, more: Object | None) -> Fields:
     if more is None:
         return allocation
     devices = allocation["devices"]

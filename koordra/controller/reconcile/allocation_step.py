@@ -39,6 +39,7 @@ from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
+from koordra.controller.gangs.imex.domains import ImexDomains, name_of, with_domain
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
 from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events
@@ -87,6 +88,7 @@ class AllocationStep:
         self._started = StartedPods(context.cache)
         self.reservations = Reservations(starves_after=starves_after)
         self.conflicts = ConflictWatch(context.cache)
+        self.imex = ImexDomains(context.cache)
         self._predicates = InterPodPredicates(context.cache, self.placer.engine.index)
         self.gangs = GangController(
             context,
@@ -178,6 +180,7 @@ class AllocationStep:
             **self.reservations.excluded_nodes(group.key, group.urgency),
             **self._predicates.of(part),
             **self._context.node_backoff.excluded_nodes(part.pods, self._context.clock()),
+            **self.imex.excluded(part),
             **self.conflicts.excluded(part),
         }
 
@@ -217,9 +220,9 @@ class AllocationStep:
             set_or_drop(self._served, objects.uid(claim), served)
         for key in sorted(placement.allocations):
             level = placement.levels.get(key)
-            written = self._context.allocate(
-                key, group, placement.allocations[key], level=level, timed=at_once
-            )
+            domain = name_of(group, key)
+            allocation = with_domain(placement.allocations[key], domain, self.placer.nodes)
+            written = self._context.allocate(key, group, allocation, level=level, timed=at_once)
             if not written.ok:
                 return _PAUSES.get(written.outcome)
         self.reservations.forget(group.key)

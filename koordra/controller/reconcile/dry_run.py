@@ -36,6 +36,7 @@ from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.declared.gang_ref import gang_of
+from koordra.controller.gangs.imex.domains import ImexDomains
 from koordra.controller.reconcile.allocation_step import best_placement
 from koordra.controller.reporting import claim_events
 
@@ -92,6 +93,7 @@ def _run(
             backoff.exclude(uid, node, why=why, now=0.0)
     placer.sync(cache)
     conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.engine.index)
+    imex = ImexDomains(cache)
     conflicts.sync()
     groups = waiting_groups(cache)
     reservations.review(groups, placer, now=0.0)
@@ -103,6 +105,7 @@ def _run(
                 **reservations.excluded_nodes(group.key, group.urgency),
                 **predicates.of(part),
                 **backoff.excluded_nodes(part.pods, 0.0),
+                **imex.excluded(part),
                 **conflicts.excluded(part),
             }
             for part in group.parts

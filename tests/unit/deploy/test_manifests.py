@@ -54,7 +54,7 @@ def test_every_class_of_koordra_carries_the_label_that_policies_look_for() -> No
     assert label == {resource_class.CLASS_LABEL: "true"}
     classes = of_kind("base", "DeviceClass")
     assert {obj["metadata"]["name"] for obj in classes} == {
-        names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF,
+        names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF, *names.IMEX_CLASSES,
     }  # fmt: skip
     assert all(obj["metadata"]["labels"] == label for obj in classes)
 
