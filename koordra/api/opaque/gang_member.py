@@ -13,6 +13,7 @@ it): only the writer of an allocation can say which rank somebody has.
     leader      host of rank 0
     hosts       hosts by rank, slots the number of GPUs of each; left out where they would not fit (some
                 hundred members)
+    hostRanks   ranks of the hosts, if they do not count from 0 without a gap: a lost member has none
 
 An opaque document may have 10 KiB; `hosts` is left out rather than cut.
 """
@@ -40,7 +41,18 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 and variables of containers, line by line."""
 
 _NUMBERS: Final = ("rank", "size", "nodeRank", "nodes", "localRank", "localSize")
-_FIELDS: Final = ("apiVersion", "kind", "gang", *_NUMBERS, "domains", "rails", "leader", "hosts", "slots")
+_FIELDS: Final = (
+    "apiVersion",
+    "kind",
+    "gang",
+    *_NUMBERS,
+    "domains",
+    "rails",
+    "leader",
+    "hosts",
+    "slots",
+    "hostRanks",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,7 @@ class GangMember:
     leader: str = ""
     hosts: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
+    host_ranks: tuple[int, ...] = ()
 
     def to_dict(self) -> Object:
         """The parameters document; what says nothing is left out."""
@@ -71,6 +84,8 @@ class GangMember:
         if not self.hosts or sum(map(len, self.hosts)) > MOST_BYTES:
             return found
         with_hosts = {**found, "hosts": list(self.hosts), "slots": list(self.slots)}
+        if self.host_ranks:
+            with_hosts["hostRanks"] = list(self.host_ranks)
         return with_hosts if len(json.dumps(with_hosts).encode()) <= MOST_BYTES else found
 
     def entry(self) -> Object:
@@ -102,6 +117,7 @@ def decode_gang_member(parameters: Fields, *, object: str, field: str) -> GangMe
         leader=read.text("leader"),
         hosts=read.texts("hosts"),
         slots=tuple(read.sequence("slots")),
+        host_ranks=tuple(read.sequence("hostRanks")),
     )
     for name, found in (
         ("domains", [*member.domains, *member.domains.values()]),
@@ -114,8 +130,9 @@ def decode_gang_member(parameters: Fields, *, object: str, field: str) -> GangMe
     for name, hosts in (("hosts", member.hosts), ("leader", filter(None, [member.leader]))):
         if not all(map(_HOST.fullmatch, hosts)):
             raise read.wrong("is not a host name, or holds what is none", at=name)
-    if not all(type(number) is int and number >= 0 for number in member.slots):
-        raise read.wrong("is not a list of numbers", at="slots")
-    if len(member.slots) != len(member.hosts):
-        raise read.wrong("are not one for each host", at="slots")
+    for name, listed in (("slots", member.slots), ("hostRanks", member.host_ranks)):
+        if not all(type(number) is int and number >= 0 for number in listed):
+            raise read.wrong("is not a list of numbers", at=name)
+        if len(listed) != len(member.hosts) and (listed or name == "slots"):
+            raise read.wrong("are not one for each host", at=name)
     return member

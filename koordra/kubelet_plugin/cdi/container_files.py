@@ -3,6 +3,7 @@
     <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: the devices
     <state>/claims/<uid>/nccl-topology.xml           their topology, for NCCL
     <state>/claims/<uid>/hostfile                    the members of the job, by rank (device_edits.py)
+    <state>/claims/<uid>/hostaliases                 names of the members that sort by rank
     <state>/claims/<uid>/nccl.conf, ucx.conf         of the network that its NICs are on
                                                      (network/fabric_files.py)
     <state>/claims/<uid>/network.json                the pod's network, once it is attached
@@ -51,7 +52,10 @@ from koordra.topology.machine import Gpu, Machine, NumaNode
 MODE: Final = 0o644
 TOPOLOGY: Final = "nccl-topology.xml"
 HOSTFILE: Final = "hostfile"
+HOSTALIASES: Final = "hostaliases"
 HOSTS: Final = "KOORDRA_HOSTS"
+HOST_RANKS: Final = "KOORDRA_HOST_RANKS"
+LEADER: Final = "KOORDRA_LEADER"
 API_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 METADATA_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
 
@@ -104,9 +108,13 @@ def file_contents(record: ClaimRecord, inventory: NodeInventory) -> dict[str, by
         found[TOPOLOGY] = (
             topology_file(_places(record, inventory), inventory.machine) or b'<system version="1"/>\n'
         )
-    if HOSTFILE in mounted:
+    if {HOSTFILE, HOSTALIASES} & mounted:
         env = dict(pair for device in reversed(record.devices) for pair in device.edits.env)
-        found[HOSTFILE] = hostfile(env.get(HOSTS, ""))
+        hosts = env.get(HOSTS, "")
+        if HOSTFILE in mounted:
+            found[HOSTFILE] = hostfile(hosts)
+        if HOSTALIASES in mounted:
+            found[HOSTALIASES] = hostaliases(hosts, env.get(HOST_RANKS, ""), leader=env.get(LEADER, ""))
     for name in (NCCL, UCX):
         if name in mounted:
             found[name] = fabric_file(record, name)
@@ -217,3 +225,18 @@ def hostfile(hosts: str) -> bytes:
         if slots != "0":
             lines.append(f"{host} slots={slots}\n")
     return "".join(lines).encode()
+
+
+def local_address(rank: int) -> str:
+    """A name that sorts as the rank does, however many members there are."""
+    return f"rank-{rank:05d}"
+
+
+def hostaliases(hosts: str, ranks: str, *, leader: str) -> bytes:
+    """The aliases of glibc's resolver (hostname(7), HOSTALIASES): each member's host under the name that
+    sorts by its rank. From the values of KOORDRA_HOSTS and KOORDRA_HOST_RANKS (without it they count from
+    0); of the leader alone where the hosts are not told."""
+    names = [entry.rpartition(":")[0] for entry in hosts.split(",")] if hosts else [leader]
+    numbers = map(int, ranks.split(",")) if ranks else range(len(names))
+    pairs = zip(numbers, names, strict=True)
+    return "".join(f"{local_address(rank)} {name}\n" for rank, name in pairs).encode()

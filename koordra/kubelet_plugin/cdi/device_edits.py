@@ -41,8 +41,11 @@ on its first device, and its variables are on each with the same value.
     KOORDRA_RAILS                                        "0,1": rails of the member's NICs
     KOORDRA_LEADER                                       host of rank 0, for rendezvous
     KOORDRA_HOSTS                                        "host:gpus,host:gpus", by rank
+    KOORDRA_HOST_RANKS                                   "0,2,3": whose they are, if they do not count from 0
     KOORDRA_HOSTFILE                                     a file with a line "host slots=gpus" per member, by
                                                          rank
+    KOORDRA_LOCAL_ADDR                                   "rank-00003": a name that sorts by rank
+    KOORDRA_HOSTALIASES                                  a file by which glibc resolves such names
 
 None of them is a launcher's own variable (RANK, MASTER_ADDR, OMPI_*): what CDI sets would override the
 launcher's value. docs/gangs-containers.md says how launchers use them. The file is made from KOORDRA_HOSTS in
@@ -69,8 +72,12 @@ from koordra.compat.dialect.allocation import DIALECT_LABEL, Card, Granted, unit
 from koordra.compat.dialects import dialect_named
 from koordra.compat.normalized_request import GIB
 from koordra.kubelet_plugin.cdi.container_files import (
+    HOST_RANKS,
+    HOSTALIASES,
     HOSTFILE,
     HOSTS,
+    LEADER,
+    local_address,
     main_request,
     metadata_edits,
     topology_edits,
@@ -139,8 +146,9 @@ def with_edits(
         if member is not None:
             edits += ContainerEdits(env=variables(member, record.ref.uid))
             if member.hosts and device is siblings[0]:
-                hostfile = str(files.claim_folder(record.ref.uid) / HOSTFILE)
-                edits += ContainerEdits(mounts=(Mount(hostfile, _in_container(record.ref.uid)),))
+                edits += ContainerEdits(mounts=(_mount(HOSTFILE, record.ref.uid, files),))
+            if member.leader and device is siblings[0]:
+                edits += ContainerEdits(mounts=(_mount(HOSTALIASES, record.ref.uid, files),))
         if takes_additional_gids(inventory.runtime):
             groups = sorted({node.group for node in edits.device_nodes if node.group is not None})
             edits += ContainerEdits(additional_gids=tuple(groups))
@@ -196,7 +204,9 @@ def _needed_once(
 
 
 JOB_FOLDER: Final = "/run/koordra.io/job"
-_LATER: Final = frozenset({"KOORDRA_RAILS", "KOORDRA_LEADER", HOSTS, "KOORDRA_HOSTFILE"})
+_LATER: Final = frozenset(
+    {"KOORDRA_RAILS", LEADER, HOSTS, HOST_RANKS, "KOORDRA_HOSTFILE", "KOORDRA_HOSTALIASES"}
+)
 """Reserved: a topology level named "hosts" or "rails" must not set these."""
 
 
@@ -209,6 +219,7 @@ def variables(member: GangMember, uid: str) -> Pairs:
         ("KOORDRA_NODE_RANK", str(member.node_rank)),
         ("KOORDRA_LOCAL_SIZE", str(member.local_size)),
         ("KOORDRA_LOCAL_RANK", str(member.local_rank)),
+        ("KOORDRA_LOCAL_ADDR", local_address(member.rank)),
     ]
     own = {name for name, _ in found} | _LATER
     domains = [(f"KOORDRA_{environment_name(level)}", name) for level, name in sorted(member.domains.items())]
@@ -216,15 +227,21 @@ def variables(member: GangMember, uid: str) -> Pairs:
     if member.rails:
         found.append(("KOORDRA_RAILS", ",".join(member.rails)))
     if member.leader:
-        found.append(("KOORDRA_LEADER", member.leader))
+        found += [(LEADER, member.leader), ("KOORDRA_HOSTALIASES", _in_container(uid, HOSTALIASES))]
     if member.hosts:
         spelled = (f"{host}:{slots}" for host, slots in zip(member.hosts, member.slots, strict=True))
-        found += [(HOSTS, ",".join(spelled)), ("KOORDRA_HOSTFILE", _in_container(uid))]
+        found += [(HOSTS, ",".join(spelled)), ("KOORDRA_HOSTFILE", _in_container(uid, HOSTFILE))]
+    if member.host_ranks:
+        found.append((HOST_RANKS, ",".join(map(str, member.host_ranks))))
     return tuple(found)
 
 
-def _in_container(uid: str) -> str:
-    return f"{JOB_FOLDER}/{uid}/{HOSTFILE}"
+def _in_container(uid: str, name: str) -> str:
+    return f"{JOB_FOLDER}/{uid}/{name}"
+
+
+def _mount(name: str, uid: str, files: StateFolder) -> Mount:
+    return Mount(str(files.claim_folder(uid) / name), _in_container(uid, name))
 
 
 def legacy_edits(

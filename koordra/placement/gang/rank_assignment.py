@@ -67,6 +67,7 @@ def gang_members(
     nodes = {node: number for number, node in enumerate(beside)}
     own_host = [(hosts or {}).get(one.key) or one.key.rpartition("/")[2] for one in ranked]
     slots = tuple(one.gpus for one in ranked)
+    host_ranks = _all_ranks([one.rank for one in ranked])
     found: dict[str, dict[str, Any]] = {}
     for member in answer.members:
         entry = GangMember(
@@ -82,9 +83,18 @@ def gang_members(
             leader=own_host[0],
             hosts=tuple(own_host),
             slots=slots,
+            host_ranks=host_ranks,
         ).entry()
         found |= dict.fromkeys(member.allocations, entry)
     return found
+
+
+def _all_ranks(ranks: Sequence[int]) -> tuple[int, ...]:
+    """Nothing where they count from 0; whose rank is not known is behind all others."""
+    if list(ranks) == list(range(len(ranks))):
+        return ()
+    behind = itertools.count(max(ranks) + 1)
+    return tuple(next(behind) if rank < 0 else rank for rank in ranks)
 
 
 def _gpus(allocations: Any) -> int:

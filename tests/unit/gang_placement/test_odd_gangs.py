@@ -10,7 +10,7 @@ import pytest
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.device_edits import variables
-from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, node_fit
+from koordra.placement.gang import Fixed, GangPlaced, GangRequest, GangUnsatisfiable, gang_members, node_fit
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.index import NodeInfo
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
@@ -92,6 +92,17 @@ def test_of_five_thousand_members_hosts_are_left_out_and_ranks_are_not() -> None
     entry = GangMember("g", 4999, 5000, leader=hosts[0], hosts=hosts, slots=(8,) * 5000).to_dict()
     read = decode_gang_member(entry, object="claim", field="f")
     assert (read.rank, read.size, read.hosts, read.leader) == (4999, 5000, (), "worker-0.job")
+
+
+def test_hosts_beside_a_lost_member_are_told_with_their_ranks() -> None:
+    """Rank 1 is lost; rank 3 is placed meanwhile."""
+    stay = tuple(Fixed(f"default/f{rank}", f"a-{rank}", rank=rank, index=rank) for rank in (0, 2))
+    member = replace(workers(4, 8)[3], index=3, rank=3)
+    answer = placed(cluster(a=4), GangRequest("g", [member], 3, fixed=stay))
+    told = [one["opaque"]["parameters"] for one in gang_members("g", answer, fixed=stay).values()]
+    assert [(one["rank"], one["hostRanks"], len(one["hosts"])) for one in told] == [(3, [0, 2, 3], 3)]
+    whole = placed(cluster(a=4), GangRequest("g", workers(4, 8), 4))
+    assert not any("hostRanks" in one["opaque"]["parameters"] for one in gang_members("g", whole).values())
 
 
 def test_pods_of_a_later_wave_take_the_ranks_of_those_that_ended() -> None:

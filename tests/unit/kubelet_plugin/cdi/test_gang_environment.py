@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from koordra.api.opaque.gang_member import MOST_BYTES, GangMember, decode_gang_member
 from koordra.api.opaque.parameters import decode
 from koordra.errors import InvalidParameters
-from koordra.kubelet_plugin.cdi.container_files import hostfile
+from koordra.kubelet_plugin.cdi.container_files import hostfile, local_address
 from tests.fakes.node_claims import GPU_0, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, refusal
 
@@ -43,6 +44,8 @@ def test_a_member_is_told_its_rank_and_where_the_others_are(
     golden("kubelet_plugin/job.cdi.json", node.shown(node.paths.cdi_file(uid(1))))
     file = node.paths.claim_folder(uid(1)) / "hostfile"
     assert file.read_text() == "".join(f"llama-{rank}.llama slots=1\n" for rank in range(4))
+    aliases = node.paths.claim_folder(uid(1)) / "hostaliases"
+    assert aliases.read_text() == "".join(f"rank-{rank:05d} llama-{rank}.llama\n" for rank in range(4))
 
 
 def test_the_files_come_back_when_they_were_lost(node: PluginNode) -> None:
@@ -62,7 +65,28 @@ def test_a_gang_too_large_for_a_claim_has_ranks_but_no_hosts(node: PluginNode) -
     env = node.spec(uid(1))["devices"][0]["containerEdits"]["env"]
     assert "KOORDRA_RANK=999" in env
     assert "KOORDRA_LEADER=worker-0.workers.team.svc" in env
-    assert not any(entry.startswith("KOORDRA_HOST") for entry in env)
+    assert [entry for entry in env if entry.startswith("KOORDRA_HOST")] == [
+        f"KOORDRA_HOSTALIASES=/run/koordra.io/job/{uid(1)}/hostaliases"
+    ]
+    aliases = node.paths.claim_folder(uid(1)) / "hostaliases"
+    assert aliases.read_text() == "rank-00000 worker-0.workers.team.svc\n"
+
+
+def test_names_say_the_rank_of_each_where_a_lost_member_has_none(node: PluginNode) -> None:
+    gap = replace(MEMBER, hosts=MEMBER.hosts[:3], slots=(1, 1, 1), host_ranks=(0, 2, 3))
+    assert decode_gang_member(gap.to_dict(), object="c", field="f") == gap
+    prepare(node, of_gang(1, gap))
+    env = node.spec(uid(1))["devices"][0]["containerEdits"]["env"]
+    assert "KOORDRA_HOST_RANKS=0,2,3" in env
+    assert "KOORDRA_LOCAL_ADDR=rank-00002" in env
+    lines = (node.paths.claim_folder(uid(1)) / "hostaliases").read_text().splitlines()
+    assert lines == ["rank-00000 llama-0.llama", "rank-00002 llama-1.llama", "rank-00003 llama-2.llama"]
+
+
+def test_names_sort_as_ranks_do() -> None:
+    """As c10d sorts them, as text."""
+    ranks = [0, 1, 9, 10, 11, 99, 100, 5000, 99_999]
+    assert sorted(map(local_address, reversed(ranks))) == [*map(local_address, ranks)]
 
 
 def test_a_launcher_without_gpus_has_no_slot() -> None:
@@ -97,6 +121,8 @@ def test_what_is_written_is_read() -> None:
         ("leader", "a\nb"),
         ("hosts", ["a b", "c", "d", "e"]),
         ("slots", [1]),
+        ("hostRanks", [1]),
+        ("hostRanks", [0, 1, 2, "3"]),
         ("domains", {"block": "x\ny"}),
         ("rails", "01"),
         ("surprise", 1),
