@@ -30,7 +30,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,7 @@ from typing import Final
 from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.evictions import EvictionRequests
 from koordra.kube.client import KubeClient
+from koordra.kube.stuck_event import StuckEvents
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.locks import HOOK_LOCK, node_lock
@@ -107,7 +108,7 @@ def run(options: Options, stop: threading.Event) -> None:
     """Run the node's hook until `stop`. Raises KoordraError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
     metrics = Metrics()
-    watchdog = Watchdog(metrics)  # it tells, and ends nothing
+    watchdog = Watchdog(metrics, told=told_of_stuck(options))  # it tells, and ends nothing
     watchdog.start(stop)
     observer = MetricsObserver(metrics)
     standby = threading.Event()
@@ -132,6 +133,16 @@ def run(options: Options, stop: threading.Event) -> None:
     finally:
         if server is not None:
             server.close()
+
+
+def told_of_stuck(options: Options) -> Callable[[Collection[str]], object]:
+    if options.client is None:
+        return lambda _stuck: None
+    effect = (
+        "Containers that koordra's NRI hook does not answer are refused, and what is created past it is not found "
+        "meanwhile; its log has the stacks. To restart it, delete its pod"
+    )
+    return StuckEvents(options.client, node=options.node_name, program="nri", effect=effect)
 
 
 def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observer: MetricsObserver) -> None:

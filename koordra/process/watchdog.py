@@ -18,7 +18,7 @@ from __future__ import annotations
 import faulthandler
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -62,16 +62,19 @@ class _Seen:
 
 
 class Watchdog:
-    """`end` ends the process; None where it has to go on, because nothing would be better without it."""
+    """`end` ends the process; None where it has to go on, because nothing would be better without it. `told`
+    gets the names of all threads that are stuck, when there is another one; it must not wait for anything."""
 
     def __init__(
         self,
         metrics: Metrics,
         *,
         end: Callable[[], object] | None = None,
+        told: Callable[[Collection[str]], object] = lambda _stuck: None,
         write_stacks: Callable[[], object] = write_stacks,
     ) -> None:
         self._end = end
+        self._told = told
         self._write_stacks = write_stacks
         self._seen: dict[int, _Seen] = {}
         self.stuck: frozenset[str] = frozenset()
@@ -105,6 +108,7 @@ class Watchdog:
             idents = {hex(ident): one.thread.name for ident, one in self._seen.items()}
             log.critical("thread_stuck", stuck=sorted(self.stuck), looks=LOOKS, period=PERIOD, threads=idents)
             self._write_stacks()
+            self._told(self.stuck)
         if self._end is not None and any(looks >= MOST_LOOKS for looks in stuck.values()):
             log.critical("process_stuck", stuck=sorted(self.stuck), consequence="the process ends")
             self._end()

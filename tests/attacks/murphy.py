@@ -267,12 +267,13 @@ MURPHY: Final = (
         "detected",
         "after two minutes without a step the stacks are in the log. The plugin goes on, since other cards may be well; what waits for the "
         "same lock is refused after 20 s, and the kubelet asks again",
-        seen=(metric("koordra_stuck_threads"),),
+        seen=(metric("koordra_stuck_threads"), event("ThreadStuck")),
         tests=(
             "tests/unit/kubelet_plugin/dra/test_sockets.py::test_a_call_that_hangs_is_told",
             f"{_PREPARE}test_node_life.py::test_a_check_that_hangs_is_told",
             "tests/unit/kubelet_plugin/nvidia_driver/test_release.py::test_an_nvml_that_hangs_is_not_said_to_be_closed",
             "tests/unit/kubelet_plugin/test_third_party_isolation.py::test_one_that_hangs_is_left_alone_and_holds_nobody_else_up",
+            "tests/unit/kube/test_stuck_event.py::test_a_thread_that_stands_still_is_an_event_of_the_node",
         ),
     ),
     Attack(
@@ -309,11 +310,14 @@ MURPHY: Final = (
         "refused",
         "what is not answered in time is answered with an error in its place, so no container is created unseen. Neither probe follows the "
         "watchdog: a restart would leave the node without a hook for a moment",
-        seen=(metric("koordra_stuck_threads"),),
+        seen=(metric("koordra_stuck_threads"), event("ThreadStuck")),
         tests=(
             "tests/unit/nri/test_hung_hook.py::test_with_every_worker_in_a_handler_that_hangs_all_is_refused_and_told",
             "tests/unit/nri/test_hung_hook.py::test_a_verification_that_makes_no_step_is_told",
+            "tests/unit/nri/test_hung_hook.py::test_what_was_answered_in_place_of_hung_handlers_is_kept_no_longer",
+            "tests/unit/nri/test_hung_hook.py::test_requests_that_nobody_answers_are_so_many_and_then_refused",
             "tests/unit/nri/test_hung_hook.py::test_no_probe_of_the_hook_follows_its_watchdog",
+            "tests/unit/kube/test_stuck_event.py::test_a_thread_that_stands_still_is_an_event_of_the_node",
         ),
     ),
 )

@@ -200,6 +200,7 @@ def command(
     from koordra.api.opaque.isolation import node_policy
     from koordra.kube.kubeconfig import new_client
     from koordra.kube.request_limit import RequestLimit
+    from koordra.kube.stuck_event import StuckEvents
     from koordra.kubelet_plugin.driver import Driver
     from koordra.kubelet_plugin.node_check.at_start import NodeCheckAtStart
     from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
@@ -249,12 +250,17 @@ def command(
         **settings,
     )
     metrics = Metrics()
-    watchdog = Watchdog(
-        metrics
-    )  # it tells, and ends nothing: NVML hangs on a broken card, and others are served
-    watchdog.start(stop)
     limit = RequestLimit(kube_api_qps, kube_api_burst)
     client = new_client(kubeconfig, user_agent="koordra-kubelet-plugin", limit=limit)
+    effect = (
+        "koordra's kubelet plugin prepares claims that need nothing of it; its log has the stacks. Look for a card, a driver "
+        "or a disk that does not answer"
+    )
+    # It tells, and ends nothing: NVML hangs on a broken card, and others are served.
+    watchdog = Watchdog(
+        metrics, told=StuckEvents(client, node=node_name, program="kubelet-plugin", effect=effect)
+    )
+    watchdog.start(stop)
     driver = Driver(node, client, metrics=metrics)
     if host_root is not None:
         spawn(NodeCheckAtStart(metrics, host_root.absolute(), cdi_folder=str(cdi_dir)).run, name="check-node")

@@ -9,7 +9,9 @@ operation: closed. So when a handler has used ANSWER_BY of the time that the req
 sent in its place, and its later answer is dropped.
 
 A handler that never returns is answered in its place as well, and so are all requests once every worker is
-caught in one: nothing is created then, and the watchdog tells of it (koordra.process.watchdog).
+caught in one: nothing is created then, and the watchdog tells of it (koordra.process.watchdog). What was
+answered is kept no longer, and beyond MOST_OPEN requests are refused at once: memory has a bound however long
+that goes on.
 
 Invalid requests are answered as Go's ttrpc does: an even or non-rising stream id and a stray
 Data frame with INVALID_ARGUMENT, too long a message with RESOURCE_EXHAUSTED, an unknown service or method
@@ -19,7 +21,6 @@ with UNIMPLEMENTED.
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -53,6 +54,8 @@ SLOW: Final = 0.5
 
 MOST_WORKERS: Final = 32
 """Threads of a connection; each of its first requests makes one."""
+MOST_OPEN: Final = 1024
+"""Requests that are not answered yet. A node has some hundred pods, and a runtime asks a few at a time."""
 
 Handler = Callable[[bytes, Call], bytes]
 """Payload in, payload out. Raise RemoteError for a status of one's own; any other error is answered with
@@ -78,10 +81,12 @@ class Dispatcher:
         self._handlers = handlers
         self._write = write
         self._observer = observer or Observer()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: dict[int, Callable[[], None]] = {}
+        """By stream, in the order of arrival: what no worker has taken yet."""
         self._workers = 0
         self._last_stream = 0
         self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
         self._earlier_deadline = threading.Condition(self._lock)
         self._drained = threading.Condition(self._lock)
         self._open: dict[int, tuple[float, Call, float]] = {}
@@ -97,10 +102,9 @@ class Dispatcher:
             return
         try:
             request, handler = self._request_of(frame)
+            self._accept(frame.stream, request, handler, received)
         except RemoteError as error:
             self._send(status_frame(frame.stream, error.code, error.message))
-        else:
-            self._accept(frame.stream, request, handler, received)
 
     def _request_of(self, frame: Frame) -> tuple[ttrpc_pb2.Request, Handler]:
         """The request in a frame and who answers it. RemoteError: the status of an invalid one."""
@@ -130,33 +134,45 @@ class Dispatcher:
         with self._lock:
             self._closed.set()
             self._open.clear()
+            self._waiting.clear()
+            self._arrived.notify_all()
             self._drained.notify_all()
             self._earlier_deadline.notify_all()
-        for _ in range(self._workers):
-            self._jobs.put(None)
 
     def _accept(self, stream: int, request: ttrpc_pb2.Request, handler: Handler, received: float) -> None:
         allowed = request.timeout_nano / 1e9 if request.timeout_nano > 0 else None
         call = Call(request.service, request.method, None if allowed is None else received + allowed)
         answer_by = math.inf if allowed is None else received + allowed * ANSWER_BY
         with self._lock:
+            if len(self._open) >= MOST_OPEN:
+                why = (
+                    f"{call.method}: {MOST_OPEN} requests wait for an answer; refused, and may be tried again"
+                )
+                raise RemoteError(Code.RESOURCE_EXHAUSTED, why)
             earliest = min((each for each, _, _ in self._open.values()), default=math.inf)
             self._open[stream] = answer_by, call, received
+            self._waiting[stream] = lambda: self._serve(stream, request.payload, call, handler, received)
+            self._arrived.notify()
             if answer_by < earliest:
                 self._earlier_deadline.notify_all()
         if self._watch is None:
             self._watch = spawn(self._expire_deadlines, name="nri-deadlines", until=self._closed)
-        self._jobs.put(lambda: self._serve(stream, request.payload, call, handler, received))
         if self._workers < MOST_WORKERS:
             self._workers += 1
             spawn(self._work, name=f"nri-worker-{self._workers}", until=self._closed)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (serve := self._next()) is not None:
             try:
-                job()
+                serve()
             except Exception:
                 log.exception("nri_worker_failed")
+
+    def _next(self) -> Callable[[], None] | None:
+        """What arrived first of what waits; None once the connection has ended."""
+        with self._lock:
+            self._arrived.wait_for(lambda: self._waiting or self._closed.is_set())
+            return self._waiting.pop(next(iter(self._waiting))) if self._waiting else None
 
     def _serve(self, stream: int, payload: bytes, call: Call, handler: Handler, received: float) -> None:
         with self._lock:
@@ -190,6 +206,7 @@ class Dispatcher:
             if stream not in self._open:
                 return False
             del self._open[stream]
+            self._waiting.pop(stream, None)
             self._sending += 1
         try:
             self._send(answer)

@@ -37,7 +37,7 @@ COMMANDS: Final = ("kubelet_plugin/selftest/",)
 LOOPS: Final = {
     # The hook.
     "nri/stub.py Stub.run": "stop.wait(backoff.next(longest=most))",
-    "nri/transport/ttrpc_server.py Dispatcher._work": "self._jobs.get()",
+    "nri/transport/ttrpc_server.py Dispatcher._work": "self._next()",
     "nri/transport/ttrpc_server.py Dispatcher._expire_deadlines": "self._earlier_deadline.wait(",
     "nri/verify/verification.py Verification.run": "self._due.wait(min(0.5, period))",
     # The plugin. The first is the loop of publisher, audit, status, overuse, limiters, labels and driver.

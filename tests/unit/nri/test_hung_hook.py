@@ -16,7 +16,7 @@ from koordra.nri import service
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.service import Options
 from koordra.nri.transport.ttrpc import Code, Decoder
-from koordra.nri.transport.ttrpc_server import MOST_WORKERS, Dispatcher
+from koordra.nri.transport.ttrpc_server import MOST_OPEN, MOST_WORKERS, Dispatcher
 from koordra.nri.verify.bundles import Bundles
 from koordra.nri.verify.verification import Verification
 from koordra.process import progress
@@ -79,6 +79,48 @@ def test_with_every_worker_in_a_handler_that_hangs_all_is_refused_and_told(gate:
             watchdog.look()
         assert watchdog.stuck == {"answer CreateContainer"}
         assert sample(metrics, "koordra_stuck_threads") == 1
+    finally:
+        dispatcher.close()
+
+
+def test_what_was_answered_in_place_of_hung_handlers_is_kept_no_longer(gate: Gate) -> None:
+    arrived = threading.Semaphore(0)
+    dispatcher = Dispatcher({("s", "m"): gate}, lambda _message: arrived.release())
+    try:
+        for number in range(MOST_WORKERS):
+            dispatcher.on_frame(request(2 * number + 1, "m", timeout=0.2))
+        gate.wait_for(MOST_WORKERS)
+        for number in range(MOST_WORKERS, MOST_WORKERS + 60):
+            dispatcher.on_frame(request(2 * number + 1, "m", timeout=0.2))
+        for _ in range(MOST_WORKERS + 60):
+            assert arrived.acquire(timeout=PATIENCE)
+        assert dispatcher._waiting == {}
+    finally:
+        dispatcher.close()
+
+
+def test_requests_that_nobody_answers_are_so_many_and_then_refused(gate: Gate) -> None:
+    """Without a time limit none is answered in its handler's place."""
+    answers: dict[int, int] = {}
+    arrived = threading.Semaphore(0)
+
+    def write(message: bytes) -> None:
+        (frame,) = Decoder().feed(message)
+        answers[frame.stream] = ttrpc_pb2.Response.FromString(frame.data).status.code
+        arrived.release()
+
+    dispatcher = Dispatcher({("s", "m"): gate}, write)
+    try:
+        for number in range(MOST_OPEN + 3):
+            dispatcher.on_frame(request(2 * number + 1, "m"))
+        refused = {2 * number + 1 for number in range(MOST_OPEN, MOST_OPEN + 3)}
+        assert answers == dict.fromkeys(refused, Code.RESOURCE_EXHAUSTED)
+        gate.open()
+        assert dispatcher.wait_idle(PATIENCE)
+        assert len(answers) == MOST_OPEN + 3, "the others in time"
+        dispatcher.on_frame(request(2 * MOST_OPEN + 7, "m"))
+        assert dispatcher.wait_idle(PATIENCE)
+        assert answers[2 * MOST_OPEN + 7] == Code.OK
     finally:
         dispatcher.close()
 
