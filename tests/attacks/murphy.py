@@ -302,6 +302,11 @@ MURPHY: Final = (
             "tests/unit/nri/hook/test_crashes.py::test_any_one_read_of_a_creation_fails_closed",
             "tests/unit/nri/verify/test_verify.py::test_an_entry_that_the_disk_does_not_give_makes_no_forger",
             "tests/unit/kubelet_plugin/network/test_pod_network.py::test_any_one_read_of_its_records_fails",
+            "tests/unit/limiter/test_disk_errors.py::test_any_one_open_of_a_start_fails_and_the_next_one_completes_it",
+            "tests/unit/limiter/test_disk_errors.py::test_a_region_that_cannot_be_read_hides_no_other",
+            "tests/unit/kubelet_plugin/discovery/test_gpu_faults.py::test_any_one_step_of_its_file_fails",
+            "tests/unit/kubelet_plugin/publish/test_allocation_mode.py::test_while_the_last_mode_cannot_be_read_the_devices_are_nobodys_first",
+            "tests/unit/kubelet_plugin/nvidia_driver/test_release.py::test_from_a_report_that_the_disk_does_not_give_nvml_stays_closed_until_the_node_is_seen",
         ),
     ),
     Attack(

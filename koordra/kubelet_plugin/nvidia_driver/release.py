@@ -23,7 +23,7 @@ an exporter) are somebody else's to stop, and are named in the report.
 
 **The operator's request** is a file in the state directory, so that it outlives the plugin, and needs no
 plugin to be made; the report is another. A plugin that starts goes on from the last report until it has
-seen the Node.
+seen the Node; from one that the disk does not give, as if NVML had been closed.
 """
 
 from __future__ import annotations
@@ -137,11 +137,25 @@ REPORT: Final = record(
 )
 
 
+UNREADABLE: Final = ReleaseReport(
+    Phase.CLOSING, "what the plugin said last cannot be read, and the Node was not seen yet", nvml_closed=True
+)
+
+
 def read_report(state: Path, disk: Disk) -> ReleaseReport | None:
     """The plugin's last report; None where there is none that can be read."""
     try:
-        return REPORT.read(load(disk.read(state / REPORT_FILE) or b""), "")
-    except (OSError, ValueError):
+        return _report(state, disk)
+    except OSError:
+        return None
+
+
+def _report(state: Path, disk: Disk) -> ReleaseReport | None:
+    """None where there is none, or a damaged one. Raises OSError."""
+    data = disk.read(state / REPORT_FILE)
+    try:
+        return REPORT.read(load(data or b""), "")
+    except ValueError:
         return None
 
 
@@ -179,8 +193,13 @@ class DriverRelease(Wakeable):
         """Since when no claim has GPUs here, in this release."""
         self._seen_users = DriverUsers()
         self._users_at = 0.0
-        self._written = read_report(state, disk)
-        self.report = self._written or ReleaseReport()
+        self._written: ReleaseReport | None = None
+        try:
+            self._written = _report(state, disk)
+            self.report = self._written or ReleaseReport()
+        except OSError as error:
+            log.warning("driver_release_unreadable", error=str(error))
+            self.report = UNREADABLE
         self._lets_go = self.report.nvml_closed
         self._closed = self._lets_go and nvml.let_go(within=0.0)
 

@@ -16,7 +16,8 @@ The state of a change is in the API, so a plugin that was killed continues it:
 - kube-scheduler confirms nothing; WINDOW is the time in which an earlier decision must have been written. It
   starts when this process sees the quarantine published.
 - The kubelet deletes all slices when it starts. So the last allocator is also kept in a file beside the
-  checkpoint, written before the slices are.
+  checkpoint, written before the slices are. One that cannot be read may say either: with no slices there, the
+  devices go through a quarantine.
 """
 
 from __future__ import annotations
@@ -102,10 +103,13 @@ class AllocationModeChange:
         return ModeStep()
 
     def _last(self) -> frozenset[str]:
+        """Empty where there is no file, nobody's where it cannot be read: nothing is wanted to be that."""
         try:
-            return frozenset({str(load(self._disk.read(self._path) or b"{}")["allocator"])})
-        except (OSError, ValueError, KeyError, TypeError):
-            return frozenset()
+            data = self._disk.read(self._path)
+            return frozenset() if data is None else frozenset({str(load(data)["allocator"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("allocation_mode_unreadable", path=str(self._path), error=str(error))
+            return frozenset({names.ALLOCATOR_NOBODY})
 
     def _remember(self, target: frozenset[str]) -> None:
         try:

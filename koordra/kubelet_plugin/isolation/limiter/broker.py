@@ -112,15 +112,19 @@ class Broker:
         self._close(claim_uid)
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # A path may be longer than a socket's name; the folder's descriptor stands for it.
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            listening.bind(f"/proc/self/fd/{folder}/{path.name}")
-        finally:
-            os.close(folder)
-        path.chmod(0o666)
-        listening.listen(1024)
-        listening.setblocking(False)
+            # A path may be longer than a socket's name; the folder's descriptor stands for it.
+            folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                listening.bind(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+            path.chmod(0o666)
+            listening.listen(1024)
+            listening.setblocking(False)
+        except OSError:
+            listening.close()
+            raise
         self._sockets[claim_uid] = listening
         self._selector.register(listening, selectors.EVENT_READ, claim_uid)
 

@@ -17,7 +17,7 @@ from koordra.kubelet_plugin.discovery.events.kernel_log import KernelLog
 from koordra.kubelet_plugin.discovery.gpu_faults import FILE, NO_FAULT, Fault, Ledger, LedgerFile
 from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery
-from tests.fakes.disks import DyingDisk, Killed, StepDisk
+from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk, UnreadableDisk
 from tests.machines import catalogue
 
 GPU0, GPU1 = "0000:0f:00.0", "0000:2d:00.0"
@@ -212,14 +212,7 @@ def plugin(folder: Path, disk: Disk, read: Callable[[int, int], bytes]) -> Ledge
 
 def test_a_plugin_that_is_killed_anywhere_has_remembered_an_xid_or_reads_it_again(tmp_path: Path) -> None:
     def log() -> Callable[[int, int], bytes]:
-        records = [RECORD]
-
-        def read(_descriptor: int, _most: int) -> bytes:
-            if not records:
-                raise BlockingIOError
-            return records.pop()
-
-        return read
+        return iter_of([RECORD])
 
     for step in range(100):
         folder = tmp_path / str(step)
@@ -233,3 +226,37 @@ def test_a_plugin_that_is_killed_anywhere_has_remembered_an_xid_or_reads_it_agai
             assert step > 3
             return
     raise AssertionError("it never got through")
+
+
+@pytest.mark.parametrize("step", range(9))
+def test_any_one_step_of_its_file_fails(tmp_path: Path, step: int) -> None:
+    """The fault is known all the same, and written with the next look."""
+    disk = FailingDisk(step)
+    file = file_in(tmp_path, disk=disk)
+    known = file.load().with_xid(GPU0, 79, now=1.0)
+    file.save(known)
+    file.save(known)
+    assert file_in(tmp_path).load().faults.keys() == {GPU0}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_while_the_disk_does_not_give_it_the_kernels_log_is_read_again_and_it_is_not_written_over(
+    tmp_path: Path,
+) -> None:
+    file_in(tmp_path).save(Ledger(following=1300).with_xid(GPU0, 79, now=1.0))
+    unread = file_in(tmp_path, disk=UnreadableDisk(0))
+    found = unread.load()
+    assert found == Ledger(), "from its beginning"
+    unread.save(found)
+    assert file_in(tmp_path).load().following == 1300
+    again = plugin(tmp_path, UnreadableDisk(0), iter_of([RECORD]))
+    assert again.faults.keys() == {GPU0}
+
+
+def iter_of(records: list[bytes]) -> Callable[[int, int], bytes]:
+    def read(_descriptor: int, _most: int) -> bytes:
+        if not records:
+            raise BlockingIOError
+        return records.pop(0)
+
+    return read

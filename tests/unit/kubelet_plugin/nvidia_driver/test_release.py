@@ -27,7 +27,7 @@ from koordra.kubelet_plugin.nvidia_driver.release import (
 from koordra.kubelet_plugin.nvidia_driver.release_wanted import STATE_LABEL
 from koordra.node_state.disk import Disk
 from tests.fakes.clock import Clock
-from tests.fakes.disks import FailingDisk, Killed, StepDisk
+from tests.fakes.disks import FailingDisk, Killed, StepDisk, UnreadableDisk
 
 CLAIM = "ResourceClaim team-a/train"
 OTHER = Holder(4711, "nvidia-persistenced", ("/dev/nvidiactl",))
@@ -385,6 +385,40 @@ def test_a_damaged_report_is_none(tmp_path: Path, content: bytes) -> None:
 
     assert read_report(tmp_path, Disk()) is None
     assert Node(tmp_path).release.report == ReleaseReport()
+
+
+@pytest.mark.parametrize(("asked", "phase"), [("drain-required", Phase.RELEASED), (None, Phase.IN_USE)])
+def test_from_a_report_that_the_disk_does_not_give_nvml_stays_closed_until_the_node_is_seen(
+    node: Node, asked: str | None, phase: Phase
+) -> None:
+    """Or a plugin that restarts while the driver is exchanged would open it."""
+    node.label(asked)
+    node.step()
+    node.step()
+    node.disk = UnreadableDisk(0)
+    node.start()
+    assert not node.nvml.open
+    assert "cannot be read" in node.release.report.withheld
+    assert node.step().phase is Phase.CLOSING, "not written over"
+    node.label(asked)
+    node.step()
+    assert node.step().phase is phase
+    assert node.nvml.open == (phase is Phase.IN_USE)
+    assert read_report(node.folder, Disk()) == node.release.report
+
+
+def test_a_request_that_the_disk_does_not_give_changes_nothing(node: Node) -> None:
+    node.ask()
+    node.step()
+    before = node.step()
+    assert before.phase is Phase.RELEASED
+    assert isinstance(node.release, DriverRelease)
+    node.release._disk = UnreadableDisk(0)
+    assert node.step() == before
+    assert not node.nvml.open
+    assert node.step() == before
+    (node.folder / REQUEST_FILE).unlink()
+    assert node.step(100.0).phase is Phase.IN_USE
 
 
 def test_the_report_is_the_plugins_own(node: Node) -> None:

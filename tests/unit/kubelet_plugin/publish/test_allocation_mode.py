@@ -16,6 +16,7 @@ from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.node_state.disk import Disk
 from koordra.topology.problems import Discovery
+from tests.fakes.disks import UnreadableDisk
 from tests.fakes.node_claims import NODE
 from tests.fakes.slice_api import FakeSliceApi
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
@@ -34,8 +35,8 @@ class Node:
         self.now = 1000.0
         self.restart()
 
-    def restart(self) -> None:
-        switch = AllocationModeChange(self.state, disk=Disk(), clock=lambda: self.now)
+    def restart(self, disk: Disk | None = None) -> None:
+        switch = AllocationModeChange(self.state, disk=disk or Disk(), clock=lambda: self.now)
         self.publisher = Publisher(self.api, node=NODE, build=self._slices, mode_change=switch)
 
     def _slices(self, node: Object, generation: int) -> list[Object]:
@@ -136,6 +137,28 @@ def test_the_mode_changes_while_the_kubelet_has_deleted_the_slices(node: Node) -
     node.mode = "native"
     node.restart()
     assert node.sync() == NOBODY
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"allocator": '])
+def test_while_the_last_mode_cannot_be_read_the_devices_are_nobodys_first(
+    node: Node, content: bytes | None
+) -> None:
+    """None: the disk gives an error. Whoever gave them out before may still be about to."""
+    node.sync()
+    node.api.kubelet_deletes_all()
+    node.mode = "native"
+    if content is not None:
+        (node.state / allocation_mode.FILE).write_bytes(content)
+    node.restart(UnreadableDisk(0) if content is None else None)
+    assert node.sync() == NOBODY
+    node.sync()
+    node.now += WINDOW
+    assert node.sync() == NOBODY
+    node.confirm(node.generation())
+    assert node.sync() == SCHEDULER
+    node.api.kubelet_deletes_all()
+    node.restart()
+    assert node.sync() == SCHEDULER, "it is remembered"
 
 
 def test_a_fault_during_the_change_is_published_and_does_not_delay_it(node: Node) -> None:
