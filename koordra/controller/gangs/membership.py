@@ -34,6 +34,7 @@ from koordra.controller.gangs.declared.annotations import COMMITTED
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source, gang_of
 from koordra.controller.gangs.declared.member_index import MemberIndex, member_indexes
 from koordra.controller.gangs.declared.terms import Terms, terms_of
+from koordra.controller.gangs.declared.workload_kind import JOBSET_UID
 from koordra.placement.request.claim_groups import Urgency, urgency
 
 
@@ -269,7 +270,7 @@ class GangIndex:
         if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
         terms = terms_of(ref, living, self.cache.pod_groups)
-        return None if terms is None else Gang(ref, terms, members, _done(pods, living))
+        return None if terms is None else Gang(ref, terms, members, _done(ref, pods, living))
 
     def _member(self, pod: Object, index: MemberIndex | None) -> Member:
         entry = self.cache.pod_index.entries.get(objects.uid(pod))
@@ -293,17 +294,21 @@ def _order(member: Member) -> tuple[bool, tuple[MemberIndex, ...], Urgency]:
     return (member.index is None, (member.index,) if member.index else (), urgency(member.pod))
 
 
-def _done(pods: Iterable[Object], living: Iterable[Object]) -> int:
-    owners = {owner for pod in living if (owner := _owner(pod))}
+def _done(ref: GangRef, pods: Iterable[Object], living: Iterable[Object]) -> int:
+    """Members of somebody else's group that have ended count whether koordra let them go or not: the
+    initializers of a TrainJob, which its group counts."""
+    jobs = {job for pod in living if (job := _job(pod))}
     return sum(
         1
         for pod in pods
         if objects.status_of(pod).get("phase") == "Succeeded"
-        and COMMITTED in objects.annotations_of(pod)
-        and _owner(pod) in owners
+        and (ref.source is not Source.KOORDRA or COMMITTED in objects.annotations_of(pod))
+        and _job(pod) in jobs
     )
 
 
-def _owner(pod: Mapping[str, Any]) -> str:
+def _job(pod: Mapping[str, Any]) -> str:
+    """uid of the JobSet, or else of the pod's controller."""
     owners = objects.metadata(pod).get("ownerReferences") or ()
-    return next((str(entry.get("uid")) for entry in owners if entry.get("controller")), "")
+    owner = next((str(entry.get("uid")) for entry in owners if entry.get("controller")), "")
+    return objects.labels_of(pod).get(JOBSET_UID, owner)

@@ -197,3 +197,56 @@ def test_members_may_disagree_about_a_time_that_their_group_says(spec: Object, t
     assert terms is not None
     assert bool(terms.problems) == (timeout is None)
     assert timeout is None or terms.timeout == timeout
+
+
+def mpi(*roles: str) -> list[Object]:
+    found = []
+    for number, role in enumerate(roles):
+        labels = {
+            "training.kubeflow.org/job-name": "train",
+            "training.kubeflow.org/job-role": role,
+            "scheduling.x-k8s.io/pod-group": "train",
+        }
+        one = pod(labels=labels)
+        one["metadata"]["name"] = f"train-{role}-{number}"
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("roles", "owner", "least"),
+    [
+        (["worker", "worker"], "MPIJob", 2),
+        (["worker", "worker", "launcher"], "MPIJob", 3),
+        (["worker", "worker"], "PyTorchJob", 3),
+    ],
+)
+def test_a_launcher_that_comes_after_its_workers_is_not_waited_for(
+    roles: list[str], owner: str, least: int
+) -> None:
+    """mpi-operator's group has a member for it from the start (issue 608)."""
+    members = mpi(*roles)
+    groups = group("scheduling.x-k8s.io/v1alpha1", minMember=3)
+    for one in groups.values():
+        one["metadata"]["ownerReferences"] = [{"kind": owner, "name": "train", "controller": True}]
+    ref = gang_of(members[0])
+    assert ref is not None
+    terms = terms_of(ref, members, groups)
+    assert terms is not None
+    assert terms.least == least
+
+
+@pytest.mark.parametrize(
+    ("role", "counts"),
+    [("dataset-initializer", False), ("model-initializer", False), ("node", True), ("launcher", True)],
+)
+def test_initializers_of_a_trainjob_are_in_no_gang_of_koordras(role: str, *, counts: bool) -> None:
+    """They end before the others are made; the gate that the policy wants of them is lifted at once."""
+    said = {"koordra.io/gang": "train", "koordra.io/gang-min": "4"}
+    labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": role}
+    member = pod(annotations=said, labels=labels)
+    assert (gang_of(member) is not None) == counts
+    assert must_be_held(member, has_ours=False, has_unknown=False)
+    assert problems_of(member) == []
+    theirs = pod(labels={**labels, "scheduling.x-k8s.io/pod-group": "train"})
+    assert gang_of(theirs) is not None

@@ -7,14 +7,14 @@ from typing import Any
 
 from koordra.api import objects
 from koordra.controller.gangs.declared.annotations import GANG, OWN
-from koordra.controller.gangs.declared.gang_ref import Source, gang_of
+from koordra.controller.gangs.declared.gang_ref import Source, group_of
 from koordra.controller.gangs.declared.terms import terms_of
 from koordra.errors import InvalidManifest
 
 
 def problems_of(pod: Mapping[str, Any]) -> list[str]:
     """What is wrong with koordra's annotations on one pod, as far as the pod alone can tell."""
-    ref = gang_of(pod)
+    ref = group_of(pod)
     if ref is None:
         stray = [name for name in OWN[1:] if name in objects.annotations_of(pod)]
         return [f"{stray[0]} without {GANG}: name the gang"] if stray else []
@@ -30,7 +30,7 @@ def must_be_held(pod: Mapping[str, Any], *, has_ours: bool, has_unknown: bool) -
     group only if it has claims of koordra's, or claims that are not known yet: its scheduler knows the gate,
     and nothing else of the group is koordra's business.
     """
-    ref = gang_of(pod)
+    ref = group_of(pod)
     return ref is not None and (ref.source is Source.KOORDRA or has_ours or has_unknown)
 
 

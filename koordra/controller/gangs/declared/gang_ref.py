@@ -30,6 +30,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.controller.gangs.declared.annotations import GANG
 from koordra.controller.gangs.declared.gang_by import replica_of
+from koordra.controller.gangs.declared.workload_kind import is_ahead
 
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 _COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
@@ -83,15 +84,17 @@ class GangRef:
 
 
 def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
-    """The gang that the pod names, None where it names none."""
-    found = _group_of(pod)
-    if found is None:
+    """The gang that the pod is in. None where it names none; and for the initializers of a TrainJob, which
+    have ended before the others are made, so that the gang would wait for ever."""
+    found = group_of(pod)
+    if found is None or (found.source is Source.KOORDRA and is_ahead(pod)):
         return None
     replica = replica_of(pod, default=found.source is Source.KOORDRA)
     return replace(found, replica=replica.values) if replica.values else found
 
 
-def _group_of(pod: Mapping[str, Any]) -> GangRef | None:
+def group_of(pod: Mapping[str, Any]) -> GangRef | None:
+    """Whose gang the pod names, of whatever replica."""
     annotations, labels, spec = objects.annotations_of(pod), objects.labels_of(pod), objects.spec_of(pod)
     where = objects.namespace(pod)
     own = annotations.get(GANG) or labels.get(GANG)

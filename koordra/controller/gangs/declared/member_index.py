@@ -18,7 +18,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import whole_number
-from koordra.controller.gangs.declared.workload_kind import kind_of, told
+from koordra.controller.gangs.declared.workload_kind import kind_of, role_of, told
 
 _FIRST: Final = ("launcher", "chief", "master", "head", "leader", "driver")
 _BEFORE_LAST: Final = ("evaluator",)
@@ -58,7 +58,7 @@ def member_index_of(pod: Mapping[str, Any]) -> MemberIndex | None:
     numbers = [whole_number(told(pod, name) or "0") for name in kind.indexes]
     if None in numbers:
         return None
-    role = next(filter(None, (told(pod, name).lower() for name in kind.role)), "")
+    role = role_of(pod, kind)
     place, apart = _place(role, pod), tuple(told(pod, name) for name in kind.apart)
     if kind.leads:
         role = "worker" if numbers[-1] else "leader"

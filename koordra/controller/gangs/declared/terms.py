@@ -37,6 +37,7 @@ from koordra.controller.gangs.declared.gang_ref import (
     GangRef,
     Source,
 )
+from koordra.controller.gangs.declared.workload_kind import kind_of, role_of
 
 TIMEOUT: Final = 300.0
 LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
@@ -150,7 +151,8 @@ def terms_of(
     said = _Said(list(pods), [])
     problems = said.problems
     keys = [f"{domain}/{ref.namespace}/{ref.group}" for domain in _POD_GROUPS.get(ref.source, ())]
-    spec = objects.spec_of(next((pod_groups[key] for key in keys if key in pod_groups), {}))
+    group = next((pod_groups[key] for key in keys if key in pod_groups), {})
+    spec = objects.spec_of(group)
     policy = _policy_of(ref, spec)
     if ref.source is Source.KUBERNETES and "basic" in policy and "gang" not in policy:
         return None
@@ -171,6 +173,8 @@ def terms_of(
         least = _positive(
             (policy.get("gang") or {}).get("minCount") if is_kubernetes else spec.get("minMember")
         )
+        if least is not None and least > 1 and _launcher_comes(group, said.pods):
+            least -= 1
     if least is None and ref.source in _LEAST_BY:
         least = said.number(*_LEAST_BY[ref.source])
     most = said.number(GANG_MAX)
@@ -193,6 +197,16 @@ def terms_of(
         said.text(GANG_TOPOLOGY) or next((str(level["key"]) for level in levels if level.get("key")), None),
         tuple(problems),
     )
+
+
+def _launcher_comes(group: Mapping[str, Any], pods: Iterable[Object]) -> bool:
+    """Whether the group counts the launcher of an MPIJob that is not there: mpi-operator may make it once its
+    workers are Ready (launcherCreationPolicy, kubeflow/mpi-operator issue 608)."""
+    owners = objects.metadata(group).get("ownerReferences") or ()
+    if not any(one.get("controller") and one.get("kind") == "MPIJob" for one in owners):
+        return False
+    kinds = [(pod, kind) for pod in pods if (kind := kind_of(pod)) is not None]
+    return not any(role_of(pod, kind) == "launcher" for pod, kind in kinds)
 
 
 def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,6 +31,7 @@ from typing import Any, Final
 from koordra.api import objects
 
 JOBSET: Final = "jobset.sigs.k8s.io/"
+JOBSET_UID: Final = JOBSET + "jobset-uid"
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 RAY: Final = "ray.io/"
 GROVE: Final = "grove.io/"
@@ -40,12 +41,16 @@ COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 OWNER: Final = "owner"
 """In `apart`: the name of the pod's controller."""
 
+_INITIALIZERS: Final = frozenset({"dataset-initializer", "model-initializer"})
+"""Of a TrainJob: what its runtimes call the Jobs that fetch data and models."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadKind:
     """`told_by`: labels (or annotations) all of which the kind's pods carry. `role`: the first of these that
     a pod has says what it does; `apart`: whose texts tell apart pods of one number; `indexes`: numbers,
-    outermost first. `leads`: number 0 is the leader of the others.
+    outermost first. `leads`: number 0 is the leader of the others. `ahead`: roles that have ended before the
+    others are made.
 
     `replica`: labels by whose texts its replicas are gangs of their own, of pods that have `replica_if`, and
     need no more members than `replica_size` says, if given (gang_by)."""
@@ -56,6 +61,7 @@ class WorkloadKind:
     role: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     leads: bool = False
+    ahead: frozenset[str] = frozenset()
     replica: tuple[str, ...] = ()
     replica_if: str = ""
     replica_size: str = ""
@@ -74,6 +80,7 @@ KINDS: Final = (
         (JOBSET + "jobset-name", JOBSET + "job-global-index"),
         (JOBSET + "job-global-index", COMPLETION_INDEX),
         role=(JOBSET + "replicatedjob-name",),
+        ahead=_INITIALIZERS,
     ),
     WorkloadKind(
         "JobSet",
@@ -81,6 +88,7 @@ KINDS: Final = (
         (JOBSET + "job-index", COMPLETION_INDEX),
         role=(JOBSET + "replicatedjob-name",),
         apart=(JOBSET + "replicatedjob-name",),
+        ahead=_INITIALIZERS,
     ),
     WorkloadKind(
         "LeaderWorkerSet",
@@ -133,6 +141,17 @@ KINDS: Final = (
 def kind_of(pod: Mapping[str, Any]) -> WorkloadKind | None:
     """None where nobody numbered the pod."""
     return next((kind for kind in KINDS if all(told(pod, name) for name in kind.told_by)), None)
+
+
+def role_of(pod: Mapping[str, Any], kind: WorkloadKind) -> str:
+    """In lower case; empty where the kind has no roles."""
+    return next(filter(None, (told(pod, name).lower() for name in kind.role)), "")
+
+
+def is_ahead(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod will have ended before the others of its job are made."""
+    kind = kind_of(pod)
+    return kind is not None and role_of(pod, kind) in kind.ahead
 
 
 def told(pod: Mapping[str, Any], name: str) -> str:
