@@ -204,13 +204,15 @@ class Unsuitable(NamedTuple):
         return f"{self.clause} {self.has}" if self.has else self.clause
 
 
-def unsuitable(node: Fields, pod: Fields, *, taken: Amounts) -> tuple[Unsuitable, ...]:
+def unsuitable(
+    node: Fields, pod: Fields, *, taken: Amounts, asked: Amounts | None = None
+) -> tuple[Unsuitable, ...]:
     """Every clause by which the scheduler would refuse the node for the pod. `taken` is what other pods ask
-    there."""
-    return tuple(_refusals(node, pod, taken))
+    there, `asked` what this one does (`requests_of`), where the caller knows it."""
+    return tuple(_refusals(node, pod, taken, asked))
 
 
-def _refusals(node: Fields, pod: Fields, taken: Amounts) -> Iterable[Unsuitable]:
+def _refusals(node: Fields, pod: Fields, taken: Amounts, asked: Amounts | None) -> Iterable[Unsuitable]:
     spec, node_spec = objects.spec_of(pod), objects.spec_of(node)
     wanted = spec.get("nodeName")
     if wanted and wanted != objects.name(node):
@@ -226,7 +228,7 @@ def _refusals(node: Fields, pod: Fields, taken: Amounts) -> Iterable[Unsuitable]
             yield Unsuitable("condition Ready: required True, the node has", str(condition.get("status")))
     yield from unmet_affinity(node, spec)
     if not wanted:
-        yield from _lacking(node, pod, taken)
+        yield from _lacking(node, requests_of(pod) if asked is None else asked, taken)
 
 
 def untolerated_taints(node: Fields, spec: Fields) -> Iterable[Unsuitable]:
@@ -253,12 +255,12 @@ def unmet_affinity(node: Fields, spec: Fields) -> Iterable[Unsuitable]:
         yield Unsuitable(f"required node affinity: no term of {_terms_text(required)} matches")
 
 
-def _lacking(node: Fields, pod: Fields, taken: Amounts) -> Iterable[Unsuitable]:
+def _lacking(node: Fields, asked_of: Amounts, taken: Amounts) -> Iterable[Unsuitable]:
     """A node that reports nothing allocatable (a bare manifest) is not judged by it."""
     allocatable = readable_amounts(objects.status_of(node).get("allocatable"))
     if not allocatable:
         return
-    for name, asked in sorted(requests_of(pod).items()):
+    for name, asked in sorted(asked_of.items()):
         total = allocatable.get(name, Decimal(0))
         free = total - taken.get(name, Decimal(0))
         if asked and asked > free:

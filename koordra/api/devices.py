@@ -13,11 +13,11 @@ lists).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.objects import Fields
 from koordra.api.reader import Reader
 from koordra.api.tables import SizedCache
@@ -113,7 +113,8 @@ class NodeSelection:
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
     """Devices that are published alike are one value (`read_device`), so that what is made of it can be kept
-    by identity."""
+    by identity. `alike`: of one with a `koordra.io/uuid` the same without it, which is one value for the
+    devices at a place of all machines of a type."""
 
     name: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
@@ -125,6 +126,7 @@ class Device:
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple_allocations: bool = False
+    alike: Device | None = None
 
     @property
     def counters(self) -> dict[tuple[str, str], Decimal]:
@@ -145,10 +147,19 @@ def read_device(read: Reader) -> Device:
     content = read.content
     found = _kept.get(content)
     if found is None:
-        found = _device(read)
+        attributes = objects.fields(read.data.get("attributes"))
+        found = _with_uuid(read, attributes) if names.ATTR_UUID in attributes else _device(read)
         if content:
             _kept.keep(content, found, len(content))
     return found
+
+
+def _with_uuid(read: Reader, attributes: Fields) -> Device:
+    rest = {name: value for name, value in attributes.items() if name != names.ATTR_UUID}
+    alike = read_device(read.over({**read.data, "attributes": rest}))
+    only = read.over({"attributes": {names.ATTR_UUID: attributes[names.ATTR_UUID]}})
+    uuid = {name: read_attribute(each) for name, each in only.entries("attributes")}
+    return replace(alike, attributes={**alike.attributes, **uuid}, alike=alike)
 
 
 def _device(read: Reader) -> Device:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
-from koordra.allocator.devices.pools import Pool, PublishedDevice, kept_with_pools
+from koordra.allocator.devices.pools import Pool, PublishedDevice, facts_of, kept_with_pools
 from koordra.api import names, objects
-from koordra.api.devices import Device, DeviceID
+from koordra.api.devices import Attribute, Device, DeviceID
 from koordra.api.objects import Fields
 from koordra.api.tables import BoundedCache
 from koordra.placement.free_amounts.capacity import NodeCapacity
@@ -31,6 +31,7 @@ from koordra.placement.free_amounts.node_devices import NodeDevices
 from koordra.placement.free_amounts.state import FreeAmounts
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV, names.ATTR_CLIQUE})
+_UUID: Final = names.ATTR_UUID.rpartition("/")[2]
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
 
 
@@ -104,18 +105,24 @@ class NodeClasses:
 
     def _device(self, offered: PublishedDevice, numbers: dict[tuple[str, Hashable], int]) -> Hashable:
         """What is published, as a number, and which of the devices share a value that only identifies."""
-        key = offered.id.driver, offered.device
+        device = offered.device
+        key = offered.id.driver, device.alike or device
         sort = self._sorts.get(key)
         if sort is None:
-            content, identifying = _content(offered)
+            content, identifying = _content(offered.id, key[1])
             self.identities.update([name.rpartition("/")[2] for name, _ in identifying])
             sort = self._sorts[key] = self._contents.setdefault(content, len(self._contents)), identifying
         number, identifying = sort
+        kind = ""
+        if device.alike is not None:
+            self.identities.add(_UUID)
+            uuid = device.attributes[names.ATTR_UUID]
+            kind, identifying = uuid.kind, (*identifying, _identifying(names.ATTR_UUID, uuid))
         shared = [
             tuple([numbers.setdefault((name, value), len(numbers)) for value in values])
             for name, values in identifying
         ]
-        return number, offered.here, offered.taints, tuple(shared)
+        return number, kind, offered.here, offered.taints, tuple(shared)
 
     def usage_of(self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool) -> NodeClassUsage:
         of = self.class_of(pools)
@@ -163,25 +170,29 @@ def positions_in(pools: Sequence[Pool]) -> Mapping[DeviceID, int]:
     return {one.id: at for at, one in enumerate(device for pool in pools for device in pool.devices)}
 
 
-def _content(offered: PublishedDevice) -> tuple[Hashable, _Identifying]:
+def _identifying(name: str, attribute: Attribute) -> tuple[str, tuple[Hashable, ...]]:
+    values = attribute.value if attribute.is_list else (attribute.value,)
+    return name, tuple([(attribute.kind, value) for value in values])
+
+
+def _content(of: DeviceID, device: Device) -> tuple[Hashable, _Identifying]:
     """All of the device that classes keep by value, and the rest."""
-    device, identifying = offered.device, list[tuple[str, tuple[Hashable, ...]]]()
-    attributes: list[Hashable] = []
-    for name, attribute in sorted(offered.facts.attributes.items()):
+    facts, _, _ = facts_of(of.driver, device)
+    identifying, attributes = list[tuple[str, tuple[Hashable, ...]]](), list[Hashable]()
+    for name, attribute in sorted(facts.attributes.items()):
         if name.startswith(_TOPOLOGY) and name not in _IDENTITIES:
             attributes.append((name, attribute))
             continue
-        values = attribute.value if attribute.is_list else (attribute.value,)
         attributes.append((name, attribute.kind))
-        identifying.append((name, tuple([(attribute.kind, value) for value in values])))
+        identifying.append(_identifying(name, attribute))
     content = (
-        offered.id.driver,
-        offered.id.device,
+        of.driver,
+        of.device,
         device.allow_multiple_allocations,
         device.binding_conditions,
         device.binding_failure_conditions,
         tuple(attributes),
-        tuple(sorted(offered.facts.capacity.items())),
+        tuple(sorted(facts.capacity.items())),
         tuple(sorted(device.counters.items())),
     )
     return content, tuple(identifying)

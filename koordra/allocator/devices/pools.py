@@ -218,6 +218,14 @@ def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice],
 @lru_cache(maxsize=1 << 12)
 def facts_of(driver: str, device: Device) -> tuple[DeviceFacts, DeviceFacts, Mapping[str, Any]]:
     """What selectors read, what class selectors read, and plain attributes for the topology functions."""
+    if device.alike is not None:
+        own = {names.ATTR_UUID: device.attributes[names.ATTR_UUID]}
+        facts, class_facts, plain = facts_of(driver, device.alike)
+        plain = {**plain, names.ATTR_UUID: own[names.ATTR_UUID].value}
+        mine = facts._replace(attributes={**facts.attributes, **own})
+        if class_facts is facts:
+            return mine, mine, plain
+        return mine, class_facts._replace(attributes={**class_facts.attributes, **own}), plain
     attributes, capacity = _qualified(driver, device.attributes), _qualified(driver, device.capacity)
     facts = DeviceFacts(driver, device.allow_multiple_allocations, attributes, capacity)
     plain = {name: attribute.value for name, attribute in attributes.items()}

@@ -178,7 +178,8 @@ class Placer:
 
     # questions
 
-    def place(self, group: Group, excluded: Excluded) -> GroupPlacement:
+    def place(self, group: Group, excluded: Excluded, *, why: bool = True) -> GroupPlacement:
+        """`why`: whether anybody reads the reasons of a group that fits nowhere."""
         step()
         keys = [objects.key(claim) for claim in group.pending]
         if too_many := self._too_many(group):
@@ -195,7 +196,8 @@ class Placer:
                     {key: written for key, (written, _) in self._offered.items()},
                     {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)},
                 )
-            reasons = zip(keys, self._reasons(group, resolved, excluded), strict=True)
+            told = self._reasons(group, resolved, excluded) if why else ((),) * len(keys)
+            reasons = zip(keys, told, strict=True)
             return GroupPlacement(
                 reasons=waiting_for_others(dict(reasons)),
                 undecided=isinstance(decision, Undecided),

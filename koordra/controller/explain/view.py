@@ -9,18 +9,13 @@ from datetime import datetime
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.allocation.interpod_predicates import InterPodPredicates
-from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.conflicts.conflict_watch import ConflictWatch
-from koordra.controller.gangs.imex.domains import ImexDomains
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, statuses_of
-from koordra.controller.reconcile.allocation_step import best_placement
-from koordra.controller.reconcile.dry_run import Refusals, dry_run_claims, waiting_groups
+from koordra.controller.reconcile.dry_run import DryRun, Refusals
 from koordra.placement.decide import Excluded
 
 
@@ -47,45 +42,17 @@ class ClusterView:
 
 def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView:
     """Of a full read. `refused`: what kube-scheduler said lately (dry_run.refusals)."""
-    cache, placer, backoff = ClusterCache.of(cluster), Placer(), NodeBackoff()
-    for uid, nodes in refused.items():
-        for node, why in nodes.items():
-            backoff.exclude(uid, node, why=why, now=0.0)
-    placer.sync(cache)
-    conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.engine.index)
-    imex = ImexDomains(cache)
-    conflicts.sync()
-    index = GangIndex(cache, UngateTracker())
+    run = DryRun(cluster, refused)
+    index = GangIndex(run.cache, UngateTracker())
     index.gather()
     gangs = {gang.key: gang for gang in index.gangs.values()}
-    ahead: dict[str, Mapping[str, GroupPlacement]] = {}
-
-    def excluded(group: Group) -> Excluded:
-        return {
-            **predicates.of(group),
-            **backoff.excluded_nodes(group.pods, 0.0),
-            **imex.excluded(group),
-            **conflicts.excluded(group),
-        }
-
-    waiting = waiting_groups(cache)
+    group_of = {objects.key(claim): group for group in run.groups.values() for claim in group.pending}
+    ahead: dict[str, GroupPlacement] = {}
 
     def forecast(key: str) -> GroupPlacement | None:
-        if len(waiting) == 1:  # nobody comes first
-            (group,) = waiting.values()
-            mine = any(objects.key(claim) == key for claim in group.pending)
-            return best_placement(group.parts, placer, [*map(excluded, group.parts)]) if mine else None
-        if not ahead:
-            ahead["all"] = dry_run_claims(cluster, refused=refused, now=now)
-        return ahead["all"].get(key)
+        if key in group_of and key not in ahead:  # of a second one on, the reasons of all are worked out
+            ahead.update(run.claims(now=now, of=None if ahead else group_of[key]))
+        return ahead.get(key)
 
-    return ClusterView(
-        cache,
-        placer,
-        waiting,
-        gangs,
-        statuses_of(gangs, {}, gangs, nodes=cache.nodes, users=cache.pod_index.users),
-        excluded,
-        forecast,
-        {},
-    )
+    statuses = statuses_of(gangs, {}, gangs, nodes=run.cache.nodes, users=run.cache.pod_index.users)
+    return ClusterView(run.cache, run.placer, run.groups, gangs, statuses, run.excluded, forecast, {})

@@ -291,10 +291,12 @@ def _why(placement: GroupPlacement) -> str:
     return headline([reason for given in placement.reasons.values() for reason in given])
 
 
-def best_placement(parts: Sequence[Group], placer: Placer, excluded: Sequence[Excluded]) -> GroupPlacement:
+def best_placement(
+    parts: Sequence[Group], placer: Placer, excluded: Sequence[Excluded], *, why: bool = True
+) -> GroupPlacement:
     """The whole group, which is the first of the parts, or its most urgent pod that fits alone, with the
     reasons why the whole group or the rest of it waits. `excluded`: of each part. Of pods that ask the same
-    the first is tried."""
+    the first is tried. `why`: whether anybody reads the reasons."""
     tried: list[GroupPlacement] = []
     answered: set[Hashable] = {None}
     for part, kept_off in zip(parts, excluded, strict=True):
@@ -302,7 +304,7 @@ def best_placement(parts: Sequence[Group], placer: Placer, excluded: Sequence[Ex
         if question in answered and question is not None:
             continue
         answered.add(question)
-        tried.append(placer.place(part, kept_off))
+        tried.append(placer.place(part, kept_off, why=why))
         if tried[-1].interrupted:
             break
         if given := tried[-1].allocations:

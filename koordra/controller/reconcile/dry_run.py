@@ -39,6 +39,7 @@ from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.controller.gangs.imex.domains import ImexDomains
 from koordra.controller.reconcile.allocation_step import best_placement
 from koordra.controller.reporting import claim_events
+from koordra.placement.decide import Excluded
 
 _REFUSED: Final = re.compile(
     r"kube-scheduler refused node (?P<node>\S+): (?P<why>.*)\. \S+ is left out for (?P<pause>\d+) s"
@@ -64,64 +65,70 @@ def refusals(events: Iterable[Object], now: datetime) -> Refusals:
     return found
 
 
-def dry_run_claims(
-    cluster: Tables,
-    *,
-    refused: Refusals,
-    now: datetime,
-    starves_after: float = STARVES_AFTER,
-) -> dict[str, GroupPlacement]:
-    """Claim key -> what the next pass would decide, for every claim that waits together with its pod: a node,
-    or reasons."""
-    found, nowhere = _run(cluster, refused, Reservations(starves_after=0))
-    if not any(_waited(group, now) >= starves_after > 0 for group in nowhere):
-        return found
-    reservations = Reservations(starves_after=starves_after)
-    for group in nowhere:
-        reservations.waits(group.key, now=-_waited(group, now))
-    return _run(cluster, refused, reservations)[0]
+class DryRun:
+    """A copy of the cluster with what keeps groups off its nodes. `groups` wait, by key."""
 
+    def __init__(self, cluster: Tables, refused: Refusals) -> None:
+        self.cache, self.placer, self._backoff = ClusterCache.of(cluster), Placer(), NodeBackoff()
+        for uid, nodes in refused.items():
+            for node, why in nodes.items():
+                self._backoff.exclude(uid, node, why=why, now=0.0)
+        self.placer.sync(self.cache)
+        self._conflicts = ConflictWatch(self.cache)
+        self._predicates = InterPodPredicates(self.cache, self.placer.engine.index)
+        self._imex = ImexDomains(self.cache)
+        self._conflicts.sync()
+        self.groups = waiting_groups(self.cache)
 
-def _run(
-    cluster: Tables, refused: Refusals, reservations: Reservations
-) -> tuple[dict[str, GroupPlacement], list[Group]]:
-    """Through the groups as a pass does, from the cluster as it is: what becomes of each claim, and the
-    groups that fit nowhere."""
-    cache, placer, backoff = ClusterCache.of(cluster), Placer(), NodeBackoff()
-    for uid, nodes in refused.items():
-        for node, why in nodes.items():
-            backoff.exclude(uid, node, why=why, now=0.0)
-    placer.sync(cache)
-    conflicts, predicates = ConflictWatch(cache), InterPodPredicates(cache, placer.engine.index)
-    imex = ImexDomains(cache)
-    conflicts.sync()
-    groups = waiting_groups(cache)
-    reservations.review(groups, placer, now=0.0)
-    found: dict[str, GroupPlacement] = {}
-    nowhere: list[Group] = []
-    for group in sorted(groups.values(), key=lambda group: group.urgency):
-        excluded = [
-            {
-                **reservations.excluded_nodes(group.key, group.urgency),
-                **predicates.of(part),
-                **backoff.excluded_nodes(part.pods, 0.0),
-                **imex.excluded(part),
-                **conflicts.excluded(part),
-            }
-            for part in group.parts
-        ]
-        placement = best_placement(group.parts, placer, excluded)
-        if not placement.allocations:
-            nowhere.append(group)
-        for claim in group.pending:
-            key = objects.key(claim)
-            if key not in placement.allocations:
-                found[key] = replace(placement, node=None)
-                continue
-            found[key] = placement
-            given = claims_of.with_allocation(claim, placement.allocations[key])
-            cache.apply([Change(RESOURCE_CLAIMS, key, given)])
-    return found, nowhere
+    def excluded(self, part: Group) -> Excluded:
+        return {
+            **self._predicates.of(part),
+            **self._backoff.excluded_nodes(part.pods, 0.0),
+            **self._imex.excluded(part),
+            **self._conflicts.excluded(part),
+        }
+
+    def claims(
+        self, *, now: datetime, starves_after: float = STARVES_AFTER, of: Group | None = None
+    ) -> dict[str, GroupPlacement]:
+        """Claim key -> what the next pass would decide, for every claim that waits together with its pod, or
+        those `of` one group: a node, or reasons."""
+        found, nowhere = self._run(Reservations(starves_after=0), of)
+        if not any(_waited(group, now) >= starves_after > 0 for group in nowhere):
+            return found
+        reservations = Reservations(starves_after=starves_after)
+        for group in nowhere:
+            reservations.waits(group.key, now=-_waited(group, now))
+        return self._run(reservations, of)[0]
+
+    def _run(
+        self, reservations: Reservations, of: Group | None
+    ) -> tuple[dict[str, GroupPlacement], list[Group]]:
+        """Through the groups as a pass does, from the cluster as it is: what becomes of each claim, and the
+        groups that fit nowhere. At the end the cluster is as it was."""
+        reservations.review(self.groups, self.placer, now=0.0)
+        found: dict[str, GroupPlacement] = {}
+        nowhere: list[Group] = []
+        taken: list[Change] = []
+        for group in sorted(self.groups.values(), key=lambda group: group.urgency):
+            kept = reservations.excluded_nodes(group.key, group.urgency)
+            excluded = [{**kept, **self.excluded(part)} for part in group.parts]
+            told = of is None or of is group
+            placement = best_placement(group.parts, self.placer, excluded, why=told)
+            if not placement.allocations:
+                nowhere.append(group)
+            for claim in group.pending:
+                key = objects.key(claim)
+                placed = key in placement.allocations
+                if told:
+                    found[key] = placement if placed else replace(placement, node=None)
+                if not placed:
+                    continue
+                given = claims_of.with_allocation(claim, placement.allocations[key])
+                taken.append(Change(RESOURCE_CLAIMS, key, claim))
+                self.cache.apply([Change(RESOURCE_CLAIMS, key, given)])
+        self.cache.apply(taken)
+        return found, nowhere
 
 
 def waiting_groups(cache: ClusterCache) -> dict[str, Group]:

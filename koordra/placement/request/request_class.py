@@ -214,9 +214,11 @@ def refusals(
         found.append(reason_of(Cause.POOL_INCOMPLETE, info.trouble, info.name))
     for pod in group.pods:
         where = f"pod {objects.key(pod)}: " if several else ""
-        found += [_unsuitable(info.name, where, why) for why in unsuitable(info.node, pod, taken=load)]
+        asked = index.pods.requests_of(pod)
+        why_not = unsuitable(info.node, pod, taken=load, asked=asked)
+        found += [_unsuitable(info.name, where, why) for why in why_not]
         if several:
-            load = total_of((load, index.pods.requests_of(pod)))
+            load = total_of((load, asked))
     for key in group.allocated:
         allocation = index.allocation(key)
         selector = None if allocation is None else allocation.node_selector

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.devices.inventory import Inventory
+from koordra.allocator.features import Features
 from koordra.api.allocation import Allocation
 from koordra.api.claims import Constraint, DeviceClass, ResourceClaim, Toleration
-from koordra.api.devices import Attribute, DeviceID, DeviceTaintRule, ResourceSlice, Taint
+from koordra.api.devices import Attribute, Device, DeviceID, DeviceTaintRule, ResourceSlice, Taint
 from koordra.api.reader import LONGEST_CONTENT
 from koordra.errors import InvalidManifest
+from koordra.placement.node_class import NodeClass, NodeClasses
 
 Dict = dict[str, Any]
 
@@ -237,3 +240,40 @@ def test_specs_written_alike_are_read_once_unless_they_are_long(padding: int, ke
     assert one.requests == other.requests
     assert (one.requests is other.requests) == kept
     assert bool(one.content) == kept
+
+
+def test_devices_that_differ_in_their_uuid_alone_share_the_rest() -> None:
+    def gpu(uuid: Dict, **more: Dict) -> Dict:
+        return {"name": "gpu-0", "attributes": {"koordra.io/uuid": uuid, "model": {"string": "H100"}, **more}}
+
+    def read(device: Dict) -> Device:
+        return ResourceSlice.from_dict(resource_slice(device)).devices[0]
+
+    one, other = read(gpu({"string": "GPU-1"})), read(gpu({"string": "GPU-2"}))
+    assert one.attributes == {
+        "koordra.io/uuid": Attribute("string", "GPU-1"),
+        "model": Attribute("string", "H100"),
+    }
+    assert other.attributes["koordra.io/uuid"] == Attribute("string", "GPU-2")
+    assert one.alike is other.alike is not None
+    assert one.alike.attributes == {"model": Attribute("string", "H100")}
+    assert read(gpu({"string": "GPU-1"}, rail={"int": 1})).alike is not one.alike
+    assert read({"name": "gpu-0", "attributes": {"model": {"string": "H100"}}}) is one.alike
+    with pytest.raises(InvalidManifest, match=r"devices\[0\]\.attributes\[koordra\.io/uuid\]"):
+        read(gpu({"string": 7}))
+
+
+def test_nodes_whose_devices_differ_in_their_uuids_alone_are_one_to_a_request() -> None:
+    def node_class(*uuids: Dict) -> NodeClass | None:
+        devices = [
+            {"name": f"gpu-{at}", "attributes": {"koordra.io/uuid": one}} for at, one in enumerate(uuids)
+        ]
+        inventory = Inventory.of([resource_slice(*devices)], features=Features.of(None))
+        return classes.class_of(inventory.pools({"metadata": {"name": "node-1"}}))
+
+    classes = NodeClasses()
+    apart = node_class({"string": "a"}, {"string": "b"})
+    assert apart is node_class({"string": "c"}, {"string": "d"}) is not None
+    assert node_class({"string": "c"}, {"string": "c"}) is not apart, "who shares a value"
+    assert node_class({"string": "c"}, {"version": "1.0.0"}) is not apart, "and of which type it is"
+    assert "uuid" in classes.identities

@@ -11,7 +11,7 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import PODS
 from koordra.controller.allocation.placer import GroupPlacement
-from koordra.controller.reconcile.dry_run import dry_run_claims, refusals
+from koordra.controller.reconcile.dry_run import DryRun, refusals
 from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 
@@ -21,12 +21,7 @@ NOW = datetime(2026, 11, 21, 0, 10, 0, tzinfo=UTC)
 def dry_run(cluster: JointCluster, **more: Any) -> dict[str, GroupPlacement]:
     cluster.caches.deliver()
     refused = more.pop("refused", {})
-    return dry_run_claims(
-        cluster.caches.cluster(),
-        refused=refused,
-        now=NOW,
-        **more,
-    )
+    return DryRun(cluster.caches.cluster(), refused).claims(now=NOW, **more)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -41,8 +36,10 @@ def test_the_next_pass_does_what_was_foretold(seed: int) -> None:
         ports = [{"name": "main", "image": "x", "ports": [{"containerPort": 1, "hostPort": 80}]}]
         more: dict[str, Any] = {"containers": ports} if chance.random() < 0.3 else {}
         cluster.pod(f"c{number}", f"c{number}", created=f"2026-11-21T00:00:{number:02}Z", **more)
-    ahead = dry_run(cluster, starves_after=0)
-    assert dry_run(cluster, starves_after=0) == ahead, "looking changes nothing"
+    cluster.caches.deliver()
+    run = DryRun(cluster.caches.cluster(), {})
+    ahead = run.claims(now=NOW, starves_after=0)
+    assert run.claims(now=NOW, starves_after=0) == ahead, "looking changes nothing"
     cluster.reconciler.reconcile()
     cluster.caches.deliver()
     assert {key: one.node for key, one in ahead.items()} == {

@@ -148,7 +148,7 @@ def test_a_node_is_kept_free_for_one_consumer_where_all_cannot_come_together() -
 
 
 def test_one_consumer_whose_search_ran_out_of_budget_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def place(_self: Placer, group: Group, _excluded: Excluded) -> GroupPlacement:
+    def place(_self: Placer, group: Group, _excluded: Excluded, **_why: bool) -> GroupPlacement:
         return GroupPlacement(undecided=group.pods[-1]["metadata"]["name"] == "q" and len(group.pods) == 1)
 
     monkeypatch.setattr(Placer, "place", place)

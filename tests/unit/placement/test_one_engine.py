@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.reconcile.dry_run import dry_run_claims
+from koordra.controller.reconcile.dry_run import DryRun
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.gang import GangPlaced, GangRequest, place_gang
@@ -62,7 +62,7 @@ def test_a_forecast_decides_every_group(decided: Iterator[list[str]]) -> None:
     cluster = Cluster(
         nodes=book.nodes, slices=book.slices, classes=book.classes, claims=book.claims, pods=book.pods
     )
-    assert dry_run_claims(cluster, refused={}, now=NOW)["default/a"].node == "n0"
+    assert DryRun(cluster, {}).claims(now=NOW)["default/a"].node == "n0"
     assert found == ["default/a"]
 
 
