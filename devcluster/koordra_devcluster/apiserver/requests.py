@@ -13,7 +13,7 @@ from koordra.yaml_text import read_document
 from koordra_devcluster.apiserver import status
 from koordra_devcluster.apiserver.access.rbac import Access
 from koordra_devcluster.apiserver.fields.decoding import WriteOptions
-from koordra_devcluster.apiserver.resources import Served
+from koordra_devcluster.apiserver.resources import SERVICES, Served
 from koordra_devcluster.apiserver.serving import protobuf
 from koordra_devcluster.apiserver.serving.users import ADMINISTRATOR, User
 from koordra_devcluster.apiserver.status import Refusal
@@ -45,12 +45,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a resource path names. `name` empty: the collection; `namespace` None: all namespaces."""
+    """What a resource path names. `name` empty: the collection; `namespace` None: all namespaces. `path`:
+    what follows a subresource that passes requests on."""
 
     served: Served
     namespace: str | None
     name: str
     subresource: str
+    path: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -86,12 +88,17 @@ def target_of(parts: list[str], kinds: Callable[[str, str, str], Served | None])
     if rest[0] == "namespaces" and len(rest) >= 3 and at(rest[2]) is not None:
         namespace, rest = rest[1], rest[2:]
     served = at(rest[0])
-    if served is None or len(rest) > 3 or (namespace is not None) > served.kind.namespaced:
+    if served is None or (namespace is not None) > served.kind.namespaced:
+        return None
+    path = ""
+    if served.kind == SERVICES and rest[2:3] == ["proxy"]:
+        path, rest = "/".join(rest[3:]), rest[:3]
+    if len(rest) > 3:
         return None
     if served.kind.namespaced and namespace is None and len(rest) > 1:
         return None
     name, subresource = [*rest[1:], "", ""][:2]
-    return Target(served, namespace, name, subresource)
+    return Target(served, namespace, name, subresource, path)
 
 
 def within(target: Target) -> selectors.Predicate:

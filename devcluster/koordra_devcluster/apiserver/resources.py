@@ -69,6 +69,8 @@ def _admission(plural: str, kind: str) -> Kind:
     return Kind("admissionregistration.k8s.io", "v1", plural, kind, namespaced=False)
 
 
+SERVICES: Final = _core("services", "Service")
+ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 DEPLOYMENTS: Final = _apps("deployments", "Deployment")
 REPLICA_SETS: Final = _apps("replicasets", "ReplicaSet")
 STATEFUL_SETS: Final = _apps("statefulsets", "StatefulSet")
@@ -129,7 +131,14 @@ SERVED: Final = (
     ),
     Served(_core("configmaps", "ConfigMap"), "ConfigMap", ("cm",)),
     Served(_core("secrets", "Secret"), "Secret"),
-    Served(_core("services", "Service"), "Service", ("svc",), ("all",)),
+    Served(
+        SERVICES,
+        "Service",
+        ("svc",),
+        ("all",),
+        (("proxy", "ServiceProxyOptions", ("create", "delete", "get", "patch", "update")),),
+    ),
+    Served(ENDPOINT_SLICES, "EndpointSlice"),
     Served(
         kinds.PERSISTENT_VOLUMES, "PersistentVolume", ("pv",), subresources=(_status("PersistentVolume"),)
     ),

@@ -87,6 +87,23 @@ def documents(*, folders: tuple[str, ...] | None = None) -> Iterator[tuple[Path,
                 yield path, obj
 
 
+def service_of_this_machine(port: int) -> list[Object]:
+    """The webhook's Service as it is shipped, and behind it the process of this machine that listens on the
+    port: so the controller is asked through the API server, as in a cluster."""
+    (service,) = (obj for _, obj in documents(folders=("webhook",)) if obj["kind"] == "Service")
+    own = service["metadata"]
+    labels = {"kubernetes.io/service-name": own["name"]}
+    endpoint_slice: Object = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"{own['name']}-local", "namespace": own["namespace"], "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": True}}],
+        "ports": [{"name": service["spec"]["ports"][0]["name"], "port": port, "protocol": "TCP"}],
+    }
+    return [service, endpoint_slice]
+
+
 def shipped(more: tuple[str, ...] = ()) -> list[Object]:
     """What every cluster with koordra has: base and what it lists, in an order that works."""
     found = [
@@ -121,7 +138,7 @@ class Installation:
         """Created, or replaced by what is shipped; unknown fields are refused."""
         for obj in self.applied:
             if obj["kind"] not in WEBHOOKS:
-                _put(self.client, obj)
+                put(self.client, obj)
 
     def webhook_answers(self) -> bool:
         """Whether the webhook serves and every configuration carries its certificate's authority."""
@@ -152,7 +169,7 @@ class Installation:
                 except Conflict:
                     current = self.client.get(kind_of(obj), objects.name(obj))
                     if _addresses(current) != _addresses(obj):
-                        _put(self.client, obj)
+                        put(self.client, obj)
 
     def _adapted(self, obj: Object) -> Object:
         if obj["kind"] not in WEBHOOKS:
@@ -169,7 +186,8 @@ def _addresses(configuration: Object) -> list[str | None]:
     return [entry["clientConfig"].get("url") for entry in configuration["webhooks"]]
 
 
-def _put(client: KubeClient, obj: Object) -> None:
+def put(client: KubeClient, obj: Object) -> None:
+    """Created, or replaced; unknown fields are refused."""
     kind, place = kind_of(obj), objects.metadata(obj).get("namespace")
     try:
         client.create(kind, obj, namespace=place, strict=True)

@@ -112,8 +112,9 @@ def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Pr
 
 
 def _served(needs: Needs, webhook_port: int) -> tuple[str, ...]:
-    """The controller's arguments where the manifests need its webhook."""
-    if not needs.webhook:
-        return ()
+    """The controller's arguments: its port, on which `koordra explain` asks it, and what the manifests need
+    of its webhook."""
+    legacy = ("--legacy-pods",) if needs.webhook else ()
+    elastic = ("--elastic-gpu",) if needs.webhook and needs.elastic else ()
     address = ("--webhook-address", f"127.0.0.1:{webhook_port}", "--webhook-host", "127.0.0.1")
-    return (*address, "--legacy-pods", *(("--elastic-gpu",) if needs.elastic else ()))
+    return (*address, *legacy, *elastic)

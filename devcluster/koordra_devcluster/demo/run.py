@@ -26,7 +26,12 @@ from koordra.kube.client import KubeClient
 from koordra.kube.kubeconfig import new_client
 from koordra.topology import presets
 from koordra_devcluster.demo import manifests, outcome, report
-from koordra_devcluster.demo.installation import Installation, free_port
+from koordra_devcluster.demo.installation import (
+    Installation,
+    free_port,
+    put,
+    service_of_this_machine,
+)
 from koordra_devcluster.demo.needs import Needs
 from koordra_devcluster.demo.plan import Plan
 from koordra_devcluster.demo.processes import ProcessGroup
@@ -91,6 +96,8 @@ class Demo:
         if self._needs.webhook:
             installation = Installation(client, self.webhook_port, more=self._needs.components)
             installation.apply()
+        for obj in service_of_this_machine(self.webhook_port):
+            put(client, obj)
         for program in node_programs(self.layout, needs=self._needs, webhook_port=self.webhook_port):
             self.processes.start(program)
         if installation is not None:

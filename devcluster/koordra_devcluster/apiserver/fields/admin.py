@@ -14,6 +14,12 @@ ConfigMap: apiVersion string, kind string, metadata ObjectMeta, binaryData {}str
 Secret: apiVersion string, kind string, metadata ObjectMeta, data {}string, immutable bool, stringData {}string,
     type string
 Service: apiVersion string, kind string, metadata ObjectMeta, spec ServiceSpec, status ServiceStatus
+EndpointSlice: apiVersion string, kind string, metadata ObjectMeta, addressType! string, endpoints! []Endpoint, ports
+    []EndpointPort
+Endpoint: addresses! []string, conditions EndpointConditions, deprecatedTopology {}string, hints any, hostname
+    string, nodeName string, targetRef any, zone string
+EndpointConditions: ready bool, serving bool, terminating bool
+EndpointPort: appProtocol string, name string, port int, protocol string
 Deployment: apiVersion string, kind string, metadata ObjectMeta, spec! DeploymentSpec, status DeploymentStatus
 ReplicaSet: apiVersion string, kind string, metadata ObjectMeta, spec! ReplicaSetSpec, status ReplicaSetStatus
 Job: apiVersion string, kind string, metadata ObjectMeta, spec JobSpec, status JobStatus

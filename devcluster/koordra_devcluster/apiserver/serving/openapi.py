@@ -34,7 +34,7 @@ _PACKAGES: Final = {
     "": "core", "coordination.k8s.io": "coordination", "events.k8s.io": "events", "resource.k8s.io": "resource",
     "apps": "apps", "batch": "batch", "policy": "policy", "rbac.authorization.k8s.io": "rbac",
     "admissionregistration.k8s.io": "admissionregistration", "apiextensions.k8s.io": "apiextensions",
-    "scheduling.k8s.io": "scheduling", "flowcontrol.apiserver.k8s.io": "flowcontrol",
+    "scheduling.k8s.io": "scheduling", "discovery.k8s.io": "discovery", "flowcontrol.apiserver.k8s.io": "flowcontrol",
 }  # fmt: skip
 _META: Final = frozenset({"ObjectMeta", "ManagedFieldsEntry", "OwnerReference", "LabelSelector", "LabelSelectorRequirement",
                           "Condition", "DeleteOptions", "Preconditions", "ListMeta"})  # fmt: skip

@@ -8,7 +8,7 @@ from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra_devcluster.apiserver.access import rbac
 from koordra_devcluster.apiserver.resources import Served
-from koordra_devcluster.apiserver.serving.users import Tokens, User
+from koordra_devcluster.apiserver.serving.users import AUDIENCE, Tokens, User
 from koordra_devcluster.apiserver.storage.store import Store
 
 REVIEWS: Final = {
@@ -24,10 +24,12 @@ def answered(served: Served, review: Object, *, tokens: Tokens, store: Store) ->
 
 
 def _whose(spec: Object, tokens: Tokens) -> Object:
-    user = tokens.user(str(spec.get("token") or ""))
-    if user is None:
+    audiences = spec.get("audiences") or ()
+    found = tokens.known(str(spec.get("token") or ""), audiences or (AUDIENCE,))
+    if found is None:
         return {"user": {}, "error": "[invalid bearer token]"}
-    return {"authenticated": True, "user": user.to_dict()}
+    user, meant = found
+    return {"authenticated": True, "user": user.to_dict(), **({"audiences": meant} if audiences else {})}
 
 
 def _may(spec: Object, store: Store) -> Object:

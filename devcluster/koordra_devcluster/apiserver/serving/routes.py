@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import unquote
 
 from koordra.api.objects import Object
 from koordra_devcluster.apiserver.access import rbac
@@ -34,6 +35,7 @@ from koordra_devcluster.apiserver.resources import BY_PATH, GROUPS, Served
 from koordra_devcluster.apiserver.serving import discovery, openapi, tables, watches
 from koordra_devcluster.apiserver.serving.audit import Audit
 from koordra_devcluster.apiserver.serving.reviews import REVIEWS, answered
+from koordra_devcluster.apiserver.serving.service_proxy import passed_on
 from koordra_devcluster.apiserver.serving.users import Tokens
 from koordra_devcluster.apiserver.serving.watches import WatchOptions
 from koordra_devcluster.apiserver.status import Refusal
@@ -86,7 +88,7 @@ class Api:
         return self._resource(target, request)
 
     def _named(self, path: str) -> Target | None:
-        return target_of([part for part in path.split("/") if part], self._at)
+        return target_of([unquote(part) for part in path.split("/") if part], self._at)
 
     def _at(self, group: str, version: str, plural: str) -> Served | None:
         return REVIEWS.get((group, version, plural)) or self.registry.kinds.at(group, version, plural)
@@ -152,6 +154,8 @@ class Api:
         known = {name: verbs for name, _, verbs in target.served.subresources}
         if target.subresource not in known or not target.name:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        if target.subresource == "proxy":
+            return passed_on(self.registry.store, target, request)
         options = write_options(request)
         match target.subresource, request.method:
             case "status", "GET":

@@ -1,8 +1,8 @@
 """Who asks: the administrator of the cluster, or a ServiceAccount with a token that the server made for it.
 
 Tokens of ServiceAccounts come from `serviceaccounts/token` (TokenRequest), may be bound to a Pod or a Node
-and are kept in memory: after a restart of the server they have to be asked for again, as after the end of
-their life.
+or be for other audiences than this server, and are kept in memory: after a restart of the server they have to
+be asked for again, as after the end of their life.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,6 +22,8 @@ NODE_NAME: Final = "authentication.kubernetes.io/node-name"
 POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 ADMINISTRATORS: Final = "system:masters"
 _LIFETIME: Final = 3600
+AUDIENCE: Final = "https://kubernetes.default.svc"
+"""Of tokens that say nothing else: this server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +59,35 @@ class Tokens:
         self._administrator = administrator
         self._now = now
         self._lock = threading.Lock()
-        self._issued: dict[str, tuple[User, datetime]] = {}
+        self._issued: dict[str, tuple[User, datetime, tuple[str, ...]]] = {}
 
     def user(self, token: str) -> User | None:
+        """Whom this server lets in by it."""
+        found = self.known(token, (AUDIENCE,))
+        return found and found[0]
+
+    def known(self, token: str, audiences: Sequence[str]) -> tuple[User, list[str]] | None:
+        """Whose token it is, and for which of the audiences; None where it is for none of them."""
         if hmac.compare_digest(token.encode(), self._administrator.encode()):
-            return ADMINISTRATOR
+            return (ADMINISTRATOR, [AUDIENCE]) if AUDIENCE in audiences else None
         with self._lock:
             found = self._issued.get(token)
         if found is None or found[1] <= self._now():
             return None
-        return found[0]
+        meant = [one for one in audiences if one in found[2]]
+        return (found[0], meant) if meant else None
 
     def issue(self, account: Object, request: Mapping[str, Any], *, node: str = "", pod: str = "") -> Object:
         """The answered TokenRequest. `node`, `pod`: what the token is bound to."""
-        seconds = int((request.get("spec") or {}).get("expirationSeconds") or _LIFETIME)
+        asked = request.get("spec") or {}
+        seconds = int(asked.get("expirationSeconds") or _LIFETIME)
+        audiences = [str(one) for one in asked.get("audiences") or ()] or [AUDIENCE]
         ends = self._now() + timedelta(seconds=seconds)
         token = secrets.token_urlsafe(24)
         with self._lock:
-            self._issued[token] = (account_user(account, node=node, pod=pod), ends)
-        spec = {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": seconds}
-        bound = (request.get("spec") or {}).get("boundObjectRef")
+            self._issued[token] = (account_user(account, node=node, pod=pod), ends, tuple(audiences))
+        spec: Object = {"audiences": audiences, "expirationSeconds": seconds}
+        bound = asked.get("boundObjectRef")
         return {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
