@@ -40,11 +40,15 @@ class Caller:
         return str(self.user.get("username") or "")
 
 
-def authenticated(client: KubeClient, token: str) -> Caller:
-    """Whose token it is. Raises Forbidden, and ApiUnreachable."""
-    found = client.create(TOKEN_REVIEWS, {**TOKEN_REVIEWS.type_meta, "spec": {"token": token}})
+def authenticated(client: KubeClient, token: str, audience: str = "") -> Caller:
+    """Whose token it is: one for this audience, or for the API server itself. Raises Forbidden, and
+    ApiUnreachable."""
+    spec = {"token": token, **({"audiences": [audience]} if audience else {})}
+    found = client.create(TOKEN_REVIEWS, {**TOKEN_REVIEWS.type_meta, "spec": spec})
     status = objects.status_of(found)
-    if status.get("authenticated") is not True:
+    # A server that knows nothing of audiences names none of them, and has judged something else.
+    is_meant = not audience or audience in (status.get("audiences") or ())
+    if status.get("authenticated") is not True or not is_meant:
         raise Forbidden("the API server does not know the caller's token", code=401, reason="Unauthorized")
     return Caller(objects.fields(status.get("user")))
 

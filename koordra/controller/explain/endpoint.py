@@ -3,9 +3,9 @@
     /explain/claim/NAMESPACE/NAME   /explain/pod/...   /explain/gang/...   /explain/node/NAME
 
 It is reached through the API server's proxy of the Service (services/proxy), which takes the caller's
-Authorization away; so the token comes in a header of its own. Asked in this order, each before the next costs
-anything: is this the leader, is the request well formed, are there not too many, whose token is it, have they
-asked too often, may they, and what is the answer.
+Authorization away; so the token comes in a header of its own (TOKEN_HEADER). Asked in this order, each before
+the next costs anything: is this the leader, is the request well formed, are there not too many, whose token
+is it, have they asked too often, may they, and what is the answer.
 
     who asks                         at most
     all together                     BUSY questions under way; REVIEWS a second (a burst of twice as many)
@@ -25,7 +25,7 @@ from typing import Final
 
 from koordra.api.tables import BoundedCache
 from koordra.controller.explain.callers import Caller, authenticated, require_access
-from koordra.controller.explain.question import TOKEN_HEADER, Subject, question_in
+from koordra.controller.explain.question import AUDIENCE, TOKEN_HEADER, Subject, question_in
 from koordra.controller.explain.questions import Busy, Questions
 from koordra.errors import ApiError, Forbidden, Invalid, KoordraError
 from koordra.inert import inert
@@ -103,7 +103,7 @@ class ExplainEndpoint:
             question = question_in(path)
             subject = str(question.subject)
             with self._one_of_all():
-                caller = authenticated(self._client, _token(header))
+                caller = authenticated(self._client, *_token(header))
                 with self._one_of(caller):
                     require_access(self._client, caller, question)
                     found = self._questions.ask(question)
@@ -150,11 +150,13 @@ class ExplainEndpoint:
                 self._asking.discard(caller.name)
 
 
-def _token(header: Callable[[str], str | None]) -> str:
+def _token(header: Callable[[str], str | None]) -> tuple[str, str]:
+    """The token, and the audience that it is for; empty for the API server's own."""
     scheme, _, token = (header(TOKEN_HEADER) or "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip() or len(token) > LONGEST_TOKEN:
-        raise Forbidden(f"no bearer token in {TOKEN_HEADER}", code=401, reason="Unauthorized")
-    return token.strip()
+    audience = {"bearer": "", "explain": AUDIENCE}.get(scheme.lower())
+    if audience is None or not token.strip() or len(token) > LONGEST_TOKEN:
+        raise Forbidden(f"no token in {TOKEN_HEADER}", code=401, reason="Unauthorized")
+    return token.strip(), audience
 
 
 def _busy(text: str) -> Busy:

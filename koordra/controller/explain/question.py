@@ -12,6 +12,11 @@ from koordra.errors import NotFound
 
 PREFIX: Final = "/explain/"
 TOKEN_HEADER: Final = "X-Koordra-Authorization"
+"""`Bearer TOKEN`: one that the API server lets its owner in by. `Explain TOKEN`: one for AUDIENCE alone."""
+AUDIENCE: Final = "koordra-explain"
+ACCOUNT: Final = "koordra-explain"
+"""The ServiceAccount beside the controller whose tokens for AUDIENCE are for those who have none of their
+own."""
 NOT_ALLOWED: Final = "NotAllowed"
 """The reason of a refusal by koordra, which the API server never gives."""
 NOT_LEADING: Final = "NotLeading"

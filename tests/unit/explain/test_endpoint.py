@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api.kinds import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Kind
+from koordra.api.kinds import SERVICE_ACCOUNTS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Kind
 from koordra.api.objects import Object
 from koordra.cli.cluster.controller_answers import TRIES, Controller
 from koordra.controller.explain import questions as module
@@ -32,21 +32,26 @@ SMALL = Question(Subject.CLAIM, "team", "small")
 
 
 class Server:
-    """The API server's reviews: tokens are `token-of-NAME`; `allowed` are (verb, resource, namespace,
-    name)."""
+    """The API server's reviews: tokens are `token-of-NAME`, for the controller alone `own-token-of-NAME`;
+    `allowed` are (verb, resource, namespace, name). `knows_audiences`: servers did not before 1.13."""
 
     def __init__(self) -> None:
         self.allowed: set[tuple[str, str, str, str]] = set()
         self.asked: list[Object] = []
+        self.knows_audiences = True
 
     def create(self, kind: Kind, body: Object) -> Object:
         self.asked.append(body)
         spec = body["spec"]
         if kind is TOKEN_REVIEWS:
+            audiences = spec.get("audiences", [])
             scheme, _, name = spec["token"].partition("token-of-")
-            known = not scheme and bool(name)
+            known = bool(name) and scheme == ("own-" if audiences == ["koordra-explain"] else "")
             user = {"username": name, "groups": ["g"], "uid": "7", "extra": {"k": ["v"]}}
-            return {"status": {"authenticated": True, "user": user} if known else {"user": {}}}
+            status: Object = {"authenticated": True, "user": user} if known else {"user": {}}
+            if known and audiences and self.knows_audiences:
+                status["audiences"] = audiences
+            return {"status": status}
         assert kind is SUBJECT_ACCESS_REVIEWS
         assert (spec["groups"], spec["uid"], spec["extra"]) == (["g"], "7", {"k": ["v"]})
         one = spec["resourceAttributes"]
@@ -99,6 +104,14 @@ def test_who_has_no_token_that_the_server_knows_is_not(asked: Asked, token: str 
     code, status = asked.get(token=token)
     assert (code, status["kind"], status["reason"]) == (401, "Status", "Unauthorized")
     assert len(asked.server.asked) == (token == "Bearer x"), "what is no token costs the server nothing"
+
+
+def test_a_token_for_the_controller_alone_is_reviewed_as_such(asked: Asked) -> None:
+    assert asked.get(token="Explain own-token-of-anna")[0] == 200
+    for token in ("Bearer own-token-of-anna", "Explain token-of-anna"):
+        assert asked.get(token=token)[0] == 401, "each is taken for what it is alone"
+    asked.server.knows_audiences = False
+    assert asked.get(token="Explain own-token-of-anna")[0] == 401, "nobody has judged whom it is for"
 
 
 @pytest.mark.parametrize(
@@ -301,13 +314,30 @@ def test_a_term_that_ends_sends_those_who_wait_elsewhere(answered: list[str]) ->
 
 
 class Proxy:
-    """The API server's proxy of the Service: one of the endpoints for each request, in turn."""
+    """The API server's proxy of the Service: one of the endpoints for each request, in turn. `issues`: what
+    it says to a TokenRequest."""
 
     def __init__(
-        self, *endpoints: ExplainEndpoint | ApiError, authorization: str = "Bearer token-of-anna"
+        self,
+        *endpoints: ExplainEndpoint | ApiError,
+        authorization: str = "Bearer token-of-anna",
+        issues: str | ApiError = "",
     ) -> None:
-        self.endpoints, self.authorization = list(endpoints), authorization
+        self.endpoints, self.authorization, self.issues = list(endpoints), authorization, issues
         self.requests: list[str] = []
+        self.issued: list[Object] = []
+
+    def create(self, kind: Kind, body: Object, *, namespace: str, name: str, subresource: str) -> Object:
+        assert (kind, namespace, name, subresource) == (
+            SERVICE_ACCOUNTS,
+            "koordra-system",
+            "koordra-explain",
+            "token",
+        )
+        self.issued.append(body["spec"])
+        if isinstance(self.issues, ApiError):
+            raise self.issues
+        return {"status": {"token": self.issues}}
 
     def read(self, path: str, *, headers: dict[str, str], within: float) -> Object:
         assert within > WITHIN
@@ -340,7 +370,17 @@ def test_where_nobody_answers_that_is_said_once(asked: Asked, capsys: pytest.Cap
     for proxy, word, requests in (
         (Proxy(asked.endpoint), "this replica does not lead; ctl-a does", TRIES),
         (Proxy(NotFound('services "koordra-webhook" not found', code=404)), "not found", 1),
-        (Proxy(asked.endpoint, authorization=""), "client certificate", 0),
+        (
+            Proxy(asked.endpoint, authorization="", issues=Forbidden("no", code=403)),
+            "have the Role koordra-explain-all bound to you, or use a kubeconfig with a token",
+            0,
+        ),
+        (
+            Proxy(asked.endpoint, authorization="", issues=NotFound("no", code=404)),
+            "apply deploy/kustomize/webhook of this version",
+            0,
+        ),
+        (Proxy(asked.endpoint, authorization="", issues=ApiUnreachable("gone")), "gone", 0),
     ):
         controller = Controller(proxy)  # type: ignore[arg-type]
         assert controller.answer(SMALL) is None
@@ -349,6 +389,15 @@ def test_where_nobody_answers_that_is_said_once(asked: Asked, capsys: pytest.Cap
         assert said.count("the cluster is read instead") == 1
         assert word in said
         assert len(proxy.requests) == requests
+
+
+def test_who_has_no_token_asks_for_one_that_is_for_the_controller_alone(asked: Asked) -> None:
+    proxy = Proxy(asked.endpoint, authorization="", issues="own-token-of-anna")
+    controller = Controller(proxy)  # type: ignore[arg-type]
+    assert controller.answer(SMALL) == controller.answer(SMALL) == {"name": "small"}
+    assert proxy.issued == [{"audiences": ["koordra-explain"], "expirationSeconds": 600}], (
+        "once for all questions"
+    )
 
 
 def test_what_the_controller_refuses_is_not_looked_up_elsewhere(asked: Asked) -> None:
