@@ -15,6 +15,7 @@ from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.manifest_files import read_text
 from koordra.cli.options import say
 from koordra.cli.output import render_table
+from koordra.cli.progress import progress
 from koordra.controller.allocation.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.discovery.reading import discover_with_driver
@@ -35,16 +36,10 @@ def command() -> None:
 @options.cdi_folder
 def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
     """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
-    say(
-        json.dumps(
-            dump(
-                NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute()),
-                discover_with_driver(root.absolute(), HomeSource.of(root.absolute())),
-                version=__version__,
-            ),
-            indent=1,
-        )
-    )
+    paths = NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute())
+    with progress("looking at the node", line=False):
+        found = dump(paths, discover_with_driver(paths.root, HomeSource.of(paths.root)), version=__version__)
+    say(json.dumps(found, indent=1))
 
 
 @command.command("leftover-table")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from koordra.api.field_types import parse_types, wrong_fields
 from koordra.api.objects import Fields
 from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
+from koordra.spelling import meant
 from koordra.yaml_text import read_yaml
 
 _FIELD_TYPES: Final = parse_types("""
@@ -109,6 +111,51 @@ def with_workload_pods(manifests: Sequence[Fields]) -> tuple[list[Fields], list[
             notes.append(f"{who}: one of its pods is planned, {name}")
     known = [entry for entry in manifests if entry.get("kind") == "ResourceClaimTemplate"]
     return [*manifests, *with_template_claims([*known, *made])[len(known) :]], notes
+
+
+_PART: Final = frozenset(
+    {
+        "DeviceClass",
+        "DeviceTaintRule",
+        "Event",
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "Pod",
+        "PodGroup",
+        "ResourceClaim",
+        "ResourceClaimTemplate",
+        "ResourceSlice",
+        "Workload",
+    }
+)
+"""Kinds that placements depend on; all others do by the pods in them alone."""
+_CLUSTER: Final = (
+    "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o yaml > cluster.yaml"
+)
+
+
+def notes_on(manifests: Sequence[Fields]) -> list[str]:
+    """What is told of the files besides the answer: kinds that have no part in it, and that there are no
+    nodes."""
+    other = Counter(
+        str(one["kind"]) for one in manifests if one["kind"] not in _PART and not any(pods_in(dict(one)))
+    )
+    notes = []
+    if other:
+        named = [f"{number} {kind}{_meant(kind)}" for kind, number in sorted(other.items())]
+        notes.append(f"no part in this have {', '.join(named)}")
+    if not any(one["kind"] in ("Node", "ResourceSlice") for one in manifests):
+        notes.append(
+            f"there are no nodes in the files: add those of a cluster ({_CLUSTER}) with -f cluster.yaml"
+        )
+    return notes
+
+
+def _meant(kind: str) -> str:
+    close = meant(kind, sorted(_PART))
+    return f" (did you mean {close}?)" if close else ""
 
 
 def read_text(name: str | Path) -> str:

@@ -11,7 +11,7 @@ from koordra.allocator.reasons import Reason
 from koordra.api.objects import Fields
 from koordra.cli import options
 from koordra.cli.cluster.device_text import device_text
-from koordra.cli.manifest_files import read_objects, with_workload_pods
+from koordra.cli.manifest_files import notes_on, read_objects, with_workload_pods
 from koordra.cli.options import say
 from koordra.cli.output import as_text, columns, render_table
 from koordra.cli.progress import progress
@@ -51,8 +51,9 @@ def plan_command(
             freed = free(manifests, shape_of(defragment))
         say(_moves(freed) + "\n" if output == "table" else as_text(freed, output), nl=False)
         return
-    manifests, notes = with_workload_pods(manifests)
-    for line in notes:
+    notes = [f"koordra: {note}" for note in notes_on(manifests)]
+    manifests, planned = with_workload_pods(manifests)
+    for line in (*notes, *planned):
         say(line, err=True)
     with progress("planning", silent=silent):
         found = plan(manifests, policy=policy, features=features, report_errors=True)

@@ -42,6 +42,7 @@ EARLIER_RUN = ".koordra-demo"
 @click.option("--preset", default="hgx-h100", show_default=True, help="Which machine every node is.")
 @click.option(
     "-f",
+    "--filename",
     "--file",
     "files",
     multiple=True,

@@ -19,6 +19,7 @@ from koordra.api import objects
 from koordra.api.kinds import SERVICE_ACCOUNTS, SERVICES
 from koordra.cli.options import say
 from koordra.cli.output import Document
+from koordra.cli.progress import progress
 from koordra.controller.explain.question import (
     ACCOUNT,
     AUDIENCE,
@@ -61,16 +62,17 @@ class Controller:
             return self._gives_up(f"the kubeconfig has no token to ask it with, and {_no_token(error)}")
         path = SERVICES.path(namespace=NAMESPACE, name=SERVICE, subresource="proxy") + path_of(question)
         why = ""
-        for _ in range(TRIES):
-            try:
-                found = self._client.read(path, headers={TOKEN_HEADER: authorization}, within=WITHIN)
-                return dict(found[question.subject])
-            except ApiError as error:
-                if error.message == not_there(question) or error.reason == NOT_ALLOWED:
-                    raise
-                why = str(error)
-                if error.reason != NOT_LEADING:
-                    break
+        with progress("asking the controller", line=False):
+            for _ in range(TRIES):
+                try:
+                    found = self._client.read(path, headers={TOKEN_HEADER: authorization}, within=WITHIN)
+                    return dict(found[question.subject])
+                except ApiError as error:
+                    if error.message == not_there(question) or error.reason == NOT_ALLOWED:
+                        raise
+                    why = str(error)
+                    if error.reason != NOT_LEADING:
+                        break
         return self._gives_up(why)
 
     @cached_property

@@ -11,9 +11,10 @@ from koordra.allocator.request.templates import applied_uid
 from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
 from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about
-from koordra.cli.manifest_files import read_objects
-from koordra.cli.options import Scope
+from koordra.cli.manifest_files import notes_on, read_objects
+from koordra.cli.options import Scope, say
 from koordra.cli.output import Document
+from koordra.cli.progress import progress
 from koordra.controller.cache.changes import tables_of
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.claims import claim_entry
@@ -29,7 +30,17 @@ def of_files(
     files: Sequence[str], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
 ) -> Answers:
     """What waits is planned: also claims of which no pod is in the files. Raises InvalidManifest."""
-    manifests = read_objects(files)
+    with progress("reading the files", line=False):
+        manifests = read_objects(files)
+    for note in notes_on(manifests):
+        say(f"koordra: {note}", err=True)
+    with progress("planning", line=False):
+        return _answers(manifests, words, scope, policy=policy, features=features)
+
+
+def _answers(
+    manifests: Sequence[Fields], words: Sequence[str], scope: Scope, *, policy: str, features: str | None
+) -> Answers:
     planned = [
         (Subject.CLAIM, entry)
         for entry in explained(plan(manifests, policy=policy, features=features, report_errors=True))

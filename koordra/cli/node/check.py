@@ -31,11 +31,13 @@ def check(ctx: click.Context, root: Path, cdi_dir: Path, output: str) -> None:
     import os
 
     from koordra.cli.output import show_document
+    from koordra.cli.progress import progress
     from koordra.kubelet_plugin.node_check.check_node import check_node
     from koordra.kubelet_plugin.node_check.readings.node import read_node
     from koordra.kubelet_plugin.node_check.report import document, in_words
 
-    results = check_node(read_node(root.absolute(), cdi_folder=str(cdi_dir)))
+    with progress("looking at the node", line=False):
+        results = check_node(read_node(root.absolute(), cdi_folder=str(cdi_dir)))
     if os.geteuid() != 0:
         say("koordra: you are not root: what only root may read counts as missing", err=True)
     if output == "json":
