@@ -13,7 +13,7 @@ lists).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
@@ -143,12 +143,17 @@ _kept: Final = SizedCache[bytes, Device](16 << 20)
 
 
 def read_device(read: Reader) -> Device:
-    """One entry of `spec.devices`. Raises InvalidManifest."""
+    """One entry of `spec.devices`. Raises InvalidManifest.
+
+    What is published alike is read once, but for the UUID, by which no two devices are.
+    """
+    attributes = objects.fields(read.data.get("attributes"))
+    if names.ATTR_UUID in attributes:
+        return _with_uuid(read, attributes)
     content = read.content
     found = _kept.get(content)
     if found is None:
-        attributes = objects.fields(read.data.get("attributes"))
-        found = _with_uuid(read, attributes) if names.ATTR_UUID in attributes else _device(read)
+        found = _device(read)
         if content:
             _kept.keep(content, found, len(content))
     return found
@@ -159,7 +164,19 @@ def _with_uuid(read: Reader, attributes: Fields) -> Device:
     alike = read_device(read.over({**read.data, "attributes": rest}))
     only = read.over({"attributes": {names.ATTR_UUID: attributes[names.ATTR_UUID]}})
     uuid = {name: read_attribute(each) for name, each in only.entries("attributes")}
-    return replace(alike, attributes={**alike.attributes, **uuid}, alike=alike)
+    return Device(
+        alike.name,
+        {**alike.attributes, **uuid},
+        alike.capacity,
+        alike.consumes_counters,
+        alike.selection,
+        alike.taints,
+        alike.binds_to_node,
+        alike.binding_conditions,
+        alike.binding_failure_conditions,
+        alike.allow_multiple_allocations,
+        alike,
+    )
 
 
 def _device(read: Reader) -> Device:

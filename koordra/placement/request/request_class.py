@@ -95,8 +95,14 @@ class RequestClass:
     reasons: KnownReasons = field(default_factory=KnownReasons)
     size: int = 0
     """Characters of its selectors."""
+    counted: int = -1
+    """Answers that it had when all classes were counted last."""
     budget: int = BUDGET
     """Placements that are tried for a group; twice as many once they did not decide it."""
+
+    @property
+    def answers(self) -> int:
+        return len(self.candidates.entries) + len(self.results) + len(self.reasons)
 
     def reads_any_of(self, identities: set[str]) -> bool:
         """Whether some selector reads what node classes do not keep by value."""
@@ -162,8 +168,10 @@ def resolved_group_of(
         names_nodes = any(map(chooses_nodes, group.pods))
         bound = CostBound([_requests_of(claim) for claim in asked], policy, index.features)
         found = RequestClass(names_read(asked), names_nodes, bound, size=_size_of(asked))
-    while known and (len(known) >= MOST_CLASSES or _too_much(found, known.values())):
-        del known[next(iter(known))]
+    if found.counted != found.answers:
+        while known and (len(known) >= MOST_CLASSES or _too_much(found, known.values())):
+            del known[next(iter(known))]
+        found.counted = found.answers
     known[key] = found
     return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key)
 
@@ -184,8 +192,7 @@ def _size_of(asked: Sequence[ResolvedClaim]) -> int:
 def _too_much(new: RequestClass, known: Collection[RequestClass]) -> bool:
     """Whether the classes hold too much together, in selectors or in what was found out about nodes."""
     return new.size + sum([one.size for one in known]) > MOST_TEXT or (
-        sum([len(one.candidates.entries) + len(one.results) + len(one.reasons) for one in known])
-        > MOST_ANSWERS
+        sum([one.answers for one in known]) > MOST_ANSWERS
     )
 
 

@@ -200,3 +200,21 @@ def test_the_built_in_classes_are_the_deployed_ones() -> None:
     assert {entry["metadata"]["name"]: entry["spec"] for entry in deployed} == {
         entry["metadata"]["name"]: entry["spec"] for entry in shipped_classes()
     }
+
+
+@pytest.mark.parametrize("command", [plan_command, explain])
+def test_files_without_nodes_and_kinds_without_a_part_are_told(
+    command: Any, files: list[str], tmp_path: Path
+) -> None:
+    wanted = tmp_path / "wanted.yaml"
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    misspelt = {**claim("more", request("gpu")), "kind": "ResourceClam"}
+    wanted.write_text(yaml.safe_dump_all([claim("one", request("gpu")), service, misspelt]))
+    alone = run(command, "-f", str(wanted))
+    kinds, nodes = alone.stderr.splitlines()
+    assert kinds == "koordra: no part in this have 1 ResourceClam (did you mean ResourceClaim?), 1 Service"
+    assert nodes.startswith(
+        "koordra: there are no nodes in the files: add those of a cluster (kubectl get nodes,"
+    )
+    assert nodes.endswith(" > cluster.yaml) with -f cluster.yaml")
+    assert not run(command, *files).stderr
