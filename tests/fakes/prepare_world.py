@@ -146,6 +146,11 @@ class Call:
     awaited: bool = True
     is_told: bool = False
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the plugin knows of it: before, it stands at the lock under which calls are listed."""
+        return self.task.steps > 1
+
 
 @dataclass(eq=False)
 class Wish:
@@ -303,11 +308,11 @@ class PrepareWorld:
 
     def unprepare(self, wish: Wish) -> None:
         """Calls in other plugins have learned by now that they were given up, and so have those of this one
-        that had not begun: on one connection the word comes before the Unprepare."""
+        that it has not listed yet: on one connection the word comes before the Unprepare."""
         plugin, made = self.random.choice(self.plugins), list[Call]()
         for call in self.given_up:
             is_other = call.task.process is not plugin.process
-            call.is_told = call.is_told or is_other or not call.task.steps
+            call.is_told = call.is_told or is_other or not call.is_listed
 
         def work() -> None:
             plugin.state.unprepare(wish.ref, awaited=lambda: not made[0].is_told)

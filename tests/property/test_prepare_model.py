@@ -36,7 +36,7 @@ def test_no_order_prepares_twice_or_loses_a_file(schedules: range) -> None:
     assert {"plugin: killed", "plugin: beside another", "answer: refused"} < drawn
 
 
-@pytest.mark.parametrize("seed", [101348, 101515, 102670, 103578])
+@pytest.mark.parametrize("seed", [101348, 101515, 102670, 103578, 215848])
 def test_a_schedule_that_was_wrong(seed: int) -> None:
     one_schedule(seed)
 
