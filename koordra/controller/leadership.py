@@ -125,7 +125,7 @@ class LeaderLease:
         """Give the Lease away, unless a write may still take effect: then the next one has to wait. Only call
         when no write is being sent any more."""
         lease, self._renewed, self._lease = self._lease, None, None
-        if lease is None or _holder(lease) != self.identity or self.clock() < self._settled:
+        if lease is None or _holder(lease) != self.identity or self.clock() <= self._settled:
             return
         try:
             self.api.update(LEASES, self._with(lease, **_GIVEN_AWAY))

@@ -971,9 +971,10 @@ class World:
         if self.moods is None:
             return True
         guests = [one for one in self.pods() if one is not pod and self.is_guest(one, name, coming=coming)]
-        taken = sum(map(_cpus, (*guests, pod)))
+        room = int(target["status"]["allocatable"]["cpu"]) - sum(map(_cpus, guests))
         repelled = any(_repels(one, pod) or _repels(pod, one) for one in guests)
-        return taken <= int(target["status"]["allocatable"]["cpu"]) and not repelled
+        # Who asks for none of it is taken by a full node too, as kube-scheduler's NodeResourcesFit has it.
+        return (not _cpus(pod) or _cpus(pod) <= room) and not repelled
 
     def is_guest(self, pod: Object, name: str, *, coming: bool) -> bool:
         if pod["status"].get("phase") in {"Succeeded", "Failed"}:

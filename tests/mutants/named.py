@@ -158,7 +158,7 @@ TEXTS: Final = (
     (
         "lease",
         "a Lease is given away although a write may still take effect",
-        " or self.clock() < self._settled:",
+        " or self.clock() <= self._settled:",
         ":",
     ),
     (

@@ -25,7 +25,7 @@ SCHEDULES = 4_000
 BLOCKS = 20
 REAL_SCHEDULES = 100
 STEPS = 36
-FOUND = (19609, 21209, 29813, 30317, 37835, 41849, 41885, 46280, 56378)
+FOUND = (19609, 21209, 29813, 30317, 37835, 41849, 41885, 46280, 56378, 224618, 224733)
 """Schedules far from the first ones that a soak has found wrong."""
 SEED = os.environ.get("KOORDRA_SEED")
 

@@ -154,7 +154,7 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
     ("module", "text", "replaced", "what", "last"),
     [
         # A leader that ends gives the Lease away although a write may still land.
-        (leadership, "self.clock() < self._settled:", "False:", "had listed them", 65),
+        (leadership, "self.clock() <= self._settled:", "False:", "had listed them", 65),
         # A renewal counts from its answer; the Lease is taken whoever has it by now.
         (
             leadership,
