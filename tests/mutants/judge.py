@@ -194,10 +194,7 @@ def _put_in_place(mutant: Mutant) -> None:
     tree = mutant.applied()
     if mutant.constant is not None:
         _rebind(module, tree, mutant.constant)
-    made = {
-        (code.co_qualname, code.co_firstlineno): code
-        for code in _codes(compile(tree, str(module.__file__), "exec"))
-    }
+    made = functions(compile(tree, str(module.__file__), "exec"))
     gc.unfreeze()
     for one in gc.get_objects():
         if isinstance(one, functools._lru_cache_wrapper):
@@ -206,11 +203,18 @@ def _put_in_place(mutant: Mutant) -> None:
             one.clear()
         elif isinstance(one, types.FunctionType) and one.__code__.co_filename == module.__file__:
             code = made.get((one.__code__.co_qualname, one.__code__.co_firstlineno))
-            if code is not None and (code.co_code, code.co_consts) != (
-                one.__code__.co_code,
-                one.__code__.co_consts,
-            ):
+            if code is not None and differ(code, one.__code__):
                 one.__code__ = code
+
+
+def differ(one: types.CodeType, other: types.CodeType) -> bool:
+    """Whether they do something else, wherever they stand. A call of another function is another name."""
+    return (one.co_code, one.co_consts, one.co_names) != (other.co_code, other.co_consts, other.co_names)
+
+
+def functions(code: types.CodeType) -> dict[tuple[str, int], types.CodeType]:
+    """By name and first line."""
+    return {(found.co_qualname, found.co_firstlineno): found for found in _codes(code)}
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.mutants.areas import AREAS, files
+from tests.mutants.judge import differ, functions
 from tests.mutants.named import FEASIBILITY, WEIGHTS, is_named, named
 from tests.mutants.operators import mutants
 
@@ -34,6 +35,18 @@ def test_every_module_is_there_and_every_named_error_fits() -> None:
     ]
     assert set(numbers) == set(WEIGHTS)
     assert FEASIBILITY in files("search")
+
+
+def test_every_named_error_changes_what_some_function_does() -> None:
+    """What the judge takes for the same code it does not put in place."""
+    for mutant in named():
+        if mutant.constant is None:
+            path = files(mutant.area)[mutant.module]
+            before = functions(compile(path.read_text(), str(path), "exec", dont_inherit=True))
+            after = functions(compile(mutant.applied(), str(path), "exec", dont_inherit=True))
+            assert any(key in before and differ(code, before[key]) for key, code in after.items()), (
+                mutant.name
+            )
 
 
 def test_the_errors() -> None:
