@@ -270,6 +270,21 @@ def kubectl(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def test_explain_asks_the_controller_through_the_api_server(standing: Standing) -> None:
+    node = min((standing.folder / "nodes").iterdir()).name
+    command = [sys.executable, "-m", "koordra", "explain", f"node/{node}", "-o", "json", "--kubeconfig"]
+
+    def asked() -> dict[str, Any] | None:
+        """The controller's answer; nothing while it has not begun to lead."""
+        done = subprocess.run(
+            [*command, str(standing.folder / "kubeconfig")], capture_output=True, text=True, check=True
+        )
+        return None if done.stderr else json.loads(done.stdout)
+
+    (entry,) = until(asked, "an answer of the controller")["nodes"]
+    assert (entry["name"], entry["mode"]) == (node, "joint")
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 def test_kubectl_lists_describes_and_watches(standing: Standing) -> None:
     folder, manifests = standing.folder, str(Path(__file__).parent / "one-share.yaml")
