@@ -30,7 +30,7 @@ from koordra.controller.cache.kept_fields import kept_of
 from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
-from koordra.controller.reporting.event_recorder import EventDedup
+from koordra.controller.reporting.event_dedup import EventDedup
 from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.reporting.waiting_groups import WaitingGroups
 from koordra.errors import ApiUnreachable

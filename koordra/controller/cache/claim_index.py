@@ -112,8 +112,9 @@ class ClaimIndex:
             and not self.keeps(key)
         ]
 
-    def newly_refused(self) -> dict[str, str]:
-        """Why claims may not have devices without a pod, where that is another answer than before."""
+    def refusals_changed(self) -> dict[str, str]:
+        """Why claims may not have devices without a pod and have none, where that is another answer than
+        before; empty of those that are refused no more."""
         self.settle()
         found, self._refused = self._refused, {}
         return found
@@ -132,6 +133,7 @@ class ClaimIndex:
             now = immediate_claims.judge(asking, classes, self.namespaces.get(place), self.rules)
             set_or_drop(self.grants, place, now if asking else None)
             self._stale |= before.granted ^ now.granted
+            self._refused |= dict.fromkeys(before.refused.keys() - now.refused.keys(), "")
             self._refused.update(now.refused.items() - before.refused.items())
         self._to_grant.clear()
 

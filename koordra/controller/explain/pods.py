@@ -16,6 +16,7 @@ from koordra.compat.original_request import ANNOTATION
 from koordra.controller.cache import pod_index
 from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.view import ClusterView
+from koordra.controller.reconcile.unplanned import lacking_claims
 from koordra.placement.request.claim_groups import claim_keys
 
 
@@ -33,20 +34,9 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
         "gang": gang and gang.key,
         "asked": asked_in_other_words(pod),
         "claims": [claim_entry(view, claim) for claim in claims],
-        "lacks": [key for key in keys if key not in view.cache.claims] + _unmade(pod),
+        "lacks": lacking_claims(pod, view.cache.claims),
         "waits": _waits(view, pod, keys),
     }
-
-
-def _unmade(pod: Object) -> list[str]:
-    """Entries whose claim nobody has made yet, with what it is made from."""
-    named = {str(one.get("name")): one for one in objects.spec_of(pod).get("resourceClaims") or ()}
-    return [
-        f"{entry} (made from ResourceClaimTemplate {objects.namespace(pod)}/{template}, if that is there)"
-        for entry, name in objects.pod_claim_names(pod).items()
-        if name is None
-        for template in [named[entry].get("resourceClaimTemplateName")]
-    ]
 
 
 def _waits(view: ClusterView, pod: Object, keys: list[str]) -> str | None:

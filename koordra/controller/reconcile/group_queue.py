@@ -7,7 +7,7 @@ could make room), its own pods and claims, or the nodes it is kept off.
 
 Not planned for are pods beyond a quota of legacy names (legacy/quota), members of gangs, pods with a claim
 that nobody can allocate, and consumers of a shared claim beyond the 256 that it can be reserved for
-(ReservedForFull). They are told so.
+(ReservedForFull). They are told so (`unplanned`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from koordra.allocator.explain.telling import headline, waiting_for_others
-from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.tables import DueKeys, KeySets, set_or_drop
@@ -30,6 +28,7 @@ from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
+from koordra.controller.reconcile.unplanned import Unplanned, created
 from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.decide import Excluded
 from koordra.placement.request.claim_groups import MAX_CONSUMERS, urgency
@@ -44,8 +43,6 @@ Basis = tuple[object, ...]
 NO_BASIS: Final[Basis] = ()
 """Of a group that could not be planned at all: any other is a new one."""
 _NOTHING: Final = frozenset[Concern]()
-_UNPLANNED: Final = "unplanned/"
-"""Before the uid of a pod that waits and is in no group."""
 
 
 class GroupQueue:
@@ -60,6 +57,7 @@ class GroupQueue:
         yet."""
         self.requoted: set[str] = set()
         """Pods of which another thing is said than before."""
+        self._unplanned = Unplanned(context)
         self._index = GroupIndex()
         self.groups: Mapping[str, Group] = self._index.groups
         self._touched = context.cache.pod_index.follow()
@@ -95,7 +93,7 @@ class GroupQueue:
         if until < inf:
             self._paused.add(until, group.key)
         self.waiting[group.key] = basis, until
-        self._context.waiting.put(group.key, why, _created(group.first))
+        self._context.waiting.put(group.key, why, created(group.first))
         self._unconsidered.discard(group.key)
 
     def done(self, group: Group) -> bool:
@@ -123,9 +121,11 @@ class GroupQueue:
         self._touched |= self._gangs.changed_members()
         served = self._served()
         for uid in self._touched:
-            self._context.waiting.drop(f"{_UNPLANNED}{uid}")
+            self._unplanned.look_at(uid)
             self._index.update(uid, self._planned(uid, served))
         self._touched.clear()
+        self._unplanned.tell_lacking()
+        self._unplanned.tell_refused()
         changed, gone = self._index.settle(self._immediate())
         for key in gone:
             self.waiting.pop(key, None)
@@ -192,79 +192,30 @@ class GroupQueue:
         pods = self._context.cache.pod_index
         member = pods.member(uid)
         if member is not None and uid in pods.refused:
-            self._waits_unplanned(member.pod, self._report_unplannable(member, (member.pod,)))
+            self._unplanned.tell_unplannable(member)
         if member is None or uid not in pods.pending or self._gangs.has(uid):
             return None
         if (why := self.beyond_quota.get(uid)) is not None:
             if why:
                 events.tell_quota_exceeded(member, why, context=self._context)
-                self._waits_unplanned(member.pod, QUOTA_EXCEEDED)
+                self._unplanned.waits(member.pod, QUOTA_EXCEEDED)
             return None
         for claim in member.ours if served else ():
             if uid not in served.get(objects.key(claim), (uid,)):
-                self._report_full(claim, member)
-                self._waits_unplanned(member.pod, Cause.RESERVED_FOR_FULL)
+                self._unplanned.tell_full(claim, member)
                 return None
         return member
 
-    def _waits_unplanned(self, pod: Object, why: str) -> None:
-        self._context.waiting.put(f"{_UNPLANNED}{objects.uid(pod)}", why, _created(pod))
-
-    def _report_unplannable(self, member: PodClaims, pods: tuple[Object, ...]) -> str:
-        """Claims of which one cannot be allocated by anybody; the others of the pod wait for that one. The
-        word for it."""
-        cache = self._context.cache
-        reasons: dict[str, tuple[Reason, ...]] = {objects.key(claim): () for claim in member.pending}
-        for claim, owner in member.refused:
-            reasons[objects.key(claim)] = (_unplannable(claim, owner, cache.classes),)
-        for key, given in waiting_for_others(reasons).items():
-            self._context.events.waiting(cache.claims[key], pods, given)
-        return headline([reason for given in reasons.values() for reason in given])
-
-    def _report_full(self, claim: Object, member: PodClaims) -> None:
-        text = (
-            f"{objects.describe(claim)} is used by {len(self._context.users()[objects.key(claim)])} pods, and a claim can be "
-            f"reserved for {MAX_CONSUMERS}; give some of them a claim of their own"
-        )
-        self._context.events.pinned(claim, member.pod, (reason_of(Cause.RESERVED_FOR_FULL, text),))
-
     def _immediate(self) -> dict[str, Object]:
         cache, found = self._context.cache, {}
-        for key, why in cache.claim_index.newly_refused().items():
-            claim = cache.claims[key]
-            if not claims_of.is_allocated(claim):
-                self._context.events.waiting(claim, (), (reason_of(Cause.IMMEDIATE_REFUSED, why),))
         for key in cache.claim_index.waiting_without_pod():
             claim = cache.claims[key]
             owner = claims_of.owner(claim, cache.classes)
             if owner is Owner.KOORDRA:
                 found[key] = claim
             elif owner is not Owner.FOREIGN:
-                self._report_unplannable(PodClaims({}, (), (), ((claim, owner),)), ())
+                self._unplanned.tell_unplannable(PodClaims({}, (), (), ((claim, owner),)))
         return found
-
-
-def _created(obj: Object) -> str:
-    return str(objects.metadata(obj).get("creationTimestamp") or "")
-
-
-def _unplannable(claim: Object, owner: Owner, classes: Mapping[str, Object]) -> Reason:
-    """A class that does not exist, or two drivers in one claim."""
-    where, named = f"{objects.describe(claim)}: spec.devices.requests", claims_of.class_names(claim)
-    if owner is Owner.UNKNOWN:
-        missing = ", ".join(name for name in named if name not in classes)
-        known = sorted(name for name in classes if claims_of.is_koordra_class(classes[name]))
-        text = (
-            f"{where}: DeviceClass {missing} does not exist; "
-            f"create it, or use one of koordra's ({', '.join(known) or 'none'})"
-        )
-        return reason_of(Cause.SELECTOR_MISMATCH, text)
-    foreign = ", ".join(name for name in named if not claims_of.is_koordra_class(classes[name]))
-    text = (
-        f"{where}: DeviceClass {foreign} is not koordra's, and one claim has one allocator; "
-        "move those requests into a claim of their own in the same pod"
-    )
-    return reason_of(Cause.FOREIGN_DRIVER, text)
 
 
 def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:

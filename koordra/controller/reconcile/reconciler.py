@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import filterfalse
+from typing import Final
 
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import Cause, Reason, reason_of
@@ -43,6 +44,7 @@ from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reconcile.allocation_step import AllocationStep
 from koordra.controller.reconcile.group_queue import Quota
 from koordra.controller.reconcile.leader_figures import LeaderFigures
+from koordra.controller.reconcile.unplanned import created
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.capacity import ClusterCapacity
 from koordra.controller.reporting.claim_events import EventSink
@@ -53,6 +55,9 @@ from koordra.placement.policy.learned_order import Learned
 from koordra.process.lifecycle import count_failure
 
 log = get_logger(__name__)
+
+_PINNED: Final = "pinned/"
+"""Before the uid of a pod, among what waits."""
 
 
 class Reconciler:
@@ -83,9 +88,11 @@ class Reconciler:
         )
         self._driver_release = DriverRelease(context, self.allocation.gangs.together)
         self.cache = cache = context.cache
-        self.audit = context.audit
+        self.audit, self.waiting = context.audit, context.waiting
         self._capacity = ClusterCapacity(self.allocation.placer.engine.index)
         self._ungated: set[str] = set()
+        self._pinned: set[str] = set()
+        """Pods that have no place beside a claim that others use."""
         self._failed: dict[str, str] = {}
         self._annotated: dict[str, str | None] = {}
         cache.on_gone(PODS, context.events.forget, context.node_backoff.forget)
@@ -200,12 +207,18 @@ class Reconciler:
     # 6. consumers of shared claims that have no place beside the others
 
     def _report_pinned(self) -> None:
-        pods = self.cache.pod_index
+        pods, waiting, before = self.cache.pod_index, self.waiting, self._pinned
+        self._pinned = set()
         for member in pods.members(pods.unschedulable):
+            uid = objects.uid(member.pod)
             for claim in member.ours:
                 node = claims_of.node_of(claim)
-                if node is not None and set(claims_of.reserved_for(claim)) - {objects.uid(member.pod)}:
+                if node is not None and set(claims_of.reserved_for(claim)) - {uid}:
                     self._context.events.pinned(claim, member.pod, (self._why_pinned(member.pod, node),))
+                    waiting.put(f"{_PINNED}{uid}", Cause.SHARED_CLAIM_PINNED, created(member.pod))
+                    self._pinned.add(uid)
+        for uid in before - self._pinned:
+            waiting.drop(f"{_PINNED}{uid}")
 
     def _why_pinned(self, pod: Object, node: str) -> Reason:
         info = self.allocation.placer.nodes.get(node)
@@ -260,7 +273,7 @@ class Reconciler:
                         "in_doubt": len(self.cache.assume_cache.pending_writes()),
                     },
                     gangs=self.allocation.gangs.counts(),
-                    waiting=self._context.waiting,
+                    waiting=self.waiting,
                     refused_nodes=self.allocation.conflicts.refused,
                     capacity=self._capacity if is_known else None,
                 )

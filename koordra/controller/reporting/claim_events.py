@@ -10,6 +10,7 @@ DriverUpgrade          a pod had to go because the GPU driver of its node is to 
 DriverUpgradeWaits     why such a pod does not go yet
 NodeEviction           a pod had to go because its node asked for it, and why
 NodeEvictionWaits      why such a pod does not go yet
+ClaimMissing           a pod that is held names claims that are not there
 QuotaExceeded          a legacy pod beyond a quota, or a quota that is full
 InternalError          a defect of the allocator's: please report it
 DriverRelease          of a Node: how far its GPU driver is free
@@ -41,6 +42,7 @@ DRIVER_UPGRADE_WAITS: Final = "DriverUpgradeWaits"
 DRIVER_RELEASE: Final = "DriverRelease"
 NODE_EVICTION: Final = "NodeEviction"
 NODE_EVICTION_WAITS: Final = "NodeEvictionWaits"
+CLAIM_MISSING: Final = "ClaimMissing"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
 INTERNAL_ERROR: Final = "InternalError"
 GANG_GATHERING: Final = "GangGathering"
@@ -66,7 +68,14 @@ CONFLICTS: Final = (
 
 TOLD: Final = (
     *(ALLOCATED, GIVEN_BACK, ALLOCATION_REFUSED, WRITE_REFUSED, GATE_REFUSED, PREEMPTED, DRIVER_UPGRADE),
-    *(DRIVER_UPGRADE_WAITS, DRIVER_RELEASE, NODE_EVICTION, NODE_EVICTION_WAITS, QUOTA_EXCEEDED),
+    *(
+        DRIVER_UPGRADE_WAITS,
+        DRIVER_RELEASE,
+        NODE_EVICTION,
+        NODE_EVICTION_WAITS,
+        CLAIM_MISSING,
+        QUOTA_EXCEEDED,
+    ),
     *(INTERNAL_ERROR, GANG_GATHERING, GANG_REFUSED, *CONFLICTS, *(cause.value for cause in Cause)),
 )
 """What may be told of claims, pods and nodes."""
@@ -171,6 +180,10 @@ def driver_release(node: Object, phase: str) -> ClaimEvent:
     """`phase` is empty where the driver is in use again."""
     message = f"the GPU driver is to be free: {phase}" if phase else "the GPU driver is in use again"
     return ClaimEvent(DRIVER_RELEASE, message, (node,), warning=False)
+
+
+def lacking(pod: Object, *, message: str) -> ClaimEvent:
+    return ClaimEvent(CLAIM_MISSING, cut(message), (pod,))
 
 
 def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:

@@ -16,26 +16,20 @@ raises. Nothing ever waits for Events, and they wait for everything else:
     namespace gone     its Events are dropped, like one that the server refuses as it is
     one object has     more than BURST of late: its newest words are kept, and one is written in
     REFILL             seconds, as client-go's spam filter allows
-
-A claim that waits is reported once per reason. When only the figures change, the newest ones are reported
-after a pause that doubles from FIRST_PAUSE to LONGEST_PAUSE seconds, so that the last Event of a claim never
-stays wrong. An allocation resets the pause.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.kinds import EVENTS
 from koordra.api.objects import Object
-from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.claim_events import ClaimEvent, EventSink, cut
+from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, NotFound
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
@@ -262,73 +256,3 @@ def _forget_oldest(table: dict[Any, Any], most: int) -> None:
 def event_name(about: Object, reason: str) -> str:
     digest = hashlib.sha256(f"{objects.uid(about)}/{reason}/{COMPONENT}".encode()).hexdigest()[:16]
     return f"{objects.name(about)[:200].rstrip('.-')}.{digest}"
-
-
-FIRST_PAUSE: Final = 2.0
-LONGEST_PAUSE: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Reported:
-    event: ClaimEvent
-    until: float
-    pause: float
-
-
-class EventDedup:
-    """Passes events on, to one that neither blocks nor raises. Not thread-safe."""
-
-    def __init__(self, report: EventSink, *, clock: Callable[[], float]) -> None:
-        self.report = report
-        self._clock = clock
-        self._reported: dict[str, _Reported] = {}
-        self._held_back: dict[str, ClaimEvent] = {}
-
-    def allocated(self, claim: Object, pods: Iterable[Object], *, level: str | None) -> None:
-        self.forget(objects.uid(claim))
-        self.report(claim_events.allocated(claim, pods, level=level))
-
-    def waiting(self, claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> None:
-        self._report_if_new(claim_events.waiting(claim, tuple(pods), reasons), objects.uid(claim))
-
-    def pinned(self, claim: Object, pod: Object, reasons: Sequence[Reason]) -> None:
-        """The pod has no place beside a claim that others use; reported only if that is new."""
-        self._report_if_new(claim_events.pinned(claim, pod, reasons), objects.uid(pod))
-
-    def gate_refused(self, pod: Object, *, message: str) -> None:
-        self._report_if_new(claim_events.gate_refused(pod, message=message), objects.uid(pod))
-
-    def _report_if_new(self, claim_event: ClaimEvent, uid: str) -> None:
-        before = self._reported.get(uid)
-        self._held_back.pop(uid, None)
-        if before is None or before.event.reason != claim_event.reason:
-            self._report_new(uid, claim_event)
-        elif before.event.message != claim_event.message:
-            if self._clock() < before.until:
-                self._held_back[uid] = claim_event
-            else:
-                self._report_new(uid, claim_event)
-
-    def flush_due(self) -> float | None:
-        """Report what was held back and is due; returns when the next is, None when nothing is held back."""
-        now = self._clock()
-        for uid in [uid for uid in self._held_back if self._reported[uid].until <= now]:
-            self._report_new(uid, self._held_back.pop(uid))
-        return min((self._reported[uid].until for uid in self._held_back), default=None)
-
-    def _report_new(self, uid: str, claim_event: ClaimEvent) -> None:
-        before, now, pause = self._reported.get(uid), self._clock(), FIRST_PAUSE
-        if before and before.event.reason == claim_event.reason and now < before.until + LONGEST_PAUSE:
-            pause = min(before.pause * 2, LONGEST_PAUSE)
-        self._reported[uid] = _Reported(claim_event, now + pause, pause)
-        log.info(
-            "claim_waits",
-            about=objects.describe(claim_event.about[0]),
-            reason=claim_event.reason,
-            message=claim_event.message,
-        )
-        self.report(claim_event)
-
-    def forget(self, uid: str) -> None:
-        self._reported.pop(uid, None)
-        self._held_back.pop(uid, None)

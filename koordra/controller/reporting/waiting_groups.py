@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from koordra.allocator.reasons import Cause
 from koordra.controller.reporting.claim_events import (
+    CLAIM_MISSING,
     GANG_GATHERING,
     GANG_REFUSED,
     INTERNAL_ERROR,
@@ -22,7 +23,7 @@ from koordra.controller.reporting.claim_events import (
 
 REASONS: Final = (
     *(cause.value for cause in Cause),
-    *(QUOTA_EXCEEDED, GANG_GATHERING, GANG_REFUSED, WRITE_REFUSED, INTERNAL_ERROR),
+    *(CLAIM_MISSING, QUOTA_EXCEEDED, GANG_GATHERING, GANG_REFUSED, WRITE_REFUSED, INTERNAL_ERROR),
 )
 """Why something waits, in one word."""
 

@@ -12,7 +12,8 @@ from koordra.controller.allocation.pass_context import REFUSED_PAUSE
 from koordra.controller.cache.claim_index import ClaimIndex
 from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.reconcile.reconciler import Reconciler
-from koordra.controller.reporting.claim_events import ALLOCATED
+from koordra.controller.reconcile.unplanned import LACKS_FOR
+from koordra.controller.reporting.claim_events import ALLOCATED, CLAIM_MISSING
 from koordra.controller.reporting.event_recorder import event_name
 from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.joint_cluster import JointCluster, claim
@@ -310,3 +311,34 @@ def test_an_allocation_that_cannot_be_read_concerns_its_own_node() -> None:
     cluster.pod("p", "c")
     cluster.settle()
     assert cluster.node_of("c") == "n1"
+
+
+def test_a_pod_that_is_held_is_told_which_claims_it_lacks_once_they_have_had_time_to_come() -> None:
+    """kube-scheduler says nothing of a pod that is gated."""
+    cluster = JointCluster()
+    template = {"name": "own", "resourceClaimTemplateName": "single"}
+    named = {"name": "a", "resourceClaimName": "a"}
+    for name, gates in (("held", [names.JOINT_GATE]), ("queued", [names.JOINT_GATE, "queue"]), ("free", [])):
+        cluster.pod(name, gates=gates, resourceClaims=[named, template])
+    pause = cluster.settle()
+    assert pause is not None
+    assert pause <= LACKS_FOR
+    assert cluster.told == []
+    cluster.pass_time(LACKS_FOR)
+    cluster.settle()
+    (told,) = cluster.told
+    assert (told.reason, [objects.name(about) for about in told.about]) == (CLAIM_MISSING, ["held"])
+    assert "default/a, own (made from ResourceClaimTemplate default/single" in told.message
+    waiting = cluster.reconciler.waiting.figures()
+    assert waiting[CLAIM_MISSING].number == 1
+    cluster.pass_time(3600)
+    cluster.settle()
+    assert len(cluster.told) == 1, "once"
+    cluster.claim("a")
+    cluster.settle()
+    assert cluster.told[-1].message.endswith(
+        "lacks ResourceClaim own (made from ResourceClaimTemplate default/single, if that is there)"
+    )
+    cluster.api.delete(PODS, "held")
+    cluster.settle()
+    assert CLAIM_MISSING not in cluster.reconciler.waiting.figures()

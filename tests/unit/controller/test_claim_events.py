@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.reasons import Reason
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.reporting.event_recorder import FIRST_PAUSE, LONGEST_PAUSE, EventDedup
+from koordra.controller.reporting.event_dedup import FIGURES_PAUSE, FIRST_PAUSE, EventDedup
 from tests.fakes.joint_cluster import claim, pod
 
 
@@ -43,51 +45,70 @@ def test_no_reasons_at_all_means_no_devices_at_all() -> None:
     assert "no node offers devices" in claim_events.waiting(claim("a"), [], []).message
 
 
-def test_the_same_reason_is_told_again_only_with_new_figures_and_not_all_the_time() -> None:
-    heard: list[ClaimEvent] = []
-    now = 0.0
-    announce = EventDedup(heard.append, clock=lambda: now)
-    waits = claim("a", uid="u")
+class Announced:
+    """What is told of one claim, by a clock that tests turn."""
 
-    def say(figures: str, at: float) -> int:
-        nonlocal now
-        now = at
-        announce.waiting(waits, [], [short("gpu-0", figures=figures)])
-        return len(heard)
+    def __init__(self) -> None:
+        self.heard: list[ClaimEvent] = []
+        self.now = 0.0
+        self.dedup = EventDedup(self.heard.append, clock=lambda: self.now)
+        self.claim = claim("a", uid="u")
 
-    assert say("1 free", 0.0) == 1
-    assert say("1 free", 1000.0) == 1
-    assert say("2 free", 1000.0) == 2
-    assert say("3 free", 1000.0 + FIRST_PAUSE - 1) == 2
-    assert say("3 free", 1000.0 + FIRST_PAUSE) == 3
-    announce.waiting(waits, [], [WRONG_KIND])
-    assert len(heard) == 4
-    announce.allocated(waits, [], level=None)
-    assert say("3 free", now) == 6
+    def say(self, *reasons: Reason, at: float | None = None) -> int:
+        """How much was told in all."""
+        self.now = self.now if at is None else at
+        self.dedup.waiting(self.claim, [], reasons)
+        return len(self.heard)
 
 
-def test_what_was_held_back_is_told_when_its_pause_is_over() -> None:
-    """The last Event of a claim never stays wrong: nobody may come by again in a quiet cluster."""
-    heard: list[ClaimEvent] = []
-    now = 0.0
-    announce = EventDedup(heard.append, clock=lambda: now)
-    waits = claim("a", uid="u")
-    for figures in ("none", "1 free", "2 free"):
-        announce.waiting(waits, [], [short("gpu-0", figures=figures)])
-    assert announce.flush_due() == FIRST_PAUSE
-    assert len(heard) == 1
-    now = FIRST_PAUSE
-    assert announce.flush_due() is None
-    assert len(heard) == 2
-    assert "2 free" in heard[1].message
-    announce.waiting(waits, [], [short("gpu-0", figures="3 free")])
-    assert announce.flush_due() == now + 2 * FIRST_PAUSE
-    announce.waiting(waits, [], [short("gpu-0", figures="2 free")])
-    assert announce.flush_due() is None, "it is again what was told last"
-    announce.waiting(waits, [], [short("gpu-0", figures="4 free")])
-    announce.forget("u")
-    assert announce.flush_due() is None
-    assert LONGEST_PAUSE > FIRST_PAUSE
+def free(amount: int, *, node: str = "n0", holder: str = "train") -> Reason:
+    figures = f"free {amount} of 80Gi, in use by ResourceClaim {holder}"
+    clause = "memory: requested 120Gi,"
+    return replace(short("gpu-0", node, figures=f"{clause} {figures}"), clause=clause, at_best=figures)
+
+
+def test_figures_places_and_holders_of_a_clause_are_told_again_every_ten_minutes_at_most() -> None:
+    told = Announced()
+    assert told.say(free(1)) == 1
+    assert told.say(free(1), at=10_000) == 1
+    assert told.say(free(2), at=10_000) == 2, "the first words are long ago"
+    for step, reason in enumerate((free(3), free(3, node="n1"), free(3, holder="notebook"))):
+        assert told.say(reason, at=10_001 + step * FIGURES_PAUSE / 4) == 2
+    assert told.dedup.flush_due() == 10_000 + FIGURES_PAUSE
+    told.now = 10_000 + FIGURES_PAUSE
+    assert told.dedup.flush_due() is None
+    assert len(told.heard) == 3
+    assert "notebook" in told.heard[2].message, "nobody may come by again in a quiet cluster"
+
+
+def test_texts_without_a_clause_are_compared_without_what_has_a_digit() -> None:
+    told = Announced()
+    text = "node-{0}: partitions: free are {{gpu-{0} gpu-9}}"
+    assert [told.say(short("gpu-0", figures=text.format(n)), at=n) for n in (0, 5)] == [1, 1]
+
+
+def test_other_clauses_of_the_same_reason_are_told_soon_and_ever_less_often() -> None:
+    told = Announced()
+    cores = short("gpu-0", figures="cores: requested many")
+    assert told.say(free(1)) == 1
+    assert told.say(cores, at=FIRST_PAUSE - 1) == 1
+    assert told.dedup.flush_due() == FIRST_PAUSE
+    assert told.say(cores, at=FIRST_PAUSE) == 2
+    assert told.say(free(1)) == 2
+    assert told.dedup.flush_due() == FIRST_PAUSE + 2 * FIRST_PAUSE
+    assert told.say(cores) == 2
+    assert told.say(cores, at=1000) == 2, "it is again what was told last"
+    told.say(free(1))
+    told.dedup.forget("u")
+    assert told.dedup.flush_due() is None
+
+
+def test_another_reason_is_told_at_once_and_after_an_allocation_all_is_news() -> None:
+    told = Announced()
+    told.say(free(1))
+    assert told.say(WRONG_KIND) == 2
+    told.dedup.allocated(told.claim, [], level=None)
+    assert told.say(free(1)) == 4
 
 
 def test_an_allocation_names_devices_shares_and_level() -> None:

@@ -8,7 +8,8 @@ from datetime import datetime
 
 import pytest
 
-from koordra.api.kinds import NODES, RESOURCE_SLICES
+from koordra.api import names
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting.capacity import MODELS, OTHER, ClusterCapacity
 from koordra.controller.reporting.metrics import ControllerMetrics
@@ -177,3 +178,37 @@ def test_capacity_is_told_when_all_of_it_is_known(monkeypatch: pytest.MonkeyPatc
     assert shown.devices("free") == 4, "half of a change is not told"
     shown.settle()
     assert shown.devices("free") == 6
+
+
+def test_claims_that_may_not_have_devices_without_a_pod_wait_until_a_pod_uses_them() -> None:
+    shown = Shown(nodes=1)
+    wants = {names.MODE_LABEL: names.IMMEDIATE}
+    shown.cluster.claim("too-many", count=9, annotations=wants, creationTimestamp=CREATED)
+    shown.settle()
+    shown.now += 30
+    assert shown.waiting("ImmediateRefused") == (1, 30)
+    shown.cluster.pod("p", "too-many", created=CREATED)
+    shown.settle()
+    assert shown.waiting("ImmediateRefused") == (0, 0)
+    assert shown.waiting("ExceedsDevice") == (1, 30), "it waits with its pod"
+    shown.cluster.api.delete(PODS, "p")
+    shown.settle()
+    assert shown.waiting("ImmediateRefused") == (1, 30)
+    shown.cluster.api.delete(RESOURCE_CLAIMS, "too-many")
+    shown.settle()
+    assert shown.waiting("ImmediateRefused") == (0, 0)
+
+
+def test_pods_that_a_shared_claim_pins_to_a_node_they_cannot_use_are_counted() -> None:
+    shown = Shown(nodes=1)
+    shown.cluster.claim("shared")
+    for name in ("first", "second"):
+        shown.cluster.pod(name, "shared", created=CREATED)
+    shown.settle()
+    shown.cluster.scheduler_binds("first", "shared")
+    shown.cluster.scheduler_says_no("second")
+    shown.settle()
+    assert shown.waiting("SharedClaimPinned") == (1, 0)
+    shown.cluster.api.delete(PODS, "second")
+    shown.settle()
+    assert shown.waiting("SharedClaimPinned") == (0, 0)
