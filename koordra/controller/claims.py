@@ -15,7 +15,7 @@ A class of koordra's by name that does not exist is UNKNOWN too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -158,6 +158,22 @@ def _count(asked: Fields) -> int:
     if asked.get("allocationMode") == "All" or not isinstance(count, int | None):
         return MAX_RESULTS
     return 1 if count is None else count
+
+
+def lacking(pod: Fields, claims: Container[str]) -> list[str]:
+    """What the pod waits for because it is not there: claims by name, entries whose claim nobody has made
+    yet."""
+    namespace, found = objects.namespace(pod), []
+    named = {str(one.get("name")): one for one in objects.spec_of(pod).get("resourceClaims") or ()}
+    for entry, name in objects.pod_claim_names(pod).items():
+        if name is None:
+            template = named[entry].get("resourceClaimTemplateName")
+            found.append(
+                f"{entry} (made from ResourceClaimTemplate {namespace}/{template}, if that is there)"
+            )
+        elif f"{namespace}/{name}" not in claims:
+            found.append(f"{namespace}/{name}")
+    return found
 
 
 def unused(claims: Iterable[Object], inside: frozenset[str], users: Users) -> tuple[Object, ...]:

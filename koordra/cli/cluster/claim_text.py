@@ -49,7 +49,8 @@ def claim_lines(entry: Fields, *, wide: bool) -> Iterator[str]:
     name = f"{entry['namespace']}/{entry['name']}"
     match entry["status"]:
         case "Fits":
-            yield from wrapped(f"{name} fits on {entry['node']}{_near(entry)}", 0)
+            fits = "would fit" if entry.get("waits") else "fits"
+            yield from wrapped(f"{name} {fits} on {entry['node']}{_near(entry)}", 0)
         case "DoesNotFit":
             yield inert(f"{name} does not fit")
             yield from told_lines(entry["told"], 2)
@@ -71,6 +72,8 @@ def _near(entry: Fields) -> str:
 def _last_words(entry: Fields) -> Iterator[str]:
     if entry.get("waits"):
         yield from wrapped(f"but {entry['waits']}", 2)
+    for question in entry.get("doubts", ()):
+        yield from wrapped(question, 2)
     yield from last_word(entry, 2)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from koordra.api import kinds
+from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.cli.cluster.answers import KINDS, Answers, nobody, place, question_about
 from koordra.cli.cluster.cluster_objects import Listed, Source, latest_events, listed
@@ -101,15 +101,20 @@ def _claims_named(client: KubeClient, word: str, scope: Scope) -> list[Question]
 
 
 def _everything(client: KubeClient, namespace: str | None, scope: Scope) -> list[Question]:
-    """The claims without devices, and the gangs, by name; with a selector the claims that have these labels
-    alone."""
+    """The claims without devices, the gangs, and the pods that lack claims, by name; with a selector the
+    claims that have these labels alone."""
     claims, _ = client.list(kinds.RESOURCE_CLAIMS, namespace=namespace, label_selector=scope.selector)
     waiting = [question_about(claim) for claim in claims if not claims_of.is_allocated(claim)]
     pods = [] if scope.selector else client.list(kinds.PODS, namespace=namespace)[0]
-    gangs = {ref for pod in pods if (ref := gang_of(pod)) is not None}
-    return sorted(waiting, key=lambda one: one.key) + sorted(
-        (Question(Subject.GANG, ref.namespace, ref.name) for ref in gangs), key=lambda one: one.key
-    )
+    named = set(filter(None, map(gang_of, pods)))
+    gangs = [Question(Subject.GANG, ref.namespace, ref.name) for ref in named]
+    there = {objects.key(claim) for claim in claims}
+    lacking = [
+        question_about(pod, Subject.POD)
+        for pod in pods
+        if not (objects.pod_is_finished(pod) or objects.is_deleting(pod)) and claims_of.lacking(pod, there)
+    ]
+    return [one for several in (waiting, gangs, lacking) for one in sorted(several, key=lambda one: one.key)]
 
 
 def _asked(question: Question, cluster: Cluster) -> Document:

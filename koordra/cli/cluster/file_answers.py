@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 
@@ -10,14 +10,16 @@ from koordra.allocator.explain.telling import lines
 from koordra.allocator.request.templates import applied_uid
 from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
+from koordra.cli.cluster.admitted import as_admitted
 from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about
 from koordra.cli.manifest_files import notes_on, read_objects
 from koordra.cli.options import Scope, say
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
+from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import tables_of
 from koordra.controller.explain.answer import answer
-from koordra.controller.explain.claims import claim_entry
+from koordra.controller.explain.claims import claim_entry, doubts, waits_for_gang
 from koordra.controller.explain.question import Question, Subject, question_of
 from koordra.controller.explain.view import ClusterView, view_of
 from koordra.controller.gangs.declared.gang_ref import gang_of
@@ -31,7 +33,7 @@ def of_files(
 ) -> Answers:
     """What waits is planned: also claims of which no pod is in the files. Raises InvalidManifest."""
     with progress("reading the files", line=False):
-        manifests = read_objects(files)
+        manifests = as_admitted(read_objects(files))
     for note in notes_on(manifests):
         say(f"koordra: {note}", err=True)
     with progress("planning", line=False):
@@ -53,16 +55,17 @@ def _answers(
 
     if policy == names.DEFAULT_POLICY and features is None:
         planned = _corrected(planned, view, manifests)
+    planned = _completed(planned, view, manifests)
     if not words:
-        marked = any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests)
-        gangs = _waiting_gangs(view()) if marked else []
+        gangs = _waiting_gangs(view()) if _has_gangs(manifests) else []
         there = {objects.key(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
         lacking = [
             (Subject.POD, _answered(view(), question_about(obj, Subject.POD), manifests))
             for obj in manifests
             if obj.get("kind") == "Pod"
             and scope.namespace in (None, objects.namespace(obj))
-            and _lacks_claims(obj, there)
+            and not objects.pod_is_finished(obj)
+            and claims_of.lacking(obj, there)
         ]
         return planned + [(Subject.GANG, entry) for entry in gangs] + lacking
     found: Answers = []
@@ -112,17 +115,28 @@ def _corrected(planned: Answers, view: Callable[[], ClusterView], manifests: Seq
     ]
 
 
+def _completed(planned: Answers, view: Callable[[], ClusterView], manifests: Sequence[Fields]) -> Answers:
+    """With what a plan does not know: whether a claim is a gang's, and amounts that can hardly be meant."""
+    asked = {objects.key(obj): doubts(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
+    has_gangs = _has_gangs(manifests)
+    found: Answers = []
+    for subject, entry in planned:
+        key, more = f"{entry['namespace']}/{entry['name']}", Document()
+        if questions := asked.get(key):
+            more["doubts"] = questions
+        if has_gangs and entry["status"] == "Fits" and (waits := waits_for_gang(view(), key)):
+            more["waits"] = waits
+        found.append((subject, {**entry, **more}))
+    return found
+
+
+def _has_gangs(manifests: Sequence[Fields]) -> bool:
+    return any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests)
+
+
 def _identified(obj: Fields) -> Object:
     """With the uid that it gets where it is applied: objects are told apart by it."""
     return {**obj, "metadata": {**objects.metadata(obj), "uid": applied_uid(obj)}}
-
-
-def _lacks_claims(pod: Fields, there: Collection[str]) -> bool:
-    """Whether it names claims that are not among these, or a template that is not in the files."""
-    if objects.status_of(pod).get("phase") in ("Succeeded", "Failed"):
-        return False
-    called = objects.pod_claim_names(pod).values()
-    return any(name is None or f"{objects.namespace(pod)}/{name}" not in there for name in called)
 
 
 def _is_named(entry: Fields, question: Question) -> bool:

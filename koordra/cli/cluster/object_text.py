@@ -36,7 +36,9 @@ def _pod(found: Fields, *, wide: bool) -> Iterator[str]:
     if found.get("controller") not in [entry.get("controller") for entry in found["claims"]]:
         yield from last_word(found, 2)
     for entry in found["claims"]:
-        yield from (f"  {line}" for line in claim_lines(entry, wide=wide))
+        said = bool(found["waits"]) and found["waits"].removeprefix("it ") in entry.get("waits", "")
+        told = {**entry, "waits": "the pod waits, as told above"} if said else entry
+        yield from (f"  {line}" for line in claim_lines(told, wide=wide))
 
 
 def _asked(asked: Fields | None) -> Iterator[str]:
@@ -49,7 +51,11 @@ def _asked(asked: Fields | None) -> Iterator[str]:
     )
     yield from wrapped(f"asked in the words of {asked['dialect'] or 'another stack'}: {words}", 2)
     if asked["rewritten"]:
-        yield from wrapped("which the webhook turned into the claims below", 2)
+        units = ", ".join(f"{name} {amount}" for name, amount in asked["units"].items())
+        yield from wrapped(
+            f"which the webhook turned into the claims below{f'; 1Gi of a card is {units}' if units else ''}",
+            2,
+        )
     else:
         yield from wrapped(
             "which nobody turned into a claim: the controller's webhook rewrites such pods when they are created, with "

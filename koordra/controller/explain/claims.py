@@ -8,6 +8,7 @@ from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.explain.telling import lines
 from koordra.allocator.reasons import Reason
+from koordra.allocator.request.claim_validation import memory_in_doubt
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.claims import ResourceClaim
@@ -20,7 +21,7 @@ from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.explain.isolation import isolation_of
 from koordra.controller.explain.view import ClusterView
-from koordra.errors import KoordraError
+from koordra.errors import InvalidManifest, KoordraError
 from koordra.placement.request.claim_groups import ClaimGroup
 from koordra.placement.why_here import Judged, WhyHere, why_here
 
@@ -34,6 +35,7 @@ def claim_entry(view: ClusterView, claim: Object) -> Object:
         "name": objects.name(claim),
         "uid": objects.uid(claim),
         "pods": [objects.name(pod) for pod in view.cache.pod_index.users.get(key, ())],
+        **({"doubts": asked} if (asked := doubts(claim)) else {}),
     }
     if claims_of.is_allocated(claim):
         if not claims_of.holds_koordra_devices(claim):
@@ -81,10 +83,29 @@ def _waits_for(view: ClusterView, key: str) -> str:
     using = pods.users.get(key, ())
     if not using:
         return "no pod uses the claim yet; it is placed together with its pod"
-    for pod in using:
+    if in_gang := waits_for_gang(view, key):
+        return in_gang
+    return "; ".join(filter(None, (_pod_waits_for(view, pod) for pod in using[:3])))
+
+
+def waits_for_gang(view: ClusterView, key: str) -> str:
+    """Of a claim of a gang's member; empty for any other."""
+    for pod in view.cache.pod_index.users.get(key, ()):
         if gang := view.gang_of(pod):
             return f"pod {objects.key(pod)} is a member of gang {gang.key}, which is placed as a whole"
-    return "; ".join(filter(None, (_pod_waits_for(view, pod) for pod in using[:3])))
+    return ""
+
+
+def doubts(claim: Fields) -> list[str]:
+    """Amounts that can hardly be meant, as questions."""
+    try:
+        requests = ResourceClaim.from_dict(claim).requests
+    except InvalidManifest:
+        return []
+    asked = [(f"request {one.name}", each) for one in requests for each in one.alternatives]
+    amounts = [(where, *said) for where, each in asked for said in sorted(each.capacity_spelled.items())]
+    found = (f"{where}: {text}" for where, *said in amounts if (text := memory_in_doubt(*said)))
+    return list(dict.fromkeys(found))
 
 
 def _pod_waits_for(view: ClusterView, pod: Object) -> str:

@@ -13,15 +13,19 @@ from koordra.compat.dialect import covers
 from koordra.compat.dialect.allocation import DIALECT_LABEL
 from koordra.compat.dialects import DIALECTS, dialect_named
 from koordra.compat.original_request import ANNOTATION
+from koordra.compat.quota_charges import amounts as amounts_of
+from koordra.compat.settings import Settings
+from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.view import ClusterView
-from koordra.controller.reconcile.unplanned import lacking_claims
-from koordra.placement.request.claim_groups import claim_keys
+from koordra.controller.reconcile.unplanned import first_consumers, why_full
+from koordra.placement.request.claim_groups import MAX_CONSUMERS, claim_keys
 
 
 def pod_document(view: ClusterView, pod: Object) -> Object:
     keys = claim_keys(pod)
+    extended = _extended(view, pod)
     claims = [view.cache.claims[key] for key in keys if key in view.cache.claims]
     gang = view.gang_of(pod)
     return {
@@ -32,20 +36,55 @@ def pod_document(view: ClusterView, pod: Object) -> Object:
         "node": str(objects.spec_of(pod).get("nodeName") or "") or None,
         "gates": pod_index.gates(pod),
         "gang": gang and gang.key,
-        "asked": asked_in_other_words(pod),
+        "asked": None if extended else asked_in_other_words(pod),
         "claims": [claim_entry(view, claim) for claim in claims],
-        "lacks": lacking_claims(pod, view.cache.claims),
-        "waits": _waits(view, pod, keys),
+        "lacks": claims_of.lacking(pod, view.cache.claims),
+        "waits": _waits(view, pod, extended),
     }
 
 
-def _waits(view: ClusterView, pod: Object, keys: list[str]) -> str | None:
+def _extended(view: ClusterView, pod: Object) -> dict[str, str]:
+    """Extended resources that the pod asks for and kube-scheduler makes claims of, with their classes."""
+    of = {
+        str(objects.spec_of(one).get("extendedResourceName") or ""): one
+        for one in view.cache.classes.values()
+    }
+    asked = {name for raw in containers(pod) for side in SIDES for name in amounts(raw, side)}
+    return {name: objects.name(of[name]) for name in sorted(asked & of.keys())}
+
+
+def _full(view: ClusterView, pod: Object) -> list[Object]:
+    """Claims of the pod that as many others have as can have one."""
+    users = view.cache.pod_index.users
+    crowded = [key for key in claim_keys(pod) if len(users.get(key, ())) > MAX_CONSUMERS]
+    claims = [view.cache.claims[key] for key in crowded if key in view.cache.claims]
+    return [one for one in claims if objects.uid(pod) not in first_consumers(one, users[objects.key(one)])]
+
+
+def _extended_text(view: ClusterView, extended: Mapping[str, str]) -> str:
+    native = sum(
+        objects.labels_of(node).get(names.MODE_LABEL) == names.MODE_NATIVE
+        for node in view.cache.nodes.values()
+    )
+    named = ", ".join(f"{name} (DeviceClass {of})" for name, of in extended.items())
+    where = f"{native} of {len(view.cache.nodes)} nodes are" if native else "no node is"
+    return (
+        f"it asks for {named}, of which kube-scheduler makes a claim and allocates it, on nodes in native mode alone (label "
+        f"{names.MODE_LABEL}: {names.MODE_NATIVE}); {where}. On joint nodes a claim of its own is needed"
+    )
+
+
+def _waits(view: ClusterView, pod: Object, extended: Mapping[str, str]) -> str | None:
     """What the pod waits for that no claim of it says."""
     if view.beyond_quota.get(objects.uid(pod)):
         return f"it is beyond its quota: {view.beyond_quota[objects.uid(pod)]}"
     gates = [gate for gate in pod_index.gates(pod) if gate != names.JOINT_GATE]
     if gates:
         return f"it is held by the scheduling gate {', '.join(gates)} of somebody else"
+    for claim in _full(view, pod):
+        return why_full(claim, view.cache.pod_index.users[objects.key(claim)])
+    if extended and not objects.spec_of(pod).get("nodeName"):
+        return _extended_text(view, extended)
     if not objects.pod_claim_names(pod):
         return "it has no claims, so koordra gives it nothing and keeps it from nothing"
     scheduled = pod_index.pod_scheduled(pod)
@@ -61,7 +100,12 @@ def asked_in_other_words(pod: Object) -> Object | None:
     said = _taken_out(pod)
     if said:
         known = dialect_named(dialect)
-        return {"dialect": known.title if known else dialect or None, "rewritten": True, "containers": said}
+        return {
+            "dialect": known.title if known else dialect or None,
+            "rewritten": True,
+            "containers": said,
+            "units": _units(dialect, said),
+        }
     own = {
         str(raw.get("name")): found
         for raw in containers(pod)
@@ -75,7 +119,20 @@ def asked_in_other_words(pod: Object) -> Object | None:
         )
     }
     asked = {name for resources in own.values() for name in resources}
-    return {"dialect": _title(*asked), "rewritten": False, "containers": own} if own else None
+    return {"dialect": _title(*asked), "rewritten": False, "containers": own, "units": {}} if own else None
+
+
+def _units(dialect: str, said: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    """How much a gibibyte of a card is under the names that the pod asked for memory by: reasons say how much
+    that is in bytes."""
+    one, two = (amounts_of(dialect, _share_of(memory), Settings()) for memory in ("1Gi", "2Gi"))
+    asked = {name for resources in said.values() for name in resources}
+    return {name: amount for name in sorted(asked) if (amount := one.get(name)) and amount != two.get(name)}
+
+
+def _share_of(memory: str) -> Object:
+    exactly = {"deviceClassName": names.CLASS_GPU, "count": 1, "capacity": {"requests": {"memory": memory}}}
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
 
 
 def _title(*resources: str) -> str:

@@ -28,10 +28,10 @@ from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
-from koordra.controller.reconcile.unplanned import Unplanned, created
+from koordra.controller.reconcile.unplanned import Unplanned, created, first_consumers
 from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.decide import Excluded
-from koordra.placement.request.claim_groups import MAX_CONSUMERS, urgency
+from koordra.placement.request.claim_groups import MAX_CONSUMERS
 
 NOT_READ_PAUSE = 1.0
 """Seconds. Nothing wakes a pass when quotas were read and there are none."""
@@ -181,7 +181,7 @@ class GroupQueue:
             self._touched.update(objects.uid(pod) for pod in pods.users.get(key, ()))
         self._crowded = crowded
         return {
-            key: _first_consumers(claim, pods.users[key])
+            key: first_consumers(claim, pods.users[key])
             for key in crowded
             if (claim := self._context.cache.claims.get(key))
         }
@@ -216,13 +216,6 @@ class GroupQueue:
             elif owner is not Owner.FOREIGN:
                 self._unplanned.tell_unplannable(PodClaims({}, (), (), ((claim, owner),)))
         return found
-
-
-def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
-    """The 256 pods that have the claim: those it is reserved for, then by urgency."""
-    reserved = set(claims_of.reserved_for(claim))
-    first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
-    return frozenset(map(objects.uid, first[:MAX_CONSUMERS]))
 
 
 def basis_of(group: Group, epoch: int, excluded: Sequence[Excluded]) -> Basis:

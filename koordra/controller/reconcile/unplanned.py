@@ -10,7 +10,7 @@ a quota is full                         the words are the quota's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from koordra.allocator.explain.telling import headline, waiting_for_others
@@ -24,7 +24,7 @@ from koordra.controller.cache import pod_index
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.claims import Owner
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
-from koordra.placement.request.claim_groups import MAX_CONSUMERS
+from koordra.placement.request.claim_groups import MAX_CONSUMERS, urgency
 
 LACKS_FOR: Final = 10.0
 _APART: Final = "unplanned/"
@@ -35,20 +35,18 @@ def created(obj: Object) -> str:
     return str(objects.metadata(obj).get("creationTimestamp") or "")
 
 
-def lacking_claims(pod: Object, claims: Mapping[str, object]) -> list[str]:
-    """What the pod waits for because it is not there: claims by name, entries whose claim nobody has made
-    yet."""
-    namespace, found = objects.namespace(pod), []
-    named = {str(one.get("name")): one for one in objects.spec_of(pod).get("resourceClaims") or ()}
-    for entry, name in objects.pod_claim_names(pod).items():
-        if name is None:
-            template = named[entry].get("resourceClaimTemplateName")
-            found.append(
-                f"{entry} (made from ResourceClaimTemplate {namespace}/{template}, if that is there)"
-            )
-        elif f"{namespace}/{name}" not in claims:
-            found.append(f"{namespace}/{name}")
-    return found
+def first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
+    """The 256 pods that have the claim: those it is reserved for, then by urgency."""
+    reserved = set(claims_of.reserved_for(claim))
+    first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
+    return frozenset(map(objects.uid, first[:MAX_CONSUMERS]))
+
+
+def why_full(claim: Object, users: Sequence[Object]) -> str:
+    return (
+        f"{objects.describe(claim)} is used by {len(users)} pods, and a claim can be reserved for {MAX_CONSUMERS}; "
+        "give some of them a claim of their own"
+    )
 
 
 class Unplanned:
@@ -92,7 +90,7 @@ class Unplanned:
         cache = self._context.cache
         for uid in self._due.pop(self._context.clock()) & self._lacking.keys():
             pod = cache.pod_index.entries[uid].pod
-            if lacking := lacking_claims(pod, cache.claims):
+            if lacking := claims_of.lacking(pod, cache.claims):
                 text = f"pod {objects.key(pod)} lacks ResourceClaim {', '.join(lacking)}"
                 self._context.events.lacking(pod, message=text)
                 self.waits(pod, CLAIM_MISSING)
@@ -111,10 +109,7 @@ class Unplanned:
             self.waits(member.pod, headline([reason for given in told.values() for reason in given]))
 
     def tell_full(self, claim: Object, member: PodClaims) -> None:
-        text = (
-            f"{objects.describe(claim)} is used by {len(self._context.users()[objects.key(claim)])} pods, and a claim can be "
-            f"reserved for {MAX_CONSUMERS}; give some of them a claim of their own"
-        )
+        text = why_full(claim, self._context.users()[objects.key(claim)])
         self._context.events.pinned(claim, member.pod, (reason_of(Cause.RESERVED_FOR_FULL, text),))
         self.waits(member.pod, Cause.RESERVED_FOR_FULL)
 

@@ -29,6 +29,7 @@ from koordra.allocator.request.requests import ResolvedClaim
 from koordra.allocator.search.search import BUDGET
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
+from koordra.api.objects import Fields
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.api.tables import BoundedCache
 from koordra.cel.selectors import names_read_by
@@ -219,13 +220,19 @@ def refusals(
     several, found = len(group.pods) > 1, list[Reason]()
     if info.trouble:
         found.append(reason_of(Cause.POOL_INCOMPLETE, info.trouble, info.name))
+    failed: dict[str, list[tuple[Fields, Unsuitable]]] = {}
     for pod in group.pods:
-        where = f"pod {objects.key(pod)}: " if several else ""
         asked = index.pods.requests_of(pod)
-        why_not = unsuitable(info.node, pod, taken=load, asked=asked)
-        found += [_unsuitable(info.name, where, why) for why in why_not]
+        for why in unsuitable(info.node, pod, taken=load, asked=asked):
+            failed.setdefault(why.clause, []).append((pod, why))
         if several:
             load = total_of((load, asked))
+    for alike in failed.values():
+        pod, why = alike[0]
+        who = f"pod {objects.key(pod)}: " if several else ""
+        if len(alike) > 1:  # by name they would be as many lines as pods
+            who = "each of the pods: " if len(alike) == len(group.pods) else "several of the pods: "
+        found.append(_unsuitable(info.name, who, why))
     for key in group.allocated:
         allocation = index.allocation(key)
         selector = None if allocation is None else allocation.node_selector

@@ -17,6 +17,7 @@ from tests.unit.allocator.machines import (
     nic,
     node,
     place,
+    pod,
     slice_of,
 )
 
@@ -214,6 +215,20 @@ def many() -> list[Dict]:
     return [*found, *(node(f"cpu-{number}") for number in range(10))]
 
 
+def crowded() -> list[Dict]:
+    """A claim that as many pods use as can have it."""
+    shared = _holder("shared", [_result("gpu-1", "gpu-0", memory=MEMORY, cores="100", slots="1")])
+    shared["metadata"]["namespace"] = "default"
+    users = [f"user-{number:03}" for number in range(256)]
+    shared["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": name} for name in users]
+    pods = [pod(name, "shared") for name in users]
+    for one in pods:
+        one["metadata"] |= {"uid": one["metadata"]["name"], "creationTimestamp": "2026-11-21T00:00:00Z"}
+        one["spec"] |= {"nodeName": "gpu-1"}
+        one["status"] = {"phase": "Running"}
+    return [*plain(), shared, *pods]
+
+
 CLUSTERS: Final[Mapping[str, Callable[[], list[Dict]]]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -233,6 +248,7 @@ CLUSTERS: Final[Mapping[str, Callable[[], list[Dict]]]] = {
         without_limits,
         partitions,
         many,
+        crowded,
     )
 }
 

@@ -77,6 +77,7 @@ def _from_hami(name: str) -> Dict:
 
 def _legacy(name: str) -> Dict:
     made = _user(name, [])
+    made["metadata"]["uid"] = name  # it is in the cluster
     made["spec"].pop("schedulingGates")
     asked = {"limits": {"aliyun.com/gpu-mem": "4"}}
     made["spec"]["containers"] = [{"name": "main", "image": "x", "resources": asked}]

@@ -8,7 +8,8 @@ is asked.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +17,28 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from koordra.allocator.request.templates import applied_uid
+from koordra.allocator.search.search import Search
+from koordra.allocator.search.solution import Outcome
 from koordra.api import objects
+from koordra.cli.cluster.admitted import as_admitted
 from koordra.cli.cluster.explain import explain
+from koordra.cli.cluster.object_text import pod_text
+from koordra.compat.quota_charges import amounts
+from koordra.compat.settings import Settings
 from koordra.controller.allocation.writes import Writer
+from koordra.controller.cache.pod_index import PodClaims
+from koordra.controller.explain.answer import answer
+from koordra.controller.explain.leader_view import leader_view
+from koordra.controller.explain.question import question_of
+from koordra.controller.legacy import quota
+from koordra.controller.legacy.quota import Charge
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import LONGEST_MESSAGE, ClaimEvent
 from tests.fakes.kube_api import KINDS, FakeCaches, FakeKubeApi
 from tests.unit.explain.clusters import Dict, cluster
 
+Gangs = dict[str, tuple[str, int]]
 KIND_NAMED: Final = {kind.kind: kind for kind in KINDS}
 NOW: Final = "2026-11-21T00:00:00Z"
 MANIFESTS = sorted((Path(__file__).parent / "waiting").glob("*.yaml"))
@@ -37,7 +52,7 @@ def header(text: str) -> tuple[str, dict[str, str]]:
 
 
 def explained(manifest: Path, folder: Path) -> str:
-    _, given = header(manifest.read_text())
+    given = header(manifest.read_text())[1]
     published = folder / "cluster.json"
     published.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": cluster(given["cluster"])}))
     features = ["--features", given["features"]] if "features" in given else []
@@ -47,38 +62,79 @@ def explained(manifest: Path, folder: Path) -> str:
     return found.stdout
 
 
-def events(manifest: Path) -> Iterator[str]:
-    """What the controller tells of what waits, in its first minute."""
-    text = manifest.read_text()
-    about = header(text)[1]
-    if "features" in about:  # of gates that are off the API server drops the fields: test_decisions
-        return
-    api, told, now = FakeKubeApi(), list[ClaimEvent](), [1000.0]
-    own: list[Dict] = [one for one in yaml.safe_load_all(text) if one]
-    for obj in (*cluster(about["cluster"]), *own):
-        if obj["kind"] in KIND_NAMED:
-            api.create(KIND_NAMED[obj["kind"]], obj)
-    caches = FakeCaches(api)
-    writer = Writer(api, may_write=lambda: True, now=lambda: NOW)  # type: ignore[arg-type]
-    leader = Reconciler(caches, writer, clock=lambda: now[0], report=told.append)  # type: ignore[arg-type]
-    for _ in range(2):
-        caches.deliver()
-        leader.reconcile()
-        now[0] += 60
-    for event in told:
+class Leader:
+    """A controller over the cluster and the manifest's objects, for a minute. `told`: what it reports."""
+
+    def __init__(self, given: dict[str, str], own: list[Dict]) -> None:
+        api, now = FakeKubeApi(), 1000.0
+        self.told: list[ClaimEvent] = []
+        for obj in (*cluster(given["cluster"]), *own):
+            if obj["kind"] in KIND_NAMED:
+                api.create(KIND_NAMED[obj["kind"]], obj)
+        caches = FakeCaches(api)
+        writer = Writer(api, may_write=lambda: True, now=lambda: NOW)  # type: ignore[arg-type]
+        self.reconciler = Reconciler(
+            caches,  # type: ignore[arg-type]
+            writer,
+            clock=lambda: now,
+            report=self.told.append,
+            quota=partial(beyond_quota, own),
+        )
+        for _ in range(2):
+            caches.deliver()
+            self.reconciler.reconcile()
+            now += 60
+
+    def says(self, word: str) -> str:
+        question = question_of(word, "default")
+        assert question is not None
+        return pod_text(answer(leader_view(self.reconciler), question)["pod"])
+
+
+def beyond_quota(own: list[Dict], members: Sequence[PodClaims], gangs: Gangs) -> dict[str, str]:
+    """As the controller of legacy pods counts them (legacy/controller)."""
+    quotas = [obj for obj in own if obj["kind"] == "ResourceQuota"]
+    claims = {objects.key(obj): obj for obj in own if obj["kind"] == "ResourceClaim"}
+    charges, served = {}, set[str]()
+    for pod in own if quotas else ():
+        for name in objects.pod_claim_names(pod).values() if pod["kind"] == "Pod" else ():
+            claim = claims[f"{objects.namespace(pod)}/{name}"]
+            charges[objects.name(pod)] = Charge(pod, amounts("plain", claim["spec"], Settings()))
+            served |= {objects.name(pod)} if "status" in claim else set()
+    held = quota.beyond(quotas, charges, served=served, gangs=gangs)
+    return {objects.uid(one.pod): held[name] for one in members if (name := objects.name(one.pod)) in held}
+
+
+def events(leader: Leader) -> Iterator[str]:
+    for event in leader.told:
         assert len(event.message.encode()) <= LONGEST_MESSAGE
         if event.warning:
-            about_what = ", ".join(f"{one['kind']} {objects.name(one)}" for one in event.about)
-            yield f"{event.reason} on {about_what}: {event.message}"
+            about = ", ".join(f"{one['kind']} {objects.name(one)}" for one in event.about)
+            yield f"{event.reason} on {about}: {event.message}"
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
-def test_what_a_person_reads(manifest: Path, tmp_path: Path, golden: Callable[[str, str], None]) -> None:
-    about = header(manifest.read_text())[0]
-    said = explained(manifest, tmp_path)
+def test_what_a_person_reads(
+    manifest: Path, tmp_path: Path, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = manifest.read_text()
+    about, given = header(text)
+    if "search" in given:
+        run = Search.run
+
+        def short_of_breath(search: Search) -> Outcome:
+            search.budget = int(given["search"])
+            return run(search)
+
+        monkeypatch.setattr(Search, "run", short_of_breath)
+    own = [dict(one) for one in as_admitted([one for one in yaml.safe_load_all(text) if one])]
+    own = [{**one, "metadata": {**one["metadata"], "uid": applied_uid(one)}} for one in own]
+    # Of gates that are off the API server drops the fields (test_decisions).
+    told = None if "features" in given else Leader(given, own)
+    said = f"{told.says(given['leader'])}\n" if told and "leader" in given else explained(manifest, tmp_path)
     assert all(entry.count("\n") < MOST_LINES for entry in said.split("\n\n"))
-    told = "".join(f"\nEvent {event}\n" for event in events(manifest))
-    golden(f"explain/waiting/{manifest.stem}.txt", f"{about}\n\n{said}{told}")
+    reported = "".join(f"\nEvent {event}\n" for event in events(told)) if told else ""
+    golden(f"explain/waiting/{manifest.stem}.txt", f"{about}\n\n{said}{reported}")
 
 
 def test_there_are_forty_and_more() -> None:
