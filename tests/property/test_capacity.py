@@ -4,9 +4,10 @@ and of the manifests themselves, by rules that are written down here once more."
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import ChainMap, Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -74,6 +75,14 @@ class Card:
         }
 
 
+TOTALS = {
+    "mig": {f"memory-slice-{place}": 1 for place in range(3)},
+    "nic": {"functions": 2},
+    "vf": {"functions": 2},
+}
+"""Of the counters of a card, by the type of what takes them."""
+
+
 def machine(draw: random.Random) -> list[Card]:
     model = draw.choice(["H100", "L40S"])
     found = []
@@ -82,19 +91,22 @@ def machine(draw: random.Random) -> list[Card]:
         if draw.random() < 0.8:
             place["PCIeSwitch"] = f"0000:0{at}:00.0"
         if draw.random() < 0.3:
-            found += [
-                Card(
-                    f"mig-{at}-{part}",
-                    "mig",
-                    model,
-                    place,
-                    {"memory": 10 * GI, "cores": 14},
-                    parent=f"gpu-{at}",
-                    takes={"slices": draw.choice([1, 2])},
-                    profile=draw.choice(["1g.10gb", "2g.20gb"]),
+            for part in range(4):
+                start, size = draw.choice([(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3)])
+                slices = {f"memory-slice-{place}": 1 for place in range(start, start + size)}
+                amounts = {"memory": 10 * size * GI, "cores": draw.choice([14, 28])}
+                found.append(
+                    Card(
+                        f"mig-{at}-{part}",
+                        "mig",
+                        model,
+                        place,
+                        amounts,
+                        parent=f"gpu-{at}",
+                        takes=slices,
+                        profile=draw.choice(["1g.10gb", "2g.20gb"]),
+                    )
                 )
-                for part in range(3)
-            ]
         else:
             amounts = {"memory": 80 * GI, "cores": 100, "slots": draw.choice([2, 8])}
             found.append(Card(f"gpu-{at}", "gpu", model, place, amounts, tainted=draw.random() < 0.15))
@@ -118,9 +130,12 @@ def machine(draw: random.Random) -> list[Card]:
 
 def slice_of(name: str, cards: list[Card]) -> list[Dict]:
     pool = {"name": name, "generation": 1, "resourceSliceCount": 2}
-    sets = {(card.parent or card.name): next(iter(card.takes)) for card in cards if card.takes}
+    sets = {(card.parent or card.name): TOTALS[card.type] for card in cards if card.takes}
     spec = {"driver": "koordra.io", "pool": pool, "nodeName": name}
-    counters = [{"name": of, "counters": {what: {"value": "2"}}} for of, what in sorted(sets.items())]
+    counters = [
+        {"name": of, "counters": {what: {"value": str(number)} for what, number in totals.items()}}
+        for of, totals in sorted(sets.items())
+    ]
     return [
         {"metadata": {"name": f"{name}-0"}, "spec": {**spec, "devices": [card.manifest() for card in cards]}},
         {"metadata": {"name": f"{name}-1"}, "spec": {**spec, "sharedCounters": counters}},
@@ -204,10 +219,14 @@ def counted(world: World) -> Dict:
                 known = [cards.get(result["device"]) for result in results]
                 if (found := alignment(known, config)) is not None:
                     aligned[found] += 1
-        left = Counter(2 * [card.parent or card.name for card in cards.values() if card.takes])
-        left = Counter(dict.fromkeys(left, 2))
+        left = {
+            (card.parent or card.name, what): number
+            for card in cards.values()
+            for what, number in (TOTALS[card.type] if card.takes else {}).items()
+        }
         for used in uses:
-            left.subtract({cards[used].parent or used: next(iter(cards[used].takes.values()), 0)})
+            for what, number in cards[used].takes.items():
+                left[cards[used].parent or used, what] -= number
         free = []
         for card in cards.values():
             of_card = uses.get(card.name, [])
@@ -220,7 +239,8 @@ def counted(world: World) -> Dict:
                 default=Fraction(0),
             )
             full = not card.shared or part >= 1 or len(of_card) >= card.amounts.get("slots", 99)
-            short = card.takes and left[card.parent or card.name] < next(iter(card.takes.values()))
+            of = card.parent or card.name
+            short = any(left[of, what] < number for what, number in card.takes.items())
             if of_card:
                 state = "allocated" if full else "shared"
             else:
@@ -257,6 +277,17 @@ def counted(world: World) -> Dict:
                     ("memory", (80 * GI - taken) * 10**9),
                 ):
                     most[what, card.model] = max(most[what, card.model], amount if room else 0)
+        for parent in {card.parent for card in cards.values() if card.type == "mig"}:
+            parts = [card for card in free if card.type == "mig" and card.parent == parent]
+            sets = [some for size in range(len(parts) + 1) for some in combinations(parts, size)]
+            apart = [
+                some
+                for some in sets
+                if len(ChainMap(*[one.takes for one in some])) == sum(len(one.takes) for one in some)
+            ]
+            for what in ("memory", "cores") if parts else ():
+                room = max(sum(one.amounts[what] for one in some) for some in apart) * 10**9
+                sums[what, "mig", parts[0].model, "free" if usable else "unavailable"] += room
         for model in {card.model for card in cards.values() if card.type == "gpu"}:
             whole = [card for card in free if card.type == "gpu" and card.model == model]
             for scope in SCOPES:

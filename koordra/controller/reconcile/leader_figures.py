@@ -18,6 +18,8 @@ from typing import Final
 from koordra.api.opaque.parameters import Scope
 from koordra.controller.gangs.phase import GangPhase
 from koordra.controller.reporting.capacity import NOT_ASKED, NOT_READY, READY, ClusterCapacity, told_apart
+from koordra.controller.reporting.native_devices import STATES as NATIVE_STATES
+from koordra.controller.reporting.native_devices import NativeDevices
 from koordra.controller.reporting.waiting_groups import REASONS, Waiting, WaitingGroups
 from koordra.metrics import Instrument, Label, Metrics, Rows, Table, bounded, gauge
 from koordra.placement.free_amounts.capacity import (
@@ -60,6 +62,13 @@ NODES: Final = gauge(
     "koordra_cluster_nodes",
     "Nodes that publish devices; not_ready: cordoned, not Ready, or with an allocation that cannot be read",
     state=(READY, NOT_READY),
+)
+NATIVE: Final = gauge(
+    "koordra_cluster_native_devices",
+    "Devices of nodes in native mode, which kube-scheduler gives out; allocated: some claim has it, or a part of it",
+    type=bounded("gpu, mig, nic, vf"),
+    model=_MODEL,
+    state=NATIVE_STATES,
 )
 LARGEST_SHARE: Final = gauge(
     "koordra_cluster_largest_share_ratio",
@@ -104,7 +113,7 @@ def _sums(part: str, of: str, **node: Label) -> dict[Measure, Instrument]:
         ),
         Measure.MEMORY: gauge(
             f"koordra_{part}_gpu_memory_bytes",
-            f"GPU memory of {of}; of MIG devices, which overlap, what is allocated",
+            f"GPU memory of {of}; of MIG devices, which overlap, the most that can be had at once is free",
             **node,
             type=bounded("gpu, mig"),
             model=_MODEL,
@@ -112,7 +121,7 @@ def _sums(part: str, of: str, **node: Label) -> dict[Measure, Instrument]:
         ),
         Measure.CORES: gauge(
             f"koordra_{part}_gpu_cores",
-            f"Cores of GPUs of {of}, 100 a GPU; of MIG devices what is allocated",
+            f"Cores of GPUs of {of}, 100 a GPU; of MIG devices the most that can be had at once is free",
             **node,
             type=bounded("gpu, mig"),
             model=_MODEL,
@@ -167,7 +176,7 @@ class LeaderFigures:
         self._claims, self._gangs = metrics.table(CLAIMS), metrics.table(GANGS)
         self._waiting, self._oldest = metrics.table(WAITING), metrics.table(OLDEST)
         self._refused, self._nodes = metrics.table(REFUSED_NODES), metrics.table(NODES)
-        self._aligned = metrics.table(ALIGNED)
+        self._aligned, self._native = metrics.table(ALIGNED), metrics.table(NATIVE)
         self._sums = {measure: metrics.table(declared) for measure, declared in OF_CLUSTER.items()}
         self._most = {most: metrics.table(declared) for most, declared in MOST.items()}
         self._of_node = metrics.node_tables(OF_NODE.values()) if node_metrics else None
@@ -190,7 +199,7 @@ class LeaderFigures:
 
     def _tables(self) -> Iterable[Table]:
         yield from (self._claims, self._gangs, self._waiting, self._oldest, self._refused, self._nodes)
-        yield from (self._aligned, *self._sums.values(), *self._most.values())
+        yield from (self._aligned, self._native, *self._sums.values(), *self._most.values())
 
     def set(
         self,
@@ -199,6 +208,7 @@ class LeaderFigures:
         gangs: Mapping[str, int],
         waiting: WaitingGroups,
         refused_nodes: int,
+        native: NativeDevices,
         capacity: ClusterCapacity | None,
     ) -> None:
         """While `shown`. Without a capacity, while it is not known yet, it stays as it was."""
@@ -208,6 +218,7 @@ class LeaderFigures:
         self._waiting.set({(reason,): each.number for reason, each in found.items()})
         self._oldest.follow(lambda: self._ages(found))
         self._refused.set({(): refused_nodes})
+        self._native.set(dict(native.counts()))
         if capacity is not None:
             self._set_capacity(capacity)
 

@@ -49,6 +49,7 @@ from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.capacity import ClusterCapacity
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
+from koordra.controller.reporting.native_devices import NativeDevices
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned
@@ -90,6 +91,7 @@ class Reconciler:
         self.cache = cache = context.cache
         self.audit, self.waiting = context.audit, context.waiting
         self._capacity = ClusterCapacity(self.allocation.placer.engine.index)
+        self._native = NativeDevices(cache)
         self._ungated: set[str] = set()
         self._pinned: set[str] = set()
         """Pods that have no place beside a claim that others use."""
@@ -274,6 +276,7 @@ class Reconciler:
                     },
                     gangs=self.allocation.gangs.counts(),
                     waiting=self.waiting,
+                    native=self._native,
                     refused_nodes=self.allocation.conflicts.refused,
                     capacity=self._capacity if is_known else None,
                 )

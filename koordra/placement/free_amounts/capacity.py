@@ -26,6 +26,7 @@ from koordra.allocator.devices.inventory import UNUSED, DeviceUse, Usage, availa
 from koordra.allocator.devices.pools import NIC, Pool, PublishedDevice
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
+from koordra.placement.free_amounts.mig_room import card_and_places, most_at_once
 from koordra.topology.levels import scope_key
 
 FREE: Final = "free"
@@ -102,6 +103,7 @@ _CAPACITIES: Final[Mapping[str, str]] = {
 def node_capacity(pools: Sequence[Pool], taken: Usage) -> NodeCapacity:
     """Of the pools of one node. Those with trouble give out nothing, and are left out."""
     amounts = Counter[tuple[str, ...]]()
+    cut: dict[tuple[str, str, str], list[tuple[int, int, PublishedDevice]]] = {}
     states: list[tuple[PublishedDevice, str]] = []
     for pool in pools:
         if pool.trouble or pool.id[0] != names.DRIVER:
@@ -114,6 +116,13 @@ def node_capacity(pools: Sequence[Pool], taken: Usage) -> NodeCapacity:
                 state = _state(one, use, left)
                 states.append((one, state))
                 _count(amounts, one, use, state)
+                if one.type == names.TYPE_MIG and state == FREE and (place := card_and_places(one)):
+                    card, start, end = place
+                    cut.setdefault((pool.id[1], card, _model(one)), []).append((start, end, one))
+    for (_, _, model), parts in cut.items():
+        for measure in (Measure.MEMORY, Measure.CORES):
+            room = most_at_once((start, end, _amount(one, _CAPACITIES[measure])) for start, end, one in parts)
+            amounts[measure, names.TYPE_MIG, model, FREE] += room
     return NodeCapacity(amounts, _most(states, taken))
 
 
@@ -140,7 +149,7 @@ def _is_full(one: PublishedDevice, use: DeviceUse) -> bool:
 
 
 def _count(amounts: Counter[tuple[str, ...]], one: PublishedDevice, use: DeviceUse, state: str) -> None:
-    model = str(one.plain.get(names.ATTR_MODEL, ""))
+    model = _model(one)
     for each in DEVICE_STATES:
         amounts[Measure.DEVICES, one.type, model, each] += each == state
     if one.type in (names.TYPE_GPU, names.TYPE_NIC):
@@ -160,7 +169,7 @@ def _add(
     amounts: Counter[tuple[str, ...]], key: tuple[str, ...], one: PublishedDevice, use: DeviceUse, state: str
 ) -> None:
     """What is allocated of the capacity, and what is left of it where somebody may have that. MIG devices
-    overlap, so that only what is allocated of them adds up."""
+    overlap, so that only what is allocated of them adds up; what is free is counted by card."""
     capacity = _CAPACITIES[key[0]]
     has = _amount(one, capacity)
     used = has if state == ALLOCATED else min(has, _used(one, use, capacity))
@@ -190,7 +199,7 @@ def _most(states: Iterable[tuple[PublishedDevice, str]], taken: Usage) -> Amount
             nics.append(one)
         if one.type != names.TYPE_GPU:
             continue
-        model = str(one.plain.get(names.ATTR_MODEL, ""))
+        model = _model(one)
         cards.setdefault(model, []).extend([one] if state == FREE else [])
         share, memory = (
             _room(one, taken.of(one.id)) if state in (FREE, SHARED) and not _is_tainted(one) else (0, 0)
@@ -230,6 +239,10 @@ def _together(
         ONE_NIC: max([number for key, number in of_key.items() if beside.get(key)], default=0),
         NIC_EACH: max([min(number, beside.get(key, 0)) for key, number in of_key.items()], default=0),
     }
+
+
+def _model(one: PublishedDevice) -> str:
+    return str(one.plain.get(names.ATTR_MODEL, ""))
 
 
 def _amount(one: PublishedDevice, capacity: str) -> int:

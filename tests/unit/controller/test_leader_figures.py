@@ -10,6 +10,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting.capacity import MODELS, OTHER, ClusterCapacity
 from koordra.controller.reporting.metrics import ControllerMetrics
@@ -212,3 +213,47 @@ def test_pods_that_a_shared_claim_pins_to_a_node_they_cannot_use_are_counted() -
     shown.cluster.api.delete(PODS, "second")
     shown.settle()
     assert shown.waiting("SharedClaimPinned") == (0, 0)
+
+
+def test_devices_that_kube_scheduler_gives_out_are_counted_by_what_claims_have() -> None:
+    shown = Shown(nodes=1)
+
+    def native(state: str) -> float | None:
+        return shown("cluster_native_devices", type="gpu", model="L4", state=state)
+
+    published = gpu_slice("n9", 3, allocator=names.ALLOCATOR_SCHEDULER)
+    for device in published["spec"]["devices"]:
+        device["attributes"]["model"] = {"string": "L4"}
+        device["taints"] = []
+    shown.cluster.api.create(NODES, node("n9"))
+    shown.cluster.api.create(RESOURCE_SLICES, published)
+    shown.settle()
+    assert (native("free"), native("allocated"), native("unavailable")) == (3, 0, 0)
+    assert shown.devices("free") == 2, "those are koordra's"
+    given = {
+        "devices": {"results": [{"request": "gpu", "driver": names.DRIVER, "pool": "n9", "device": "gpu-0"}]}
+    }
+    for name in ("by-scheduler", "beside-it"):
+        shown.cluster.claim(name)
+        shown.cluster.api.edit(
+            RESOURCE_CLAIMS,
+            name,
+            lambda found: found.update(status={"allocation": given, "reservedFor": [{"uid": "u"}]}),
+        )
+    shown.settle()
+    assert (native("free"), native("allocated")) == (2, 1)
+    shown.cluster.api.delete(RESOURCE_CLAIMS, "by-scheduler")
+    shown.settle()
+    assert (native("free"), native("allocated")) == (2, 1), "another one has a share of it"
+    shown.cluster.api.delete(RESOURCE_CLAIMS, "beside-it")
+
+    def broken(found: Object) -> None:
+        found["spec"]["devices"][1]["taints"] = [{"key": "koordra.io/unhealthy", "effect": "NoSchedule"}]
+        del found["spec"]["devices"][2]
+
+    shown.cluster.api.edit(RESOURCE_SLICES, "n9-koordra", broken)
+    shown.settle()
+    assert (native("free"), native("allocated"), native("unavailable")) == (1, 0, 1)
+    shown.cluster.api.delete(RESOURCE_SLICES, "n9-koordra")
+    shown.settle()
+    assert (native("free"), native("unavailable")) == (None, None)
