@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from koordra.allocator.reasons import amount_text
-from koordra.api import kinds
+from koordra.api import kinds, names
 from koordra.api.objects import Fields
 from koordra.cli import options
 from koordra.cli.cluster.cluster_objects import DEVICES, Listed, Source, connect, followed, listed_once
@@ -19,8 +19,8 @@ from koordra.cli.output import Cell, Document, show_rows
 from koordra.controller.explain.device_rows import device_rows
 from koordra.quantity import parse
 
-HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
-WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
+HEADER: Final = ("NODE", "DEVICE", "MODEL", "STATE", "FREE", "NUMA")
+WIDE: Final = ("TYPE", "SWITCH", "HOLDERS", "TAINTS")
 
 
 @click.command("devices")
@@ -65,26 +65,37 @@ def _cells(row: Fields, *, wide: bool) -> Sequence[Cell]:
     return (
         row["node"],
         row["name"] or f"pool {row['pool']}",
-        row["type"] or "-",
         row["model"] or "-",
         row["state"],
         row["reason"] or _free(row["capacity"], wide=wide),
         "-" if row["numaNode"] is None else str(row["numaNode"]),
-        *((row["pcieSwitch"] or "-", row["holders"] or "-", row["taints"] or "-") if wide else ()),
+        *((row["type"] or "-", row["pcieSwitch"] or "-") if wide else ()),
+        *((row["holders"] or "-", row["taints"] or "-") if wide else ()),
     )
 
 
 def _free(capacity: Mapping[str, Mapping[str, str]], *, wide: bool) -> str:
-    """How many more claims may have a share (slots) matters where it is none."""
-    return (
-        ", ".join(
-            [
-                amount_shown(name, entry["free"])
-                if entry["free"] == entry["total"]
-                else f"{amount_shown(name, entry['free'])} of {amount_text(name, parse(entry['total']))}"
-                for name, entry in capacity.items()
-                if wide or name != "slots" or entry["free"] == "0"
-            ]
+    """In one line of 80 columns: of how much, and how many more claims may have a share (slots), is for wide
+    tables, but that no claim may."""
+    if not wide:
+        order = sorted(capacity, key=lambda name: name == names.CAPACITY_BANDWIDTH)
+        return (
+            ", ".join([_shortly(name, capacity[name]["free"]) for name in order if _matters(name, capacity)])
+            or "-"
         )
-        or "-"
-    )
+    texts = [
+        amount_shown(name, entry["free"])
+        if entry["free"] == entry["total"]
+        else f"{amount_shown(name, entry['free'])} of {amount_text(name, parse(entry['total']))}"
+        for name, entry in capacity.items()
+    ]
+    return ", ".join(texts) or "-"
+
+
+def _matters(name: str, capacity: Mapping[str, Mapping[str, str]]) -> bool:
+    return name != names.CAPACITY_SLOTS or capacity[name]["free"] == "0"
+
+
+def _shortly(name: str, free: str) -> str:
+    """Bandwidth is known by its unit."""
+    return amount_shown(name, free).removeprefix(f"{names.CAPACITY_BANDWIDTH} ")

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from koordra.api import names
 from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.devices import device_rows
+from koordra.cli.cluster.devices import HEADER, _cells, device_rows
 from koordra.cli.main import cli
+from koordra.cli.output import render_table
 from koordra.kube.kubeconfig import new_client
 from koordra.kubelet_plugin.publish.resource_slices import WITHOUT_POLICY, build_slices
 from koordra_devcluster.control_plane import ControlPlane
@@ -126,3 +127,19 @@ def test_the_picture(kubeconfig: str, golden: Callable[[str, str], None]) -> Non
     assert [row["type"] for row in json.loads(only.output)["devices"]] == ["nic"]
     none = CliRunner().invoke(cli, ["devices", "--kubeconfig", kubeconfig, "--node", "x"])
     assert none.output == "no device of koordra's\n"
+
+
+def test_a_device_is_one_line_of_a_terminal() -> None:
+    published = slices("node-0", "hgx-h100")
+    share, part = {"memory": "4Gi", "cores": "25", "slots": "1"}, {"share": "25", "bandwidth": "50G"}
+    held = [
+        holds("c1", "node-0", first(published, names.TYPE_GPU), share),
+        holds("c2", "node-0", first(published, names.TYPE_NIC), part),
+    ]
+    rows = list(device_rows([{"kind": "Node", **node("node-0")}, *published, *held]))
+    table = render_table(HEADER, [_cells(row, wide=False) for row in rows], width=80)
+    lines = table.splitlines()
+    assert len(lines) == 1 + len(rows)
+    assert max(map(len, lines)) <= 80
+    assert "cores 75, memory 75.6Gi" in table
+    assert "share 75, 150 Gb/s" in table
