@@ -46,7 +46,15 @@ def _pod(pod: Object, claims: Mapping[str, Object], blocks: Mapping[str, str | N
         "block": blocks.get(str(node)),
         "gang": gang.name if gang else None,
         "rank": members[0].rank if members else None,
+        "ended": _ended(pod),
     }
+
+
+def _ended(pod: Object) -> str | None:
+    """When the last of its containers ended, of a pod that is over."""
+    states = [one.get("state") or {} for one in objects.status_of(pod).get("containerStatuses") or ()]
+    times = [str((state.get("terminated") or {}).get("finishedAt") or "") for state in states]
+    return max(times) if times and all(times) else None
 
 
 def told(events: Iterable[Object]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ pods:                    every pod of the report is in one entry
     level: PXB           the worst level between its GPUs and NICs
     ranks: 0-3           those of the gang's members
     env: {NAME: value}   variables of each pod, in some container of it
+    after: pretrain-*    none of them had devices before one of those pods had ended
 waiting:                 every claim that waits is in one entry
   - claim: too-large
     reason: InsufficientCapacity
@@ -49,6 +50,7 @@ class Pods:
     level: str | None = None
     ranks: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,25 @@ def _pods(wanted: Pods, found: Sequence[Report], report: Report) -> Iterator[str
         yield f"ranks: {wanted.ranks} expected, {ranks} seen"
     for pod, held in zip(found, devices, strict=True):
         yield from _pod(wanted, pod, held, report)
+    if wanted.after is not None:
+        yield from _too_early(wanted.after, found, report)
+
+
+def _too_early(others: str, found: Sequence[Report], report: Report) -> Iterator[str]:
+    """Times are known to the second."""
+    ended = [pod["ended"] for pod in report["pods"] if fnmatchcase(pod["name"], others)]
+    first = min(filter(None, ended), default=None)
+    if first is None or None in ended:
+        yield f"{others} has not ended, after which they start"
+        return
+    for pod in found:
+        for claim in _claims(pod, report):
+            if claim["allocated"] < first:
+                yield f"{pod['name']} had devices at {claim['allocated']}, while all of {others} ran, until {first}"
+    gangs = {pod["gang"] for pod in found}
+    for told in report.get("events", ()):
+        if told["reason"] == "GangRolledBack" and any(f"/{gang}:" in told["message"] for gang in gangs):
+            yield f"they held devices for a while: {told['message']}"
 
 
 def _pod(wanted: Pods, pod: Report, held: Sequence[Report], report: Report) -> Iterator[str]:

@@ -213,13 +213,15 @@ def placed(observation: Observation) -> list[dict[str, Any]]:
 def _placed_entry(
     observation: Observation, claim: Object, types: Mapping[tuple[str, str], str]
 ) -> dict[str, Any]:
-    results = objects.status_of(claim)["allocation"]["devices"]["results"]
+    allocation = objects.status_of(claim)["allocation"]
+    results = allocation["devices"]["results"]
     users = consumers(observation, claim)
     return {
         "namespace": objects.namespace(claim),
         "name": objects.name(claim),
         "pods": [objects.name(pod) for pod in users],
         "node": results[0]["pool"] if results else None,
+        "allocated": allocation.get("allocationTimestamp"),
         "devices": [
             {
                 "request": result["request"],

@@ -51,6 +51,8 @@ def test_shipped_examples_are_readable_and_every_folder_is_shown() -> None:
         "mig.koordra.io",
         "nic.koordra.io",
         "vf.koordra.io",
+        "imex-channel.koordra.io",
+        "imex-channels.koordra.io",
     ]
 
 

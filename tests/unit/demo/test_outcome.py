@@ -31,7 +31,9 @@ WANTED = {
             "level": "PXB",
             "ranks": "0-1",
             "env": {"A": 1},
-        }
+            "after": "first",
+        },
+        {"name": "first", "phase": "Succeeded"},
     ],
     "waiting": [{"claim": "large", "reason": "InsufficientCapacity", "says": "requested 120Gi"}],
     "events": [{"reason": "GangGrows", "says": "gang default/g"}],
@@ -52,6 +54,7 @@ def report() -> dict[str, Any]:
             "block": "b",
             "gang": "g",
             "rank": number,
+            "ended": None,
         }
 
     def claim(number: int) -> dict[str, Any]:
@@ -62,11 +65,13 @@ def report() -> dict[str, Any]:
             "node": f"n{number}",
             "devices": held,
             "level": "PXB",
+            "allocated": "2026-11-21T00:00:05Z",
         }
 
     reasons = [{"reason": "InsufficientCapacity", "detail": "memory: requested 120Gi, free 80Gi"}]
+    first = {**pod(0), "name": "first", "phase": "Succeeded", "gang": None, "ended": "2026-11-21T00:00:05Z"}
     return {
-        "pods": [pod(0), pod(1)],
+        "pods": [pod(0), pod(1), first],
         "claims": [claim(0), claim(1)],
         "containers": [{"pod": f"p-{number}", "env": {"A": "1"}} for number in (0, 1)],
         "pending": [{"namespace": "default", "name": "large", "reasons": reasons}],
@@ -99,6 +104,9 @@ def test_a_report_that_is_as_wanted() -> None:
         (("pending", 0, "name"), "other", "claim other waits, and should not"),
         (("events", 0, "message"), "gang default/h", "nothing told GangGrows gang default/g"),
         (("events", 0, "reason"), "GangWaits", "nothing told GangGrows gang default/g"),
+        (("claims", 1, "allocated"), "2026-11-21T00:00:04Z", "p-*: p-1 had devices at 2026-11-21T00:00:04Z"),
+        (("pods", 2, "ended"), None, "p-*: first has not ended"),
+        (("events", 0, "reason"), "GangRolledBack", "p-*: they held devices for a while: gang default/g"),
     ],
 )
 def test_what_differs_is_said(path: tuple[Any, ...], value: Any, words: str) -> None:

@@ -101,5 +101,6 @@ def test_who_has_what() -> None:
         "pods": ["p"],
         "node": "n",
         "devices": [{"request": "gpu", "device": "gpu-0", "type": "gpu", "consumedCapacity": {}}],
+        "allocated": None,
         "level": None,
     }
