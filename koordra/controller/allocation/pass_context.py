@@ -25,11 +25,12 @@ from koordra.controller.allocation.writes import WriteOutcome, Writer, WriteResu
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
+from koordra.controller.cache.immediate_claims import DEFAULT_RULES, NONE, ImmediateRules
 from koordra.controller.cache.kept_fields import kept_of
+from koordra.controller.cache.pod_index import is_bound
 from koordra.controller.claims import Users
 from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.claim_events import EventSink
+from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_dedup import EventDedup
 from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.reporting.waiting_groups import WaitingGroups
@@ -67,12 +68,25 @@ class PassContext:
         self._gates = PodBackoff(first=FIRST_GATE, longest=REFUSED_PAUSE)
         self.cache = ClusterCache(immediate)
         self.audit = Audit(self.cache, source, clock=clock)
-        self.events = EventDedup(report, clock=clock)
+        self.events = EventDedup(report, clock=clock, holds=self._still_waits)
         self.feedback = FeedbackTracker(self.cache.pod_index, refusals=self.node_backoff.refusals)
         self.waiting = WaitingGroups()
         self._conflicts = 0
         self._conflicts_before = 0
         self._wake_at: float | None = None
+
+    def _still_waits(self, told: ClaimEvent) -> bool:
+        """Whether it is as it was told long ago."""
+        about = told.about[0]
+        if about.get("kind") == "Pod":
+            pods, uid = self.cache.pod_index, objects.uid(about)
+            if told.reason == Cause.SHARED_CLAIM_PINNED:
+                return uid in pods.unschedulable
+            return uid in pods.entries and not is_bound(pods.entries[uid].pod)
+        key, claims = objects.key(about), self.cache.claim_index
+        entry, grants = claims.entries.get(key), claims.grants.get(objects.namespace(about), NONE)
+        waits = key in self.users() or key in grants.granted or key in grants.refused
+        return entry is not None and not entry.is_allocated and waits
 
     def begin(self) -> None:
         if self.latency is not None:

@@ -17,6 +17,7 @@ from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
 from koordra.controller.cache.groups import Group
+from koordra.controller.cache.immediate_claims import NONE
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.explain.isolation import isolation_of
@@ -82,7 +83,8 @@ def _waits_for(view: ClusterView, key: str) -> str:
     pods = view.cache.pod_index
     using = pods.users.get(key, ())
     if not using:
-        return "no pod uses the claim yet; it is placed together with its pod"
+        grants = view.cache.claim_index.grants.get(key.partition("/")[0], NONE)
+        return grants.refused.get(key) or "no pod uses the claim yet; it is placed together with its pod"
     if in_gang := waits_for_gang(view, key):
         return in_gang
     return "; ".join(filter(None, (_pod_waits_for(view, pod) for pod in using[:3])))

@@ -77,8 +77,8 @@ class Unplanned:
         lacks = entry is not None and entry.claims is None and _is_held(entry.pod)
         if lacks and uid not in self._lacking:
             self._lacking[uid] = self._context.clock() + LACKS_FOR
-        elif not lacks:
-            self._lacking.pop(uid, None)
+        elif not lacks and self._lacking.pop(uid, None) is not None:
+            self._context.events.forget(uid)
         if lacks:
             self._due.add(self._lacking[uid], uid)
 

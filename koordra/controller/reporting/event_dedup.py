@@ -3,7 +3,8 @@
 It is reported once per reason. When other clauses fail for the same reason, that is reported after a pause
 that doubles from FIRST_PAUSE to LONGEST_PAUSE seconds; when only figures, places and holders change, the
 newest ones are reported every FIGURES_PAUSE seconds, so that the last Event of a claim does not stay wrong.
-An allocation resets the pauses.
+An allocation resets the pauses. What still holds is told again every RETOLD seconds: the API server forgets
+Events after an hour.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ log = get_logger(__name__)
 FIRST_PAUSE: Final = 2.0
 LONGEST_PAUSE: Final = 60.0
 FIGURES_PAUSE: Final = 600.0
+RETOLD: Final = 2700.0
 _FIGURE: Final = re.compile(r"\S*\d\S*")
 
 
@@ -46,9 +48,18 @@ class _Reported:
 class EventDedup:
     """Passes events on, to one that neither blocks nor raises. Not thread-safe."""
 
-    def __init__(self, report: EventSink, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        report: EventSink,
+        *,
+        clock: Callable[[], float],
+        holds: Callable[[ClaimEvent], bool] = lambda claim_event: True,
+    ) -> None:
+        """`holds`: whether what was told is still so, if nothing else was told since."""
         self.report = report
         self._clock = clock
+        self._holds = holds
+        self._old = DueKeys()
         self._reported: dict[str, _Reported] = {}
         self._held_back: dict[str, tuple[ClaimEvent, object]] = {}
         self._due = DueKeys()
@@ -93,6 +104,14 @@ class EventDedup:
         for uid in sorted(self._due.pop(now) & self._held_back.keys()):
             if self._reported[uid].due_for(self._held_back[uid][1]) <= now:
                 self._report_new(uid, *self._held_back.pop(uid))
+        for uid in sorted(self._old.pop(now) & self._reported.keys()):
+            told = self._reported[uid]
+            if told.at + RETOLD > now:
+                continue
+            if self._holds(told.event):
+                self._report_new(uid, told.event, told.about)
+            else:
+                self.forget(uid)
         return self._due.next if self._held_back else None
 
     def _report_new(self, uid: str, claim_event: ClaimEvent, about: object) -> None:
@@ -101,6 +120,7 @@ class EventDedup:
             lately = now < before.at + before.pause + LONGEST_PAUSE
             pause = min(before.pause * 2, LONGEST_PAUSE) if lately else FIRST_PAUSE
         self._reported[uid] = _Reported(claim_event, about, now, pause)
+        self._old.add(now + RETOLD, uid)
         log.info(
             "claim_waits",
             about=objects.describe(claim_event.about[0]),

@@ -14,6 +14,7 @@ from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.reconcile.reconciler import Reconciler
 from koordra.controller.reconcile.unplanned import LACKS_FOR
 from koordra.controller.reporting.claim_events import ALLOCATED, CLAIM_MISSING
+from koordra.controller.reporting.event_dedup import RETOLD
 from koordra.controller.reporting.event_recorder import event_name
 from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.joint_cluster import JointCluster, claim
@@ -331,10 +332,14 @@ def test_a_pod_that_is_held_is_told_which_claims_it_lacks_once_they_have_had_tim
     assert "default/a, own (made from ResourceClaimTemplate default/single" in told.message
     waiting = cluster.reconciler.waiting.figures()
     assert waiting[CLAIM_MISSING].number == 1
-    cluster.pass_time(3600)
+    cluster.pass_time(RETOLD - 1)
     cluster.settle()
     assert len(cluster.told) == 1, "once"
+    cluster.pass_time(RETOLD)
+    cluster.settle()
+    assert len(cluster.told) == 2, "the API server forgets it"
     cluster.claim("a")
+    cluster.pass_time(60)
     cluster.settle()
     assert cluster.told[-1].message.endswith(
         "lacks ResourceClaim own (made from ResourceClaimTemplate default/single, if that is there)"
@@ -342,3 +347,18 @@ def test_a_pod_that_is_held_is_told_which_claims_it_lacks_once_they_have_had_tim
     cluster.api.delete(PODS, "held")
     cluster.settle()
     assert CLAIM_MISSING not in cluster.reconciler.waiting.figures()
+
+
+def test_what_a_claim_waits_for_is_told_again_while_it_waits_and_no_longer() -> None:
+    cluster = JointCluster()
+    cluster.claim("large", memory="200Gi")
+    cluster.pod("p", "large")
+    cluster.settle()
+    assert len(cluster.told) == 1
+    cluster.pass_time(RETOLD)
+    cluster.settle()
+    assert [told.reason for told in cluster.told] == ["ExceedsDevice"] * 2
+    cluster.api.delete(PODS, "p")
+    cluster.pass_time(RETOLD)
+    cluster.settle()
+    assert len(cluster.told) == 2, "no pod wants it"

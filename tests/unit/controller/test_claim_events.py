@@ -8,7 +8,7 @@ from koordra.allocator.explain.grouping import grouped
 from koordra.allocator.reasons import Reason
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.reporting.event_dedup import FIGURES_PAUSE, FIRST_PAUSE, EventDedup
+from koordra.controller.reporting.event_dedup import FIGURES_PAUSE, FIRST_PAUSE, RETOLD, EventDedup
 from tests.fakes.joint_cluster import claim, pod
 
 
@@ -51,7 +51,10 @@ class Announced:
     def __init__(self) -> None:
         self.heard: list[ClaimEvent] = []
         self.now = 0.0
-        self.dedup = EventDedup(self.heard.append, clock=lambda: self.now)
+        self.waits = True
+        self.dedup = EventDedup(
+            self.heard.append, clock=lambda: self.now, holds=lambda claim_event: self.waits
+        )
         self.claim = claim("a", uid="u")
 
     def say(self, *reasons: Reason, at: float | None = None) -> int:
@@ -121,3 +124,22 @@ def test_an_allocation_names_devices_shares_and_level() -> None:
     told = claim_events.allocated(given, [], level="PIX")
     assert told.message == "claim a on n0: gpu=gpu-0 (cores 30, memory 20Gi), GPU and NIC at PIX"
     assert not told.warning
+
+
+def test_what_holds_is_told_again_before_the_api_server_forgets_it() -> None:
+    told = Announced()
+    told.say(free(1))
+    told.now = RETOLD - 1
+    assert told.dedup.flush_due() is None, "no pass is wanted for it alone"
+    assert len(told.heard) == 1
+    told.now = RETOLD
+    told.dedup.flush_due()
+    assert len(told.heard) == 2
+    assert told.heard[0] == told.heard[1]
+    told.say(free(2), at=2 * RETOLD - 1)
+    told.now = 2 * RETOLD
+    told.dedup.flush_due()
+    assert len(told.heard) == 3, "it was told a moment ago"
+    told.waits, told.now = False, 4 * RETOLD
+    told.dedup.flush_due()
+    assert len(told.heard) == 3

@@ -22,6 +22,7 @@ from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import Outcome
 from koordra.api import objects
 from koordra.cli.cluster.admitted import as_admitted
+from koordra.cli.cluster.claim_text import claim_text
 from koordra.cli.cluster.explain import explain
 from koordra.cli.cluster.object_text import pod_text
 from koordra.compat.quota_charges import amounts
@@ -30,7 +31,7 @@ from koordra.controller.allocation.writes import Writer
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.explain.answer import answer
 from koordra.controller.explain.leader_view import leader_view
-from koordra.controller.explain.question import question_of
+from koordra.controller.explain.question import Subject, question_of
 from koordra.controller.legacy import quota
 from koordra.controller.legacy.quota import Charge
 from koordra.controller.reconcile.reconciler import Reconciler
@@ -88,7 +89,8 @@ class Leader:
     def says(self, word: str) -> str:
         question = question_of(word, "default")
         assert question is not None
-        return pod_text(answer(leader_view(self.reconciler), question)["pod"])
+        text = {Subject.POD: pod_text, Subject.CLAIM: claim_text}[question.subject]
+        return text(answer(leader_view(self.reconciler), question)[question.subject])
 
 
 def beyond_quota(own: list[Dict], members: Sequence[PodClaims], gangs: Gangs) -> dict[str, str]:
