@@ -27,8 +27,8 @@ def as_admitted(manifests: Sequence[Fields]) -> list[Fields]:
 
     def admitted() -> Iterator[Fields]:
         for obj in manifests:
-            if obj.get("kind") == RESOURCE_CLASSES.kind and objects.name(obj) not in there:
-                yield from (obj, _class_of(dict(obj), manifests))
+            if obj.get("kind") == RESOURCE_CLASSES.kind:
+                yield from () if objects.name(obj) in there else (_class_of(dict(obj), manifests),)
             elif _is_to_be_rewritten(obj, settings):
                 yield from _rewritten(dict(obj), settings)
             else:
