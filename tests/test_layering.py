@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "logs": BASE,
     "process": {"logs", "metrics", *BASE},
     "metrics": BASE,
+    "imex": {"node_state", "process", "logs", "api", *BASE},
     "kube": {"process", "logs", "api", *BASE},
     "evictions": {"kube", "logs", "api", *BASE},
     "_proto": set(),

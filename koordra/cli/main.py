@@ -52,6 +52,10 @@ COMMANDS = {
         "koordra.cli.cluster.explain:explain",
         "Why a claim waits: per node and device, the clause that failed.",
     ),
+    "imex": (
+        "koordra.cli.processes.imex:command",
+        "The IMEX daemon of a node: memory shared over NVLink with pods of other nodes.",
+    ),
     "kubelet-plugin": (
         "koordra.cli.processes.kubelet_plugin:command",
         "The DRA driver on a node: publishes and prepares devices.",

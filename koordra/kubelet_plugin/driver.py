@@ -54,13 +54,16 @@ from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
 from koordra.kubelet_plugin.network.node_parts import NetworkPools, NodeParts
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
-from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource
+from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
+from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
 from koordra.kubelet_plugin.nvidia_driver.nvml_session import NvmlLibrary
 from koordra.kubelet_plugin.nvidia_driver.release import DriverRelease, ReleaseReport
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.driver_of_claims import DriverOfClaims
+from koordra.kubelet_plugin.prepare.imex_loop import ImexLoop, why_not_offered
+from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, ImexMembership
 from koordra.kubelet_plugin.prepare.lost_devices import absent_devices
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.node_inventory import InventorySource
@@ -74,6 +77,7 @@ from koordra.kubelet_plugin.wakeable import Wakeable
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.node_state.disk import Disk
+from koordra.node_state.imex import ImexFolder
 from koordra.process.lifecycle import spawn
 from koordra.process.metrics_server import Shared
 from koordra.process.progress import step, watched
@@ -87,6 +91,8 @@ FILE_CHECK_INTERVAL: Final = 5.0
 more."""
 VERSIONS_WITHIN: Final = 3.0
 """Seconds for which the start waits for the served versions of resource.k8s.io; Unprepare needs none."""
+IMEX_WAITS: Final = (1.0,) * 20
+"""Pauses of one Prepare that waits for the other nodes of an IMEX domain."""
 GRACE: Final = 20.0
 """Seconds for calls in progress at the stop (the kubelet waits 45 s for an answer)."""
 
@@ -128,6 +134,10 @@ class Driver:
         known = backends(limiter.backend)
         usable = [name for name in known if name != limiter.backend.name or limiter.backend.installed]
         self._inventory = InventorySource(paths.root, offering=settings.offering.on(usable), homes=homes)
+        folder = ImexFolder(paths.state)
+        imex = ImexMembership(
+            client, node=settings.node, namespace=settings.namespace, folder=folder, disk=disk
+        )
         self._state = DeviceState(
             node=settings.node,
             paths=paths,
@@ -141,6 +151,8 @@ class Driver:
                 managed=settings.pod_network, refuses=settings.roce_without_network == "refuse"
             ),
             hook_program=settings.hook_program.path,
+            imex=imex if settings.offering.imex else NO_IMEX,
+            waits=IMEX_WAITS if settings.offering.imex else (),
         )
         self._feed = HealthFeed()
         self._sockets = sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
@@ -205,6 +217,10 @@ class Driver:
             overused=lambda: limiter.comparison.overused,
             evictions=wanted_evictions(client, settings),
         )
+        host = HostFiles((settings.host or HostRoot(paths.root, paths.root)).here)
+        self._imex = ImexLoop(
+            self._state, imex, why_not=partial(why_not_offered, host, folder), offer=self._on_imex
+        )
         self._loops: dict[str, Wakeable] = {
             "publish": self._publisher,
             "audit-claims": self._audit,
@@ -214,6 +230,7 @@ class Driver:
             "follow-driver": self._follower,
             "release-driver": self._release,
             **({"write-node-labels": self._labels} if settings.legacy_node_labels else {}),
+            **({"keep-imex-domain": self._imex} if settings.offering.imex else {}),
         }
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
         self._first_reading = threading.Event()
@@ -317,6 +334,11 @@ class Driver:
         if not done or (call == "unprepare" and self._audit.held):
             # A refusal may mean that a device is held, an Unprepare that it no longer is.
             self._audit.wake()
+
+    def _on_imex(self, why_not: str) -> None:
+        if self._inventory.offer_imex(why_not):
+            log.info("imex_channels", offered=not why_not, why=why_not)
+            self._publisher.wake()
 
     def _on_limits_change(self) -> None:
         self._status.wake()

@@ -31,7 +31,7 @@ _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @contextmanager
-def _opened(path: Path, kind: type[KoordraError]) -> Iterator[int]:
+def opened(path: Path, kind: type[KoordraError]) -> Iterator[int]:
     """The descriptor of a lock file, for the time of the block: the lock on it goes with it."""
     with reported(kind, path, "opened", remedy="make its directory writable"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -78,7 +78,7 @@ class StateLock:
         if not self._threads.acquire(timeout=self._timeout):
             raise self._busy("a call of this process")
         try:
-            with _opened(self._path, CheckpointError) as descriptor:
+            with opened(self._path, CheckpointError) as descriptor:
                 deadline = time.monotonic() + self._timeout
                 while not try_lock(descriptor):
                     if time.monotonic() >= deadline:
@@ -106,7 +106,7 @@ def sole_instance(
     opened.
     """
     while not stop.is_set():
-        with _opened(path, CheckpointError) as descriptor:
+        with opened(path, CheckpointError) as descriptor:
             if not wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=waiting):
                 break
             if not _is_at(descriptor, path):
@@ -157,5 +157,5 @@ def node_lock(
     container. During an update two processes overlap; the newer one waits for the older one's lock.
     Containers created between the two are reported to the newer one in Synchronize.
     """
-    with _opened(state_dir / HOOK_LOCK, NRIError) as descriptor:
+    with opened(state_dir / HOOK_LOCK, NRIError) as descriptor:
         yield wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=waiting)

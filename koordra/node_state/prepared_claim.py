@@ -4,7 +4,7 @@
      "claim": {"namespace": "...", "name": "...", "uid": "..."},
      "nonce": "<32 hex digits>", "marker": "KOORDRA_CLAIM_<UID>",        UID in capitals, "_" for "-"
      "memlock": true | false,
-     "devices": [{"request": "...", "device": "...", "type": "gpu|mig|nic|vf", "shareID": null | "...",
+     "devices": [{"request": "...", "device": "...", "type": "gpu|mig|nic|vf|imex", "shareID": null | "...",
                   "cdiDevices": ["koordra.io/claim=..."], "uuid": null | "...", "ibDevice": null | "...",
                   "netdev": null | "...", "numaNode": null | 0, "cpus": null | "0-55",
                   "deviceNodes": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}],
@@ -18,7 +18,7 @@ where several set the same variable; the hook joins the lists over all devices o
 guarded.json, the device nodes that a container may open only by a claim:
 
     {"schema": "koordra.io/guarded/v1", "node": "...",
-     "devices": [{"name": "...", "type": "gpu|nic", "nodes": [{"path", "type", "major", "minor"}]}],
+     "devices": [{"name": "...", "type": "gpu|nic|imex", "nodes": [{"path", "type", "major", "minor"}]}],
      "control": [<node>]}                                                nvidiactl, nvidia-uvm, rdma_cm, ...
 """
 
@@ -93,7 +93,7 @@ class ClaimDevice:
 CLAIM_DEVICE: Final[Table] = {
     "request": TEXT,
     "device": TEXT,
-    "type": one_of(names.GPU_TYPES | names.NIC_TYPES),
+    "type": one_of(names.GPU_TYPES | names.NIC_TYPES | {names.TYPE_IMEX}),
     "shareID": optional(STRING),
     "uuid": optional(STRING),
     "ibDevice": optional(STRING),
@@ -193,7 +193,7 @@ encode_guard, decode_guard = strict_json.document(
                 GuardedDevice,
                 {
                     "name": TEXT,
-                    "type": one_of(frozenset({names.TYPE_GPU, names.TYPE_NIC})),
+                    "type": one_of(frozenset({names.TYPE_GPU, names.TYPE_NIC, names.TYPE_IMEX})),
                     "nodes": DEVICE_NODES,
                 },
             )

@@ -14,7 +14,14 @@ from enum import StrEnum
 from koordra.api import names
 from koordra.topology.levels import Level, level_between
 from koordra.topology.location import DeviceNode, Location, bus_order
-from koordra.topology.partitions import FabricInfo, MigInstance, MigProfile, PublishedFabrics, SubFunction
+from koordra.topology.partitions import (
+    FabricInfo,
+    ImexNodes,
+    MigInstance,
+    MigProfile,
+    PublishedFabrics,
+    SubFunction,
+)
 
 
 class BridgeKind(StrEnum):
@@ -194,7 +201,8 @@ class Machine:
     ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
     GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions``
     are guarded and never given out. ``gpu_optional`` (gdrdrv, nvidia-fs, an IMEX channel) is for holders of
-    a GPU who ask for it. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``rdma_exclusive``: RDMA
+    a GPU who ask for it; ``imex`` are all channels of a driver on GPUs of a fabric over several nodes.
+    ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``rdma_exclusive``: RDMA
     devices belong to network namespaces. ``published_fabrics`` is for a machine that is seen through its
     ResourceSlices, None where the machine itself was read.
     """
@@ -213,6 +221,7 @@ class Machine:
     gpu_optional: tuple[DeviceNode, ...] = ()
     sub_functions: tuple[SubFunction, ...] = ()
     rdma_exclusive: bool = False
+    imex: ImexNodes | None = None
     published_fabrics: PublishedFabrics | None = None
 
     def devices(self) -> tuple[Device, ...]:

@@ -89,6 +89,23 @@ class FabricInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ImexNodes:
+    """The IMEX channels of a driver, by which processes of several nodes share memory: the major number of
+    their device nodes, and how many there are. They need not exist in /dev."""
+
+    major: int
+    count: int
+
+    def node(self, channel: int) -> DeviceNode:
+        path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+        return DeviceNode(path=path, major=self.major, minor=channel)
+
+    @property
+    def all(self) -> tuple[DeviceNode, ...]:
+        return tuple(map(self.node, range(self.count)))
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedFabrics:
     """Domains and rails as a node published them, since they can be inferred only from the whole machine: bus
     id and NVLink domain, bus id and rail."""

@@ -59,6 +59,6 @@ def refuse_operators(read: Reader, said: Iterable[str], *, of: str, at: str = ""
     for name in sorted(set(said) - set(listed)):
         raise read.wrong(
             f"{f'{name} ' if at else ''}is for the operator to say, in a DeviceClass or ResourceClass",
-            f"leave it out of the claim, which may say {', '.join(listed)}",
+            f"leave it out of the claim, which may say {', '.join(listed) or 'nothing of that'}",
             at=at or name,
         )

@@ -1,1 +1,1 @@
-"""`koordra controller`, `koordra kubelet-plugin`, `koordra nri`: the processes that run in a cluster."""
+"""The processes that run in a cluster: `koordra controller`, `kubelet-plugin`, `nri` and `imex`."""

@@ -57,6 +57,11 @@ from koordra.cli import options
 @options.flag(
     "--vfs/--no-vfs", "Offer the virtual functions of NICs; a NIC is then given out whole or in functions."
 )
+@options.flag(
+    "--imex/--no-imex",
+    "Offer the IMEX channels of GPUs whose NVLink fabric goes over several nodes (GB200 NVL72). Needs `koordra imex` on the node, and "
+    "the host's own nvidia-imex off.",
+)
 @click.option(
     "--drain-on",
     "drain",
@@ -174,6 +179,7 @@ def command(
     default_isolation: str | None,
     mig: bool,
     vfs: bool,
+    imex: bool,
     host_root: Path | None,
     cni: tuple[str, ...],
     drain: str,
@@ -232,6 +238,7 @@ def command(
             slots_per_gpu=slots_per_gpu,
             mig=mig,
             vfs=vfs,
+            imex=imex,
             cni=cni_resources(cni),
             drain=drain_policy(drain),
             isolation=node_policy(allowed_isolation.replace(",", " ").split(), default_isolation),

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from koordra.api import names
 from koordra.api.opaque.driver_capabilities import DRAWING, DriverCapabilities, DriverCapability
 from koordra.kubelet_plugin.claims.claim_record import ContainerEdits
 from koordra.kubelet_plugin.nvidia_driver.driver_files import in_default_folders
@@ -83,6 +84,11 @@ def by_path_nodes(bus_id: str, nodes: tuple[DeviceNode, ...]) -> tuple[DeviceNod
 
 def unavailable(capabilities: DriverCapabilities, *, inventory: NodeInventory) -> str | None:
     """Why this node cannot give what was asked for, with a remedy."""
+    if DriverCapability.IMEX in capabilities and inventory.offering.imex:
+        return (
+            "driverCapabilities: the node's IMEX channels are devices of claims, each in the domain of its gang; "
+            f"ask for one of class {names.CLASS_IMEX}, and leave imex out"
+        )
     for capability, pattern in _NODES.items():
         there = any(pattern.fullmatch(node.path) for node in inventory.machine.gpu_optional)
         if capability in capabilities and not there:

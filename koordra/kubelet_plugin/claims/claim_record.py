@@ -22,8 +22,10 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from koordra.api import names
+from koordra.api.opaque.imex import ImexDomain
 from koordra.node_state.claim_network import NETWORK_PLAN, NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
+from koordra.node_state.imex import IMEX_DOMAIN
 from koordra.node_state.prepared_claim import CLAIM_DEVICE, ClaimDevice
 from koordra.node_state.strict_json import (
     BOOLEAN,
@@ -161,7 +163,9 @@ class ClaimRecord:
     """`nonce`: 32 hex digits that only the node and the claim's CDI file know. `pool` is the node's name.
     `hooks` run once in each container of the claim, whichever of its devices it has.
     `pods` are the uids of the pods for which the claim was reserved when it was prepared; `pod_claim` is the
-    name under which its pod refers to a claim that was made from a template."""
+    name under which its pod refers to a claim that was made from a template. `imex` is the domain that its
+    IMEX channels are in; a record that was rolled back is in it still, so that the node's daemon waits for
+    the others while the kubelet tries again."""
 
     ref: ClaimRef
     pool: str
@@ -173,11 +177,17 @@ class ClaimRecord:
     pods: tuple[str, ...] = ()
     pod_claim: str | None = None
     hooks: tuple[Hook, ...] = ()
+    imex: ImexDomain | None = None
 
     @property
     def networked(self) -> bool:
         """Whether Prepare planned a network interface for the claim's pod."""
         return any(device.network is not None for device in self.devices)
+
+    @property
+    def in_unknown_domain(self) -> bool:
+        """Whether it has IMEX channels, of which it was lost with the checkpoint in which domain they are."""
+        return self.imex is None and any(device.type == names.TYPE_IMEX for device in self.devices)
 
     def cdi_name(self, index: int) -> str:
         """CDI device name of devices[index]: unique in the claim, and never used by another claim."""
@@ -199,6 +209,11 @@ class ClaimRecord:
 
     def rolled_back(self) -> ClaimRecord:
         return replace(self, state=State.STARTED, boot_id=NO_BOOT)
+
+
+def imex_domain(claims: Iterable[ClaimRecord]) -> ImexDomain | None:
+    """The domain that the node is in by its claims, prepared or on the way to it."""
+    return next((claim.imex for claim in claims if claim.imex is not None), None)
 
 
 def moved_nics(claims: Iterable[ClaimRecord]) -> frozenset[str]:
@@ -284,6 +299,7 @@ CLAIM_RECORD: Final = record(
         "pods": listed(STRING),
         "podClaim": optional(STRING),
         "hooks": later(listed(_HOOK), ()),
+        "imex": later(optional(IMEX_DOMAIN), None),
     },
 )
 """The form in the checkpoint."""

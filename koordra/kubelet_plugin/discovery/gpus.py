@@ -34,7 +34,7 @@ from koordra.kubelet_plugin.discovery.pci_tree import PciFunction, PciTree
 from koordra.kubelet_plugin.nvidia_driver.node_numbers import majors, nodes_of_library, numbered
 from koordra.topology.location import BUS_ID, DeviceNode, Location
 from koordra.topology.machine import Gpu
-from koordra.topology.partitions import MigInstance
+from koordra.topology.partitions import ImexNodes, MigInstance
 
 _GPUS = "proc/driver/nvidia/gpus"
 _VERSION = re.compile(r"\b([0-9]{3}\.[0-9]{1,4}(?:\.[0-9]{1,4})*)\b", re.ASCII)
@@ -293,6 +293,18 @@ def gpu_optional_nodes(root: MachineRoot) -> tuple[DeviceNode, ...]:
     """Nodes that holders of a GPU get who ask for them by name (api/opaque/driver_capabilities.py)."""
     paths = [f"/dev/{name}" for name in root.names("dev") if _OPTIONAL.fullmatch(name)]
     return root.device_nodes([*paths, _IMEX_CHANNEL])
+
+
+_CHANNELS: Final = re.compile(r"^ImexChannelCount: ([0-9]{1,5})$", re.ASCII | re.MULTILINE)
+_USUAL_CHANNELS: Final = 2048
+
+
+def imex_nodes(root: MachineRoot) -> ImexNodes | None:
+    """The driver's IMEX channels; their number is a parameter of the module (NVreg_ImexChannelCount)."""
+    major = kernel_majors(root).get("nvidia-caps-imex-channels")
+    said = _CHANNELS.search(root.text("proc/driver/nvidia/params"))
+    count = int(said[1]) if said else _USUAL_CHANNELS
+    return ImexNodes(major, count) if major is not None and count else None
 
 
 def gpu_management_nodes(root: MachineRoot, gpus: Iterable[Gpu]) -> tuple[DeviceNode, ...]:

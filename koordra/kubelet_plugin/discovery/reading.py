@@ -40,6 +40,7 @@ from koordra.kubelet_plugin.discovery.gpus import (
     gpu_node,
     gpu_optional_nodes,
     gpus,
+    imex_nodes,
     is_gpu,
     kernel_majors,
     proc_driver_version,
@@ -120,6 +121,7 @@ def discover(
         gpu_optional=gpu_optional_nodes(tree) if found else (),
         sub_functions=parts,
         rdma_exclusive=rdma_exclusive(tree),
+        imex=imex_nodes(tree) if any(gpu.fabric for gpu in found) else None,
     )
     _report_missing_control_nodes(tree, machine)
     _report_several_cliques(tree, machine)

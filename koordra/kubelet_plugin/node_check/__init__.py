@@ -7,6 +7,7 @@ readings/     what the node's files say, as values; the only part that reads
 checks/       what a reading means: values in, outcome out
 result        outcome and result of a check
 check_node    the table of all checks
+host_imex     whether the host runs an IMEX daemon of its own
 report        the results in words and as a document
 at_start      the problems in the plugin's log and metrics
 """

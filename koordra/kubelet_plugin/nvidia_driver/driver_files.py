@@ -213,9 +213,14 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
+def program(driver: DriverRoot, name: str) -> str | None:
+    """The path below the driver's root of a program that comes with it."""
+    return _first(driver, (f"{folder}/{name}" for folder in (*driver.binary_folders, *_BINARY_FOLDERS)))
+
+
 def _binaries(driver: DriverRoot) -> Iterator[DriverFile]:
     for name, capabilities in _BINARIES.items():
-        real = _first(driver, (f"{folder}/{name}" for folder in (*driver.binary_folders, *_BINARY_FOLDERS)))
+        real = program(driver, name)
         if real is not None:
             yield DriverFile(Mount(driver.host_path(real), f"/usr/bin/{name}"), capabilities)
 

@@ -65,4 +65,5 @@ def nodes_of_library(
 def given_nodes(machine: Machine) -> list[DeviceNode]:
     """Those that containers can get: of cards, of MIG instances, control nodes."""
     nodes = [*machine.gpu_control, *(gpu.node for gpu in machine.gpus if gpu.node)]
+    nodes += machine.imex.all if machine.imex else ()
     return nodes + [node for gpu in machine.gpus for one in gpu.mig_instances for node in one.nodes]

@@ -74,8 +74,8 @@ def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
     """Every device node that belongs to a GPU or NIC, offered or not.
 
     A device's first node is what a holder is given; the others (DRM, umad, issm) are given to nobody. A MIG
-    instance has its two capability nodes; what partitions cards, and sub-functions of NICs, are entries that
-    nobody holds.
+    instance has its two capability nodes; IMEX channels are one device; what partitions cards, and
+    sub-functions of NICs, are entries that nobody holds.
     """
     nodes: list[tuple[str, str, Iterable[DeviceNode | None]]] = [
         (gpu.name, names.TYPE_GPU, (gpu.node, *gpu.graphics_nodes)) for gpu in machine.gpus
@@ -92,6 +92,8 @@ def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
             nodes.append((name, names.TYPE_GPU, instance.nodes))
     if machine.gpu_management:
         nodes.append(("gpu-management", names.TYPE_GPU, machine.gpu_management))
+    if machine.imex is not None:
+        nodes.append((names.IMEX_DEVICE, names.TYPE_IMEX, machine.imex.all))
     for part in filter(lambda each: each.nodes, machine.sub_functions):
         name = f"{names.pci_device_name(names.TYPE_NIC, part.location.bus_id)}-{part.name}"
         nodes.append((name, names.TYPE_NIC, part.nodes))

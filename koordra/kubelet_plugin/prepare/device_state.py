@@ -31,10 +31,12 @@ isolation backend for every device of the node, and removes its files; then it t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from koordra.api.objects import Object
+from koordra.api.opaque.imex import ImexDomain
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError, one_by_one
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import (
@@ -51,6 +53,7 @@ from koordra.kubelet_plugin.network.network_decision import UNMANAGED, NetworkPo
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.calls_in_progress import CallsInProgress
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
+from koordra.kubelet_plugin.prepare.imex_membership import NO_IMEX, DomainNotReady, Nodes, NoImex
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory
 from koordra.kubelet_plugin.settings import NodePaths
@@ -65,7 +68,8 @@ log = get_logger(__name__)
 class DeviceState:
     """The node's prepared claims. Safe to call from several threads and processes. `networks` is set where
     koordra manages those of pods (`--pod-network`), which `policy` tells the decision; `hook_program` is
-    where the node has the CDI hook (cdi/hook_program.py)."""
+    where the node has the CDI hook (cdi/hook_program.py); `imex` where it may be in an IMEX domain, for
+    which one call of Prepare waits as long as the `waits` are together, in seconds."""
 
     def __init__(
         self,
@@ -82,12 +86,15 @@ class DeviceState:
         networks: PodNetworks | None = None,
         policy: NetworkPolicy = UNMANAGED,
         hook_program: Callable[[], str | None] = lambda: None,
+        imex: NoImex = NO_IMEX,
+        waits: Sequence[float] = (),
     ) -> None:
         self.node = node
         self._paths = paths
         self._consumers = consumers
         self._networks, self._policy = networks, policy
         self._hook_program = hook_program
+        self._imex, self._waits = imex, waits
         self._claims = claims
         self._inventory = inventory
         self._backends = backends
@@ -106,13 +113,23 @@ class DeviceState:
         if not ref.valid:
             raise PrepareError(f"{ref}: uid {ref.uid[:80]!r}, name or namespace cannot be a claim's")
         with self._calls.of(ref, awaited) as require_wanted:
-            require_wanted()
-            claim, consumers = self._fetch(ref)
-            with self._lock.held():
-                require_wanted()
-                return self._prepare(ref, claim, consumers)
+            for pause in self._waits:
+                with suppress(DomainNotReady):
+                    return self._prepare_once(ref, require_wanted)
+                time.sleep(pause)
+            return self._prepare_once(ref, require_wanted)
 
-    def _prepare(self, ref: ClaimRef, claim: Object, consumers: Consumers | None) -> ClaimRecord:
+    def _prepare_once(self, ref: ClaimRef, require_wanted: Callable[[], None]) -> ClaimRecord:
+        require_wanted()
+        claim, consumers = self._fetch(ref)
+        nodes = self._imex.told(ref, claim)
+        with self._lock.held():
+            require_wanted()
+            return self._prepare(ref, claim, consumers, nodes)
+
+    def _prepare(
+        self, ref: ClaimRef, claim: Object, consumers: Consumers | None, nodes: Nodes
+    ) -> ClaimRecord:
         inventory = self._inventory()
         checkpoint = self._load()
         before = checkpoint.get(ref.uid)
@@ -131,10 +148,13 @@ class DeviceState:
                 consumers=consumers,
                 networks=self._policy,
                 hook_program=self._hook_program(),
+                imex_holders=checkpoint.claims,
             ),
             nonce=held.nonce if held else self._new_nonce(),
             before=before,
         )
+        if held is None:
+            checkpoint = self._imex.join(checkpoint, decision.record, nodes, save=self._checkpoint.save)
         if held is not None:
             self._renew(checkpoint, held, decision)
         elif decision.record.devices:
@@ -145,6 +165,18 @@ class DeviceState:
             "claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in decision.record.devices]
         )
         return decision.record
+
+    def imex_domain(self, nodes: Callable[[ImexDomain], Nodes] | None = None) -> ImexDomain | None:
+        """The domain that the node is in; what is left of another one goes. `nodes`: have it know these now.
+        Raises CheckpointError, what `nodes` raises."""
+        with self._lock.held():
+            domain = self._imex.settle(self._load().claims)
+        if domain is not None and nodes is not None:
+            found = nodes(domain)
+            with self._lock.held():
+                if self._imex.settle(self._load().claims) == domain:
+                    self._imex.enter(domain, found)
+        return domain
 
     def unprepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> None:
         """Release the claim's devices; success for an unknown claim. Raises PrepareError, CheckpointError or
@@ -175,7 +207,9 @@ class DeviceState:
                 self._stop_isolation(record)
             self._files.remove(ref.uid)
             if record is not None:
-                self._checkpoint.save(checkpoint.without(ref.uid))
+                checkpoint = checkpoint.without(ref.uid)
+                self._checkpoint.save(checkpoint)
+                self._imex.settle(checkpoint.claims)
         log.info("claim_unprepared", claim=str(ref), uid=ref.uid, known=record is not None)
 
     def repair(self) -> None:

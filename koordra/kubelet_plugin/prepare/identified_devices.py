@@ -17,7 +17,7 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.quantity import canonical
 from koordra.topology.location import DeviceNode
 from koordra.topology.machine import Gpu, Nic
-from koordra.topology.partitions import MigInstance
+from koordra.topology.partitions import ImexNodes, MigInstance
 
 Prepared = Mapping[Assignment, DeviceRecord]
 """The devices of a claim that is prepared in this boot already, by assignment: containers may be running with
@@ -76,6 +76,8 @@ def _recorded(ref: ClaimRef, result: DeviceResult, inventory: NodeInventory) -> 
             # The card's own node comes first: an instance is opened through it, and its siblings share it.
             nodes = (card, *instance.nodes)
             return replace(record, type=names.TYPE_MIG, identity=device.identity, uuid=uuid, nodes=nodes)
+        case ImexNodes():
+            return replace(record, type=names.TYPE_IMEX, nodes=(device.node(0),))
         case Nic(guid=str(guid), verbs=DeviceNode() as verbs):
             return replace(
                 record,

@@ -8,11 +8,12 @@ From the claim object, the inventory and the claims that already hold devices, i
    (identified_devices.py);
 3. a claim of a GPU has a libcuda of the loaded driver to find;
 4. no device is used beyond its capacity (allocation_checks.py);
-5. Required JointAllocation scopes hold on this machine (allocation_checks.py);
-6. the isolation of each share follows from the operator's policy, class and claim, this node has the
+5. IMEX channels have a domain, and the node is in no other one;
+6. Required JointAllocation scopes hold on this machine (allocation_checks.py);
+7. the isolation of each share follows from the operator's policy, class and claim, this node has the
    backend, and no card has shares with and without limits (isolated_shares.py);
-7. the pod can have the network that the claim asks for (network/network_decision.py);
-8. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
+8. the pod can have the network that the claim asks for (network/network_decision.py);
+9. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
    and of a gang's member.
 
 Results of other drivers are ignored.
@@ -29,6 +30,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.configuration import Configuration, configuration
 from koordra.api.opaque.driver_capabilities import DriverCapabilities, chosen
 from koordra.api.opaque.gang_member import is_gang_member
+from koordra.api.opaque.imex import ImexChannels, is_imex_domain
 from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.container_hook import is_limited
@@ -54,6 +56,7 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.layout import StateFolder
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.node_state.strict_json import Pairs
+from koordra.topology.fabrics import clique
 from koordra.topology.machine import Nic
 
 
@@ -62,7 +65,8 @@ class NodeView:
     """The inputs of a decision besides the claim: `pool` is the node's name, `holders` the claims prepared in
     this boot, `files` the plugin's state directory, `consumers` the pods of the claim, None where they are
     not known; `networks` is what the operator says of pods' networks; `hook_program` is the CDI hook
-    on the node, None where this koordra was built without it."""
+    on the node, None where this koordra was built without it; `imex_holders` are the claims by which the
+    node is in an IMEX domain."""
 
     pool: str
     inventory: NodeInventory
@@ -72,6 +76,7 @@ class NodeView:
     consumers: Consumers | None = None
     networks: NetworkPolicy = UNMANAGED
     hook_program: str | None = None
+    imex_holders: Sequence[ClaimRecord] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def decide(
         allocation = _allocation(ref, claim)
         results = [result for result in allocation.results if result.device.driver == names.DRIVER]
         config = configuration(allocation.config, claim=str(ref), holds=bool(prepared))
-        _refuse_gang_member_in_spec(claim)
+        _refuse_controllers_words_in_spec(claim)
         devices = tuple(
             identified(
                 ref, result, pool=node.pool, inventory=node.inventory, before=before, prepared=prepared
@@ -118,6 +123,7 @@ def decide(
         pods=node.consumers.pods if node.consumers else (),
         pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
     )
+    record = _with_channels(record, config, node)
     _refuse_without_libcuda(record, node.inventory)
     refuse_overcommit(
         record, holders=node.holders, published=node.inventory.published, prepared=prepared.keys()
@@ -159,7 +165,7 @@ def decide(
                 if device.assignment in prepared
                 else _fabric(record, device, config, plan, inventory=node.inventory),
             )
-            for device, share, plan in zip(devices, shares, plans, strict=True)
+            for device, share, plan in zip(record.devices, shares, plans, strict=True)
         ),
     )
     capabilities = [_capabilities(record, device, config, node=node) for device in record.devices]
@@ -208,16 +214,53 @@ def _refuse_without_libcuda(record: ClaimRecord, inventory: NodeInventory) -> No
         raise PrepareError(f"{record.ref}: NodeUnsuitable: {why}")
 
 
-def _refuse_gang_member_in_spec(claim: Object) -> None:
-    """Refuse a GangMember that the claim itself carries: only the controller may write one into the
-    allocation, and kube-scheduler copies the claim's config there."""
+def _refuse_controllers_words_in_spec(claim: Object) -> None:
+    """Refuse a GangMember or ImexDomain that the claim itself carries: only the controller may write one
+    into the allocation, and kube-scheduler copies the claim's config there."""
     for index, entry in enumerate((objects.spec_of(claim).get("devices") or {}).get("config") or ()):
-        if is_gang_member((entry.get("opaque") or {}).get("parameters")):
+        parameters = (entry.get("opaque") or {}).get("parameters")
+        if is_gang_member(parameters) or is_imex_domain(parameters):
             raise InvalidParameters(
-                "GangMember is written by koordra's controller into allocations; leave it away",
+                f"{parameters['kind']} is written by koordra's controller into allocations; leave it away",
                 object=objects.describe(claim),
                 field=f"spec.devices.config[{index}].opaque.parameters",
             )
+
+
+def _with_channels(record: ClaimRecord, config: Configuration, node: NodeView) -> ClaimRecord:
+    """The record with the domain of its IMEX channels, and with all of them where its class says so. Raises
+    PrepareError for channels that nobody gave a domain, or while the node is in another one."""
+    if all(device.type != names.TYPE_IMEX for device in record.devices):
+        return record
+    wanted, here, channels = config.imex, clique(node.inventory.machine), node.inventory.machine.imex
+    if wanted is None or channels is None:
+        raise PrepareError(
+            f"{record.ref}: NodeUnsuitable: its allocation has IMEX channels and names no domain; koordra's controller allocates "
+            "them, for a node in joint mode"
+        )
+    if wanted.clique != here:
+        raise PrepareError(
+            f"{record.ref}: DeviceUnhealthy: its IMEX domain is in clique {wanted.clique}, and the node is in {here or 'none'} now; "
+            "the claim has to be allocated anew"
+        )
+    for holder in node.imex_holders:
+        if holder.ref.uid == record.ref.uid or holder.imex == wanted:
+            continue
+        if holder.imex is not None or holder.in_unknown_domain:
+            whose = (
+                f"that of {holder.imex.domain}" if holder.imex else "one that was lost with the checkpoint"
+            )
+            raise PrepareError(
+                f"{record.ref}: ImexDomainInUse: by {holder.ref} this node is in another IMEX domain, {whose}; "
+                "it is free once that claim is unprepared here"
+            )
+    devices = tuple(
+        replace(device, nodes=channels.all)
+        if device.type == names.TYPE_IMEX and config.imex_channels(device.request) is ImexChannels.ALL
+        else device
+        for device in record.devices
+    )
+    return replace(record, devices=devices, imex=wanted)
 
 
 def _allocation(ref: ClaimRef, claim: Object) -> Allocation:

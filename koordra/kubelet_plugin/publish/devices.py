@@ -59,11 +59,12 @@ _LONGEST_TAINT_VALUE = 63
 
 @dataclass(frozen=True, slots=True)
 class DeviceEntry:
-    """``device`` is what can be unhealthy, of a MIG instance its card. ``shared`` devices may be allocated
-    several times. ``consumes``: a counter set, and what of it goes with the device."""
+    """``device`` is what can be unhealthy, of a MIG instance its card, None for IMEX channels. ``shared``
+    devices may be allocated several times. ``consumes``: a counter set, and what of it goes with the
+    device."""
 
     name: str
-    device: Gpu | Nic
+    device: Gpu | Nic | None
     attributes: Fields
     consumes: tuple[str, Counters]
     capacity: Fields = field(default_factory=dict)
@@ -126,7 +127,9 @@ def _taint_value(faults: tuple[str, ...]) -> str | None:
     return value.strip(".-") or None
 
 
-def faults_of(device: Device) -> tuple[str, ...]:
+def faults_of(device: Device | None) -> tuple[str, ...]:
+    if device is None:
+        return ()
     if isinstance(device, Gpu) or any(port.active for port in device.ports):
         return device.faults
     down = any(port.active is not None for port in device.ports)

@@ -29,14 +29,16 @@ from koordra.kubelet_plugin.publish.resource_slices import Offering, build_devic
 from koordra.logs import get_logger
 from koordra.topology import machine as topology
 from koordra.topology.machine import Gpu, Nic
+from koordra.topology.partitions import ImexNodes
 from koordra.topology.problems import Discovery, Problem
 
 log = get_logger(__name__)
 
-NodeDevice = topology.Device | MigDevice
+NodeDevice = topology.Device | MigDevice | ImexNodes
 """Everything that can be given to a claim."""
 
 _DRIVER_FILES_AGE_S: Final = 5.0
+NOT_LOOKED: Final = "it is not known yet whether the node's IMEX daemon may run"
 _GONE: Final = "is gone from this node; the claim needs another device"
 
 
@@ -47,7 +49,7 @@ class NodeInventory:
     `driver_files` are what containers can get of the driver, nothing where the machine has none; `home`:
     where that lives. `withheld`: why no GPU is given out now, empty where they are; `runtime`: the container
     runtime as the Node names it, empty until that was seen; `absent_nodes`: paths of GPUs' device nodes that
-    the host's /dev lacks.
+    the host's /dev lacks; `without_imex`: why no IMEX channels are given out, empty where they are.
     """
 
     machine: topology.Machine
@@ -59,6 +61,7 @@ class NodeInventory:
     withheld: str = ""
     runtime: str = ""
     absent_nodes: frozenset[str] = frozenset()
+    without_imex: str = ""
 
     @property
     def boot_id(self) -> str:
@@ -90,12 +93,16 @@ class NodeInventory:
         found = self.machine.device(name)
         if found is not None:
             return found
+        if name == names.IMEX_DEVICE:
+            return self.machine.imex
         instances = (device for gpu in self.machine.gpus for device in mig_devices(gpu))
         return next((device for device in instances if device.name == name), None)
 
     def place(self, name: str) -> topology.Device | None:
         """The card, NIC or virtual function of this name; of a MIG instance its card."""
         found = self.device(name)
+        if isinstance(found, ImexNodes):
+            return None
         return found.gpu if isinstance(found, MigDevice) else found
 
     def attributes(self, name: str) -> dict[str, Any]:
@@ -118,6 +125,9 @@ class NodeInventory:
                 why = "virtual functions are not offered on this node; start the kubelet plugin with --vfs"
             case Gpu() if device.certain and device.mig_enabled:
                 why = "the card is in MIG mode, so that only its instances can be"
+            case None if name == names.IMEX_DEVICE:
+                why = self.without_imex or "the driver has none"
+                return f"DeviceUnhealthy: {name} cannot be given out: {why}"
             case None:
                 card = next((gpu for gpu in self.machine.gpus if name.startswith(f"{gpu.name}-mig-")), None)
                 if card is None or card.certain:
@@ -127,14 +137,20 @@ class NodeInventory:
                 return f"DeviceUnhealthy: {name} cannot be given out: {self._problem_of(device)}"
         return f"PartitionMismatch: {name} cannot be given out: {why}"
 
-    def _problem_of(self, device: topology.Device) -> str:
+    def _problem_of(self, device: topology.Device | ImexNodes) -> str:
+        if isinstance(device, ImexNodes):
+            return self.without_imex or "its GPUs are in no NVLink clique, or in several"
         bus_id = device.location.bus_id
         found = [str(problem) for problem in self.problems if bus_id in problem.object]
         return "; ".join(found) or f"discovery is not certain of the device at {bus_id}"
 
 
-def inventory_of(discovery: Discovery, *, offering: Offering | None = None) -> NodeInventory:
+def inventory_of(
+    discovery: Discovery, *, offering: Offering | None = None, without_imex: str = ""
+) -> NodeInventory:
     offering = offering or Offering()
+    if without_imex:
+        discovery = replace(discovery, machine=replace(discovery.machine, imex=None))
     devices = build_devices(discovery.machine, mode=names.MODE_JOINT, offering=offering)
     read = Reader({"devices": devices}, object="this node's ResourceSlice", field="spec")
     return NodeInventory(
@@ -142,6 +158,7 @@ def inventory_of(discovery: Discovery, *, offering: Offering | None = None) -> N
         published={device.name: device for device in map(read_device, read.each("devices"))},
         problems=discovery.problems,
         offering=offering,
+        without_imex=without_imex,
     )
 
 
@@ -170,6 +187,17 @@ class InventorySource:
         self._files_at = 0.0
         self._withheld = ""
         self._runtime = ""
+        self._found: Discovery | None = None
+        self._without_imex = NOT_LOOKED
+
+    def offer_imex(self, why_not: str) -> bool:
+        """Give IMEX channels out from now on (empty), or none; whether that is another answer than before."""
+        if why_not == self._without_imex:
+            return False
+        self._without_imex = why_not
+        if self._found is not None:
+            self.set(self._found)
+        return True
 
     def see_node(self, node: Fields) -> None:
         """Take from the Node what its machine does not say."""
@@ -189,7 +217,9 @@ class InventorySource:
     def set(self, found: Discovery) -> None:
         """Set a reading. Its changes are logged, and each problem once when it appears and once when it is
         resolved."""
-        after = self._with_driver(inventory_of(found, offering=self._offering))
+        self._found = found
+        made = inventory_of(found, offering=self._offering, without_imex=self._without_imex)
+        after = self._with_driver(made)
         with self._lock:
             before, self._current = self._current, after
             self._files_at = self._clock()

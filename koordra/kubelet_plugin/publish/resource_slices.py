@@ -72,13 +72,14 @@ log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Offering:
     """What a node offers of its machine, by the operator's decision: how many shares a card takes, whether
-    the instances of cards in MIG mode and the virtual functions of NICs are offered, what isolates shares,
-    by which names Multus finds NICs, and which faults of a device end its pods. Slices and Prepare both
-    follow it."""
+    the instances of cards in MIG mode, the virtual functions of NICs and IMEX channels are offered, what
+    isolates shares, by which names Multus finds NICs, and which faults of a device end its pods. Slices and
+    Prepare both follow it."""
 
     slots_per_gpu: int = 16
     mig: bool = False
     vfs: bool = False
+    imex: bool = False
     isolation: IsolationPolicy = LIMITED
     cni: tuple[CniResource, ...] = ()
     drain: DrainPolicy = WITHOUT_DRAIN
@@ -177,8 +178,19 @@ def with_devices(slices: Sequence[Any], change: Callable[[Object], Object]) -> l
 
 def build_devices(machine: Machine, *, mode: Mode, offering: Offering = WITHOUT_POLICY) -> list[Object]:
     """The devices alone, in the order in which they are published."""
-    offered = *_gpus(machine, offering), *_nics(machine, offering)
+    offered = *_gpus(machine, offering), *_nics(machine, offering), *_channels(machine, mode, offering)
     return [document(device, mode=mode, drain=offering.drain) for device in offered]
+
+
+def _channels(machine: Machine, mode: Mode, offering: Offering) -> Iterator[DeviceEntry]:
+    """A node's IMEX channels are one device, that members of one gang share. kube-scheduler knows no gangs'
+    domains, so they are offered in joint mode alone."""
+    fabric = clique(machine)
+    if offering.imex and machine.imex is not None and fabric and mode == names.MODE_JOINT:
+        attributes = {names.ATTR_TYPE: names.TYPE_IMEX, names.ATTR_CLIQUE: fabric}
+        yield DeviceEntry(
+            names.IMEX_DEVICE, None, attributes=attributes, consumes=(names.IMEX_DEVICE, {}), shared=True
+        )
 
 
 def _counters(machine: Machine, offering: Offering) -> Iterator[tuple[str, Counters]]:

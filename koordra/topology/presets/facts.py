@@ -61,11 +61,12 @@ from koordra.topology.machine import (
     RdmaPort,
     in_bus_order,
 )
-from koordra.topology.partitions import FabricInfo
+from koordra.topology.partitions import FabricInfo, ImexNodes
 from koordra.topology.presets.mig import mig_instances, mig_profiles
 
 SCHEMA = "koordra.io/machine/v1"
 _MIB = 1 << 20
+_CHANNELS = 2048
 CONFIDENCE = ("published", "published-elsewhere", "inferred", "synthetic")
 _IDENTITIES = uuid.UUID("6e1b6d0c-3f5d-5c5e-9a55-6b6f6f726472")
 
@@ -80,6 +81,7 @@ class Majors:
     infiniband_more: int = 506
     misc: int = 10
     capabilities: int = 511
+    imex: int = 234
 
     @classmethod
     def driverless(cls, first: int) -> Majors:
@@ -87,7 +89,7 @@ class Majors:
         hit."""
         # Capability nodes share the fourth: their minors begin at 3, and no machine has MIG and 36 NICs.
         nvidia, uvm, infiniband, more, misc = range(first, first + 5)
-        return cls(nvidia, uvm, infiniband, more, misc, capabilities=more)
+        return cls(nvidia, uvm, infiniband, more, misc, capabilities=more, imex=misc)
 
     @property
     def gpu_control(self) -> tuple[DeviceNode, ...]:
@@ -141,6 +143,7 @@ class Preset:
             rdma_control=(DeviceNode("/dev/infiniband/rdma_cm", numbers.misc, 57),) if nics else (),
             boot_id=str(uuid.uuid5(_IDENTITIES, f"{serial}/boot")),
             rdma_exclusive=document.get("rdma_mode") == "exclusive",
+            imex=ImexNodes(numbers.imex, _CHANNELS) if any(gpu.fabric for gpu in gpus) else None,
         )
 
 

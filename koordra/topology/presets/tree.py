@@ -175,6 +175,7 @@ class MachineWriter:
             for node in machine.gpu_control
         }
         majors |= {(nic.verbs.major, "infiniband_verbs") for nic in machine.nics if nic.verbs}
+        majors |= {(machine.imex.major, "nvidia-caps-imex-channels")} if machine.imex else set()
         capabilities = list(_capabilities(machine))
         majors |= {(node.major, "nvidia-caps") for _, node in capabilities}
         if capabilities:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from koordra.kubelet_plugin.node_check.checks.driver import NO_GPU, has_gpus
+from koordra.kubelet_plugin.node_check.host_imex import REMEDY
 from koordra.kubelet_plugin.node_check.readings.gpu_devices import IMEX_DRIVER
 from koordra.kubelet_plugin.node_check.readings.node import NodeReadings
 from koordra.kubelet_plugin.node_check.readings.nvml_answers import COMPLETED, Fabric, NvmlGpu
@@ -115,7 +116,7 @@ def _fabric_faults(bus_id: str, fabric: Fabric) -> Iterator[Fault]:
 
 def imex(node: NodeReadings) -> Outcome:
     """Cards whose fabric goes over several nodes share memory through IMEX channels, which need the driver's
-    channel device and the daemon."""
+    channel device and the daemon. Where koordra runs that, the host's own is in the way."""
     cliques = {gpu.fabric.clique for gpu in _cards(node) if gpu.fabric and gpu.fabric.clique}
     major = node.gpus.majors.get(IMEX_DRIVER)
     if not cliques:
@@ -124,6 +125,10 @@ def imex(node: NodeReadings) -> Outcome:
     if major is None:
         what = f"/proc/devices has no {IMEX_DRIVER}"
         return problem(what, "reload the driver; one that supports the fabric of these cards registers it")
+    if node.koordra.runs_imex:
+        if node.host_imex:
+            return problem(f"{node.host_imex}; so koordra gives out no channels", REMEDY)
+        return ok(f"major {major}, {channels}, koordra runs nvidia-imex for the gangs of claims")
     return ok(
         f"major {major}, {channels}, nvidia-imex {'runs' if node.running('nvidia-imex') else 'does not run here'}"
     )

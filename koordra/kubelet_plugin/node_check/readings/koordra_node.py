@@ -12,6 +12,7 @@ from koordra.api import names
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.node_check.readings.live_node import LiveNode
 from koordra.kubelet_plugin.node_check.readings.processes import arguments_of
+from koordra.node_state.imex import LOCK
 from koordra.node_state.locks import HOOK_LOCK
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 
@@ -26,7 +27,7 @@ class KoordraNode:
     """`installed`: the plugin's state directory exists. `registered`: registration sockets, each with whether
     it answers (None: not asked). `hook_registered`: the hook's lock is held, None where that cannot be seen.
     `pod_network`: the running plugin moves NICs into pods, None where none is seen. `near_gpus`: a prepared
-    claim asks for processors near its GPUs.
+    claim asks for processors near its GPUs. `runs_imex`: `koordra imex` holds its lock.
 
     Plugin and hook are known by their locks: anybody can give a process their names, the lock files are
     root's."""
@@ -36,6 +37,7 @@ class KoordraNode:
     hook_registered: bool | None = None
     pod_network: bool | None = None
     near_gpus: bool = False
+    runs_imex: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def read_koordra(root: HostFiles, kubelet_root: str | None, live: LiveNode) -> K
             if name.startswith(names.DRIVER) and root.is_socket(f"{registry}/{name}")
         ),
         hook_registered=None if held is None else _inode(root, f"{state}/{HOOK_LOCK}") in held,
+        runs_imex=held is not None and _inode(root, f"{state}/{LOCK}") in held,
         pod_network=any("--pod-network" in arguments_of(root, pid) for pid in plugins) if plugins else None,
         near_gpus=any(
             f'"{NUMA_AFFINITY}"' in root.words(path) for path in root.matching(f"{state}/prepared/*.json")

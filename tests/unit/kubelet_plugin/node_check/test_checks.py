@@ -111,6 +111,26 @@ def stranger(pid: int) -> Change:
     return change
 
 
+def koordras_imex(node: NodeFiles) -> None:
+    """GPUs of a fabric over several nodes, and `koordra imex` on the node."""
+    changes(
+        fabric(), edit("proc/devices", "Block devices", "511 nvidia-caps-imex-channels\n\nBlock devices")
+    )(node)
+    node.write(f"{_STATE}/imex.lock", "")
+    inode = (node.root / _STATE / "imex.lock").stat().st_ino
+    before = (node.root / "proc/locks").read_text()
+    node.write("proc/locks", f"{before}1: FLOCK  ADVISORY  WRITE 902 fd:01:{inode} 0 EOF\n")
+    node.process(902, "nvidia-imex", "nvidia-imex", cgroup="0::/kubepods.slice/pod1")
+
+
+def hosts_imex(node: NodeFiles) -> None:
+    node.process(1500, "nvidia-imex", "nvidia-imex", cgroup="0::/system.slice/nvidia-imex.service")
+
+
+def imex_at_boot(node: NodeFiles) -> None:
+    node.link("etc/systemd/system/multi-user.target.wants/nvidia-imex.service", "/lib/systemd/system/x")
+
+
 def wants_numa(node: NodeFiles) -> None:
     node.write(f"{_STATE}/prepared/a.json", '{"devices": [{"env": [["KOORDRA_NUMA_AFFINITY", "true"]]}]}')
 
@@ -216,6 +236,13 @@ PROBLEMS: list[tuple[str, Change, str, str]] = [
         "partitions of the NVLink fabric",
     ),
     ("imex", fabric(), "no nvidia-caps-imex-channels", "driver"),
+    (
+        "imex",
+        changes(koordras_imex, hosts_imex),
+        "the host runs an nvidia-imex of its own (pid 1500); so koordra gives out no channels",
+        "systemctl disable --now nvidia-imex.service",
+    ),
+    ("imex", changes(koordras_imex, imex_at_boot), "would start at the next boot", "systemctl disable"),
     ("holders", stranger(1234), "python3 (pid 1234: /dev/null)", "pod with a claim"),
     ("runtime", containerd("1.6.8"), "containerd 1.6.8 has no CDI", "1.7"),
     ("runtime", write(CONTAINERD, "version = \n"), f"/{CONTAINERD}", "mend the file"),
@@ -490,6 +517,16 @@ FINE: list[tuple[str, Change, str]] = [
             fabric(), edit("proc/devices", "Block devices", "511 nvidia-caps-imex-channels\n\nBlock devices")
         ),
         "major 511",
+    ),
+    ("imex", koordras_imex, "koordra runs nvidia-imex for the gangs of claims"),
+    (
+        "imex",
+        changes(
+            fabric(),
+            edit("proc/devices", "Block devices", "511 nvidia-caps-imex-channels\n\nBlock devices"),
+            hosts_imex,
+        ),
+        "nvidia-imex runs",
     ),
     ("holders", lambda _: None, "nvidia-persiste (pid 600)"),
     ("holders", remove("proc/600", "sys/module/nvidia/refcnt"), "nobody has a card open"),
