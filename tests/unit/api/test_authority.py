@@ -42,6 +42,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "network": {"mtu": 1400},
         "fabric": {"trafficClass": 106},
     },
+    "ImexConfig": {"channels": "All"},
     NETWORK: {
         "interface": "rail0",
         "addresses": ["192.168.10.5/24"],
@@ -88,6 +89,7 @@ def test_what_is_the_operators() -> None:
         ("GpuConfig", "allowedIsolation"),
         ("GpuConfig", "defaultIsolation"),
         ("RdmaConfig", "fabric"),
+        ("ImexConfig", "channels"),
         *((NETWORK, name) for name in ("addresses", "pool", "routes", "vlan", "guid", "pkey", "attachment")),
         (CAPABILITIES, "imex"),
     ] == OPERATORS
