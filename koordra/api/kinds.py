@@ -84,6 +84,7 @@ DEVICE_TAINT_RULES: Final = Kind(
     RESOURCE_GROUP, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False
 )
 
+DEVICE_HOLDS: Final = Kind("koordra.io", "v1alpha1", "deviceholds", "DeviceHold")
 
 V1: Final = "v1"
 V1BETA1: Final = "v1beta1"

@@ -29,15 +29,10 @@ from koordra.api.claims import DeviceClass
 from koordra.api.objects import Fields
 from koordra.api.tables import KeySets, set_or_drop
 from koordra.errors import InvalidManifest, PlanError
-from koordra.placement.holders import (
-    AllocatedClaim,
-    Allocations,
-    Load,
-    NodePods,
-    PlacedPod,
-)
+from koordra.placement.holders.allocations import AllocatedClaim, Allocations
+from koordra.placement.holders.device_hold import HOLD, held_seats
+from koordra.placement.holders.node_pods import Load, NodePods, PlacedPod
 from koordra.placement.node_class import EquivalentNodes, NodeClasses, NodeClassUsage, node_predicate_inputs
-from koordra.placement.request.claim_groups import claim_keys
 
 NODE: Final = "Node"
 SLICE: Final = "ResourceSlice"
@@ -45,7 +40,7 @@ RULE: Final = "DeviceTaintRule"
 CLASS: Final = "DeviceClass"
 CLAIM: Final = "ResourceClaim"
 POD: Final = "Pod"
-KINDS: Final = (CLASS, RULE, SLICE, NODE, CLAIM, POD)
+KINDS: Final = (CLASS, RULE, SLICE, NODE, CLAIM, HOLD, POD)
 """In the order in which a whole cluster is applied."""
 
 _MOST_CHANGES: Final = 1 << 20
@@ -129,6 +124,7 @@ class ClusterIndex:
         self.trouble: dict[str, str] = {}
         """Taint rules that cannot be read: nothing may be planned on without them."""
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        self._of_hold: dict[str, tuple[str, ...]] = {}
         self._viewers = KeySets()
         self._stale: set[str] = set()
         self._followers: list[set[str]] = []
@@ -146,17 +142,17 @@ class ClusterIndex:
     def apply(self, change: ClusterChange) -> None:
         """Raises PlanError for an allocation or a taint rule that cannot be read."""
         kind, key, new, allocation = change
-        seen = self._seen[kind]
-        before = seen.get(key)
-        if before is new:
+        if (before := self._seen[kind].get(key)) is new:
             return
-        set_or_drop(seen, key, new)
+        set_or_drop(self._seen[kind], key, new)
         if kind == NODE:
             self._node(key, new)
         elif kind == CLAIM:
             self._claim(key, new, allocation)
         elif kind == POD:
             self._pod(key, new)
+        elif kind == HOLD:
+            self._hold(key, new)
         elif kind == CLASS:
             self._class(key, before, new)
         elif kind == RULE:
@@ -195,6 +191,10 @@ class ClusterIndex:
         """The assumed allocation was not written: the claim is as its object says."""
         seen = self._seen[CLAIM].get(key)
         self._put_claim(key, None if seen is None else self.allocations.read(key, seen))
+
+    def release(self, held: str) -> None:
+        """As if what is held under this key were free, in an overlay."""
+        self._put_claim(held, None)
 
     @contextmanager
     def overlay(self, without: frozenset[str] = frozenset()) -> Iterator[None]:
@@ -281,16 +281,16 @@ class ClusterIndex:
         for name in list(self.pods.of_claim.get(key, ())):
             self._pod(name, self._seen[POD].get(name))
 
+    def _hold(self, key: str, new: Fields | None) -> None:
+        found = {} if new is None else held_seats(new)
+        for held in self._of_hold.get(key, ()):
+            self._put_claim(held, None)
+        set_or_drop(self._of_hold, key, tuple(found))
+        for held, allocated in found.items():
+            self._put_claim(held, allocated)
+
     def _pod(self, key: str, pod: Fields | None) -> None:
-        placed = None
-        if pod is not None and not objects.pod_is_finished(pod):
-            node = str(objects.spec_of(pod).get("nodeName") or "")
-            claims = () if node else tuple(claim_keys(pod))
-            if claims:
-                said = filter(None, map(self.allocation, claims))
-                node = next((one.node for one in said if one.node), "")
-            placed = PlacedPod(pod, node, self.pods.requests_of(pod), claims)
-        self._put_pod(key, placed)
+        self._put_pod(key, self.pods.read(pod, self.allocation))
 
     def _put_pod(self, key: str, placed: PlacedPod | None) -> None:
         before = self.pods.placed.get(key)
@@ -321,8 +321,8 @@ class ClusterIndex:
         info.load = self.pods.load.get(info.name, {})
         info.trouble = self.allocations.unread([pool.id for pool in pools])
         devices = self.known.usage_of(pools, self.taken, honors_partitions=honors_partitions(info.labels))
-        load = tuple(sorted([one for one in info.load.items() if one[1]]))
-        self._move(info, self.known.nodes_alike(devices, (info.trouble, info.predicate_inputs, load)))
+        inputs = info.predicate_inputs, tuple(sorted([one for one in info.load.items() if one[1]]))
+        self._move(info, self.known.nodes_alike(devices, (info.trouble, *inputs)))
 
     def _move(self, info: NodeInfo, state: EquivalentNodes | None) -> None:
         before = info.state

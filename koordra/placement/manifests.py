@@ -21,6 +21,7 @@ from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.api.objects import Fields
 from koordra.errors import InvalidManifest, PlanError
+from koordra.placement.holders.device_hold import HOLD
 from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, ClusterIndex
 
 
@@ -36,6 +37,7 @@ class Manifests:
     claims: dict[str, Fields] = field(default_factory=dict)
     pending: dict[str, ResourceClaim] = field(default_factory=dict)
     refused: dict[str, ClaimRefused] = field(default_factory=dict)
+    holds: dict[str, Fields] = field(default_factory=dict)
 
     @classmethod
     def of(cls, manifests: Iterable[Fields]) -> Manifests:
@@ -49,6 +51,7 @@ class Manifests:
             found.slices[name] = versions[0] if len(versions) == 1 else versions
         for claim in given.get(CLAIM, ()):
             found._take(claim)
+        found.holds = {objects.key(one): one for one in given.get(HOLD, ())}
         return found
 
     def _take(self, claim: Fields) -> None:
@@ -83,7 +86,7 @@ class Manifests:
         pods = {objects.key(pod): pod for pod in self.pods}
         if len(pods) < len(self.pods):
             pods = {f"{objects.key(pod)}#{at}": pod for at, pod in enumerate(self.pods)}
-        index.sync({NODE: nodes, CLAIM: self.claims, POD: pods})
+        index.sync({NODE: nodes, CLAIM: self.claims, HOLD: self.holds, POD: pods})
 
     def consumers(self, keys: Iterable[str]) -> dict[str, set[str]]:
         """Of those of the claims that have an allocation: the consumers that `status.reservedFor` names, by

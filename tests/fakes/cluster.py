@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from koordra.api.kinds import (
     DEVICE_CLASSES,
+    DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
@@ -31,6 +32,7 @@ _KINDS = (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     POD_GROUP,
+    DEVICE_HOLDS,
 )
 
 
@@ -46,6 +48,7 @@ class Cluster(Mapping[Kind, Table]):
     volume_claims: Sequence[Object] = ()
     volumes: Sequence[Object] = ()
     pod_groups: Sequence[Object] = ()
+    holds: Sequence[Object] = ()
 
     def __getitem__(self, kind: Kind) -> Table:
         field = fields(self)[_KINDS.index(kind)]

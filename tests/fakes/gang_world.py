@@ -4,6 +4,8 @@ Beside everything that happens in `model_world`, jobs come and go, members fail,
 along, a pod gets past the webhook without its gate, and time passes in which gangs are restarted. What must
 hold:
 
+    at any time      what a started gang lost is given to nobody for HOLD seconds but to who is made in its
+                     place, or is more urgent
     at the commit    when the first gate of a gang is lifted, the controller knew of the least of members
                      whose claims had devices
     at rest          a gang that is not committed holds nothing; a committed one runs with its least, or
@@ -20,23 +22,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from koordra.api import names
-from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_HOLDS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import (
     COMMITTED,
     GANG,
     GANG_BY,
+    GANG_HOLD,
     GANG_MAX,
     GANG_MIN,
     GANG_SHRINK,
     GANG_TIMEOUT,
 )
+from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from tests.fakes.joint_cluster import gpu_slice
 from tests.fakes.model_api import Request
-from tests.fakes.model_planner import results_of
-from tests.fakes.model_world import Controller, World
+from tests.fakes.model_planner import CARD, results_of
+from tests.fakes.model_world import WATCHED, Controller, World, use_of
 
 TIMEOUT = 40.0
+HOLD = 60.0
+_ROUNDING = 2.0
+"""Seconds: the API's times are whole ones."""
 
 
 @dataclass
@@ -66,15 +80,36 @@ def is_of(job: Job, pod: Object) -> bool:
     return (pod["metadata"].get("labels") or {}).get("replica") == job.name
 
 
+@dataclass
+class Kept:
+    """What a member has, or had: GiB by card. `claim`: uid of its claim; `lost`: when that was."""
+
+    claim: str
+    pod: str
+    cards: dict[tuple[str, str], int]
+    priority: int
+    lost: float | None = None
+
+
 class GangWorld(World):
+    watched = (*WATCHED, DEVICE_HOLDS)
+
     def __init__(self, seed: int, planner: Callable[..., Any]) -> None:
         self.jobs: dict[str, Job] = {}
         self.started: set[str] = set()
+        self.kept: dict[tuple[str, str], Kept] = {}
+        """By job and index, of members that were let go."""
+        self.given_up: set[str] = set()
+        """Pods (by uid) that a controller evicted: their seats are for others, or for a new start."""
+        self.taken: dict[str, str] = {}
+        """Claims that have devices (by uid) -> the cards, as text."""
         self.cards = 0
         """Cards that there are at rest."""
         super().__init__(seed, planner)
         self.moods = None  # a job that fits has its turn in the end, so no node is closed to it for good
         self.api.history.setdefault(RESOURCE_CLAIMS.plural, [])
+        if random.Random(f"started {seed}").random() < 0.5:
+            self.begin_with_a_job()
 
     def weighted(self) -> list[tuple[Callable[[], None], int]]:
         return [
@@ -83,6 +118,7 @@ class GangWorld(World):
             (self.job_step, 12),
             (self.delete_job, 1),
             (self.fail_member, 2),
+            (self.lose_members, 3),
         ]
 
     # jobs
@@ -112,6 +148,27 @@ class GangWorld(World):
         self.jobs[job.name] = job
         self.make_members(job)
 
+    def begin_with_a_job(self) -> None:
+        """One that runs before anything goes wrong."""
+        self.calm = self.faults.calm = True
+        self.create_job()
+        for _ in range(8):
+            self.round_of_work()
+            self.now += 1.0
+        self.calm = self.faults.calm = False
+
+    def lose_members(self) -> None:
+        """One, or the whole group, which its owner makes again in its own time."""
+        pod = self.any_pod(lambda one: bool(self.job_of(one)) and one["status"].get("phase") == "Running")
+        job = None if pod is None else self.job_of(pod)
+        if pod is None or job is None:
+            return
+        for gone in self.members(job) if self.random.random() < 0.3 else [pod]:
+            self.api.remove(PODS, gone["metadata"]["name"])
+        for name in ("n0", "n1"):
+            self.clean_up(name)
+        self.claim_controller()
+
     def job_step(self) -> None:
         for job in list(self.jobs.values()):
             if not job.finished and self.random.random() < 0.6:
@@ -135,6 +192,7 @@ class GangWorld(World):
             GANG_BY: "replica",
             GANG_MIN: str(job.least),
             GANG_TIMEOUT: f"{TIMEOUT:.0f}s",
+            GANG_HOLD: f"{HOLD:.0f}s",
         }
         annotations["index"] = str(index)
         if job.elastic:
@@ -147,10 +205,10 @@ class GangWorld(World):
             spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
         if job.priority:
             spec["priority"] = job.priority
-        owner = {"kind": "Job", "name": job.name, "uid": job.uid, "controller": True}
+        owner = {"kind": "Trainer", "name": job.name, "uid": job.uid, "controller": True}
         metadata = {
             "name": f"{job.name}-{job.made}",
-            "labels": {"replica": job.name},
+            "labels": {"replica": job.name, COMPLETION_INDEX: str(index)},
             "annotations": annotations,
             "ownerReferences": [owner],
         }
@@ -168,6 +226,18 @@ class GangWorld(World):
             job = self.jobs.pop(self.random.choice(sorted(self.jobs)))
             for pod in self.members(job):
                 self.ask_to_end(pod)
+            self.collect_garbage()
+
+    def claim_controller(self) -> None:
+        super().claim_controller()
+        self.collect_garbage()
+
+    def collect_garbage(self) -> None:
+        living = {job.uid for job in self.jobs.values()}
+        for hold in list(self.api.table(DEVICE_HOLDS).values()):
+            owners = {owner["uid"] for owner in hold["metadata"]["ownerReferences"]}
+            if not owners & living:
+                self.api.remove(DEVICE_HOLDS, hold["metadata"]["name"])
 
     def fail_member(self) -> None:
         pod = self.any_pod(lambda one: bool(self.job_of(one)) and one["status"].get("phase") == "Running")
@@ -194,6 +264,10 @@ class GangWorld(World):
     # what must hold
 
     def land(self, sender: Controller, request: Request, what: str) -> Object:
+        if what == "evictions":
+            return self.land_eviction(sender, request, what)
+        if what == DEVICE_HOLDS.plural:
+            return self.land_hold(sender, request, what)
         if what != PODS.plural:
             return super().land(sender, request, what)
         before = self.let_go()
@@ -204,6 +278,112 @@ class GangWorld(World):
             if job is not None:
                 self.check_commit(job, pod, before, sender)
         return answer
+
+    def land_eviction(self, sender: Controller, request: Request, what: str) -> Object:
+        before = {pod["metadata"]["uid"]: pod for pod in self.pods()}
+        answer = super().land(sender, request, what)
+        after = {pod["metadata"]["uid"]: pod for pod in self.pods()}
+        self.given_up |= {uid for uid, pod in before.items() if after.get(uid) is not pod}
+        return answer
+
+    def land_hold(self, sender: Controller, request: Request, what: str) -> Object:
+        """Seats may be taken for somebody more urgent, as far as the controller knows."""
+        before = self.held_seats()
+        answer = super().land(sender, request, what)
+        assert sender.reconciler is not None
+        waiting = [
+            pod["spec"].get("priority", 0)
+            for pod in sender.reconciler.cache.pods.values()
+            if not pod["spec"].get("nodeName")
+        ]
+        for key in before - self.held_seats():
+            if key in self.kept and max(waiting, default=0) > self.kept[key].priority:
+                del self.kept[key]
+        return answer
+
+    def held_seats(self) -> set[tuple[str, str]]:
+        return {
+            (seat["name"].split("/")[1], seat["name"].rpartition("/")[2])
+            for hold in self.api.table(DEVICE_HOLDS).values()
+            for seat in hold["spec"]["seats"]
+            if seat.get("until")
+        }
+
+    def check_claims(self) -> None:
+        super().check_claims()
+        self.check_kept()
+
+    def check_kept(self) -> None:
+        """What a started gang lost is for who is made in its place, for a while."""
+        if self.upheaval is not None:
+            return  # wall clocks that are an hour apart agree on no time
+        claims = {
+            claim["metadata"]["uid"]: claim
+            for claim in self.api.table(RESOURCE_CLAIMS).values()
+            if results_of(claim)
+        }
+        taken = {uid: str(results_of(claim)) for uid, claim in claims.items()}
+        new = [uid for uid, cards in taken.items() if self.taken.get(uid) != cards]
+        self.forget_kept(claims)
+        for uid in new:
+            self.check_taker(claims[uid], claims)
+        self.taken = taken
+        for pod in self.pods():
+            self.keep(pod)
+
+    def forget_kept(self, claims: dict[str, Object]) -> None:
+        pods = {pod["metadata"]["uid"]: pod for pod in self.pods()}
+        for key, kept in list(self.kept.items()):
+            job, pod = self.jobs.get(key[0]), pods.get(kept.pod)
+            is_over = job is None or job.finished or kept.pod in self.given_up
+            is_over = is_over or (pod is not None and pod["status"].get("phase") == "Succeeded")
+            if kept.lost is None and kept.claim not in claims:
+                kept.lost = self.now
+            if is_over or (kept.lost is not None and self.now >= kept.lost + HOLD - _ROUNDING):
+                del self.kept[key]
+
+    def check_taker(self, claim: Object, claims: dict[str, Object]) -> None:
+        pod = next(
+            (pod for pod in self.pods() if claim["metadata"]["name"] in (self.names_of(pod) or ())), None
+        )
+        who = ("", "") if pod is None else self.seat_of(pod)
+        mine = use_of([claim])
+        if who in self.kept and self.kept[who].lost is not None and mine != self.kept[who].cards:
+            del self.kept[who]  # it has another place
+        priority = 0 if pod is None else pod["spec"].get("priority", 0)
+        for card, amount in mine.items():
+            held = {
+                key: kept
+                for key, kept in self.kept.items()
+                if kept.lost is not None and key != who and card in kept.cards
+            }
+            used = use_of(claims.values()).get(card, 0)
+            if used + sum(kept.cards[card] for kept in held.values()) <= CARD or self.beyond:
+                continue
+            for key, kept in held.items():
+                told = f"{claim['metadata']['name']} ({amount}) was given {card}, which was held for {key}"
+                assert priority > kept.priority, told
+                del self.kept[key]
+
+    def seat_of(self, pod: Object) -> tuple[str, str]:
+        job = self.job_of(pod)
+        return ("", "") if job is None else (job.name, pod["metadata"]["annotations"]["index"])
+
+    def keep(self, pod: Object) -> None:
+        """The seat of a member that was let go."""
+        key, phase = self.seat_of(pod), pod["status"].get("phase")
+        is_let_go = COMMITTED in (pod["metadata"].get("annotations") or {}) and not pod["spec"].get(
+            "schedulingGates"
+        )
+        if key[0] not in self.jobs or not is_let_go or phase in {"Succeeded", "Failed"}:
+            return
+        if pod["metadata"].get("deletionTimestamp") or pod["metadata"]["uid"] in self.given_up:
+            return
+        claims = self.claims_of(pod) or ()
+        for claim in claims:
+            if results_of(claim):
+                uid, job = claim["metadata"]["uid"], self.jobs[key[0]]
+                self.kept[key] = Kept(uid, pod["metadata"]["uid"], use_of([claim]), job.priority)
 
     def let_go(self) -> set[str]:
         return {

@@ -269,6 +269,7 @@ KINDS = (
     kinds.RESOURCE_CLAIM_TEMPLATES,
     kinds.DEVICE_CLASSES,
     kinds.DEVICE_TAINT_RULES,
+    kinds.DEVICE_HOLDS,
 )
 _BY_PLURAL = {kind.plural: kind for kind in KINDS}
 
@@ -324,6 +325,7 @@ class FakeCaches:
             taint_rules=by_kind.get("devicetaintrules", []),
             claims=by_kind.get("resourceclaims", []),
             pods=by_kind.get("pods", []),
+            holds=by_kind.get("deviceholds", []),
         )
 
 

@@ -30,6 +30,7 @@ from urllib3.exceptions import NewConnectionError, ProtocolError, ReadTimeoutErr
 
 from koordra.api.kinds import (
     DEVICE_CLASSES,
+    DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
     EVENTS,
     LEASES,
@@ -54,6 +55,7 @@ SERVED = {
         PODS,
         LEASES,
         EVENTS,
+        DEVICE_HOLDS,
     )
 }
 AWAY = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 403: "Forbidden"}

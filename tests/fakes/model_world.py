@@ -40,6 +40,7 @@ from typing import Any
 from koordra.api import names
 from koordra.api.kinds import (
     DEVICE_CLASSES,
+    DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
     LEASES,
     NODES,
@@ -115,13 +116,15 @@ class Informers:
     """Watch caches of one term: listed at its start, then as far behind as the schedule has them. `saw` is
     told of each claim that comes in."""
 
-    def __init__(self, api: ModelApi, faults: Faults, saw: Callable[[Object], None]) -> None:
+    def __init__(
+        self, api: ModelApi, faults: Faults, saw: Callable[[Object], None], kinds: Iterable[Kind] = WATCHED
+    ) -> None:
         self._saw = saw
         self.have_news = True
         self._queue = ChangeQueue()
         self._wire = Wire(api, _never, faults)
         client = client_over(self._wire)
-        self._watches = {kind: Watch(api, self._wire, client, kind, self._tell) for kind in WATCHED}
+        self._watches = {kind: Watch(api, self._wire, client, kind, self._tell) for kind in kinds}
         for watch in self._watches.values():
             watch.begin()
 
@@ -151,6 +154,7 @@ class Informers:
             taint_rules=found[DEVICE_TAINT_RULES.plural],
             claims=found[RESOURCE_CLAIMS.plural],
             pods=found[PODS.plural],
+            holds=found.get(DEVICE_HOLDS.plural, ()),
         )
 
     def _tell(self, kind: Kind, event: str, obj: Object) -> None:
@@ -247,7 +251,7 @@ class Controller:
             self.reconciler = self.caches = None
 
     def start_term(self) -> None:
-        self.caches = Informers(self.world.api, self.world.faults, self.knowledge.saw)
+        self.caches = Informers(self.world.api, self.world.faults, self.knowledge.saw, self.world.watched)
         self.reconciler = self.world.new_reconciler(self)
         self.due, self.compared = -math.inf, -1
         if not self.is_beyond():
@@ -277,6 +281,8 @@ class Controller:
 
 class World:
     """Everything that happens, from one seed."""
+
+    watched = WATCHED
 
     def __init__(self, seed: int, planner: Callable[..., Any]) -> None:
         self.random = random.Random(seed)
@@ -421,7 +427,7 @@ class World:
         if controller.caches is not None and self.upheaval.random() < 0.5:
             self.create_pod()
             self.claim_controller()
-            for kind in WATCHED:
+            for kind in self.watched:
                 controller.caches.deliver(kind)
             self.fuse, self.next_fate = self.upheaval.choice((1, 1, 2, 3)), "late"
             controller.reconcile()
@@ -575,10 +581,10 @@ class World:
         for controller in self.controllers:
             if controller.caches is not None:
                 if self.random.random() < 0.4:
-                    for kind in WATCHED:
+                    for kind in self.watched:
                         controller.caches.deliver(kind)
                 else:
-                    kind = self.random.choice(WATCHED)
+                    kind = self.random.choice(self.watched)
                     controller.caches.deliver(
                         kind, self.random.choice((1, 2, None)), again=self.random.choice((0, 0, 1))
                     )
@@ -587,7 +593,7 @@ class World:
         """A watch broke off and the kind is listed anew: what lay between is never told."""
         for controller in self.controllers:
             if controller.caches is not None:
-                controller.caches.list_anew(self.random.choice(WATCHED))
+                controller.caches.list_anew(self.random.choice(self.watched))
 
     def pass_time(self) -> None:
         self.now += self.random.choice((0.5, 1.0, 2.0, 2.0, 6.0, 25.0))
@@ -606,7 +612,7 @@ class World:
         self.create_pod()
         self.claim_controller()
         if leader.caches is not None:
-            for kind in WATCHED:
+            for kind in self.watched:
                 leader.caches.deliver(kind)
         self.fuse, self.next_fate = 1, self.random.choice(("late", "killed, late"))
         leader.reconcile()
@@ -1052,14 +1058,14 @@ class World:
             uid = claim["metadata"]["uid"]
             if uid in prepared:
                 continue
-            used = _use(prepared.values())
-            asked = _use([claim])
+            used = use_of(prepared.values())
+            asked = use_of([claim])
             if any(used.get(card, 0) + amount > CARD for card, amount in asked.items()):
                 self.refusals += 1
                 self.unprepare(node_name)
                 return False
             prepared[uid] = claim
-        over = {card: amount for card, amount in _use(prepared.values()).items() if amount > CARD}
+        over = {card: amount for card, amount in use_of(prepared.values()).items() if amount > CARD}
         assert not over, f"prepared beyond capacity: {over}"
         return True
 
@@ -1097,7 +1103,7 @@ class World:
             if results_of(claim)
         }
         lost = [claim for uid, claim in self.prepared.get(node_name, {}).items() if uid not in known]
-        held = {card for _, card in _use(lost)}
+        held = {card for _, card in use_of(lost)}
         devices = []
         for device in entry["spec"]["devices"]:
             taints = [taint for taint in device["taints"] if taint["key"] != names.HELD_TAINT]
@@ -1128,7 +1134,7 @@ class World:
         """No card is given out beyond its capacity in the API."""
         if self.beyond:
             return
-        used = _use(self.api.table(RESOURCE_CLAIMS).values())
+        used = use_of(self.api.table(RESOURCE_CLAIMS).values())
         over = {card: amount for card, amount in used.items() if amount > CARD}
         assert not over, f"allocated beyond capacity: {over}"
 
@@ -1274,7 +1280,7 @@ class World:
         self.claim_controller()
         for controller in self.controllers:
             if controller.caches is not None:
-                for kind in WATCHED:
+                for kind in self.watched:
                     controller.caches.deliver(kind)
             controller.reconcile_if_due()
             self.check_claims()
@@ -1378,7 +1384,7 @@ def _owner(claim: Object) -> str:
     return next((entry["uid"] for entry in claim["metadata"].get("ownerReferences") or ()), "")
 
 
-def _use(claims: Iterable[Object]) -> dict[tuple[str, str], int]:
+def use_of(claims: Iterable[Object]) -> dict[tuple[str, str], int]:
     used: dict[tuple[str, str], int] = {}
     for claim in claims:
         for result in results_of(claim):

@@ -63,6 +63,7 @@ class GarbageLoops:
         self._orphans = WorkQueue("garbage", self._sync_object)
         self._leaving = WorkQueue("leaving-owners", self._sync_owner)
         self._namespaces = WorkQueue("namespaces", self._sync_namespace)
+        self._custom_objects = WorkQueue("custom-objects", self._sync_custom)
         for kind in OWNED:
             informers.listen(kind, partial(self._dependent_changed, kind))
         for kind in OWNERS:
@@ -73,6 +74,7 @@ class GarbageLoops:
         lifecycle.spawn(lambda: self._orphans.run(stop), name="garbage")
         lifecycle.spawn(lambda: self._leaving.run(stop), name="leaving-owners")
         lifecycle.spawn(lambda: self._namespaces.run(stop), name="namespaces")
+        lifecycle.spawn(lambda: self._custom_objects.run(stop), name="custom-objects")
 
     def _dependent_changed(self, kind: Kind, event: str, obj: Object, /) -> None:
         if event == "ADDED" and metadata(obj).get("ownerReferences"):
@@ -85,6 +87,8 @@ class GarbageLoops:
             return
         for dependent_kind, obj in self._dependents(owner):
             self._orphans.add(_work_key(dependent_kind, obj))
+        if metadata(owner).get("namespace"):
+            self._custom_objects.add(metadata(owner)["namespace"])
 
     def _dependents(self, owner: Object) -> list[tuple[Kind, Object]]:
         """What names `owner` among its owners, as far as this process has seen."""
@@ -142,6 +146,17 @@ class GarbageLoops:
         watched = {(kind.api_version, kind.kind) for kind in OWNERS}
         unseen = any((one.get("apiVersion"), one.get("kind")) not in watched for one in owners)
         return LOOK_AGAIN if unseen else None
+
+    def _sync_custom(self, namespace: str) -> None:
+        """Objects of kinds that CustomResourceDefinitions made, which are not watched."""
+        for definition in self._client.list(CRDS)[0]:
+            for served in custom.of_definition(definition):
+                if not served.kind.namespaced:
+                    continue
+                for obj in self._client.list(served.kind, namespace=namespace)[0]:
+                    owners = metadata(obj).get("ownerReferences") or ()
+                    if owners and not any(self._owner_lives(one, namespace) for one in owners):
+                        self._delete(served.kind, obj)
 
     def _owner_lives(self, reference: Object, namespace: str | None) -> bool:
         kind = self._kind_of(str(reference.get("apiVersion")), str(reference.get("kind")))

@@ -15,8 +15,8 @@ upstream's pool gathering).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -84,6 +84,13 @@ class Pool:
 
     def __str__(self) -> str:
         return "/".join(self.id)
+
+    def only(self, devices: Collection[DeviceID]) -> Pool:
+        """As if nothing else could be taken. The others are not forgotten: what they take of the counters is
+        gone."""
+        dropped = [(one.id, one.device) for one in self.devices if one.id not in devices]
+        kept = tuple(one for one in self.devices if one.id in devices)
+        return replace(self, devices=kept, others=(*self.others, *dropped))
 
 
 def kept_with_pools(make: Callable[[Sequence[Pool]], _Found]) -> Callable[[Sequence[Pool]], _Found]:

@@ -29,7 +29,12 @@ class Words(NamedTuple):
     at_best: str = ""
 
 
+HELD_FOR: Final = "held for "
+"""Before the name of a holder that is no claim: devices that nobody has and that are kept for somebody
+(`koordra.placement.holders.device_hold`). In parentheses, what of it this is."""
+
 _BUSY: Final = Words("device: requested 1, free 0 of 1, in use by ResourceClaim")
+_HELD: Final = Words("device: requested 1, free 0 of 1,")
 
 
 class Rejection(NamedTuple):
@@ -90,6 +95,8 @@ def _of_verdict(verdict: Verdict) -> Rejection:
 def _busy(state: AllocationState, device: int) -> Rejection:
     use = state.taken.of(state.devices[device].id)
     holders = (use.holder,) if use.holder else tuple(use.sharers)
+    if all(holder.startswith(HELD_FOR) for holder in holders):
+        return Rejection(Cause.ALREADY_ALLOCATED, "held", lambda: _HELD, None, tuple(map(_hold, holders)))
     return Rejection(Cause.ALREADY_ALLOCATED, "busy", lambda: _BUSY, None, holders)
 
 
@@ -132,6 +139,14 @@ def _in_use_by(holders: Collection[str]) -> str:
     """The claims that hold something, by name; nothing where nobody does."""
     if not holders:
         return ""
-    named = ", ".join(sorted(holders)[:_MOST_HOLDERS])
-    more = f" and {len(holders) - _MOST_HOLDERS} more" if len(holders) > _MOST_HOLDERS else ""
-    return f", in use by ResourceClaim{'s' if len(holders) > 1 else ''} {named}{more}"
+    held = sorted({_hold(one) for one in holders if one.startswith(HELD_FOR)})
+    claims = sorted(one for one in holders if not one.startswith(HELD_FOR))
+    named = ", ".join(claims[:_MOST_HOLDERS])
+    more = f" and {len(claims) - _MOST_HOLDERS} more" if len(claims) > _MOST_HOLDERS else ""
+    used = f", in use by ResourceClaim{'s' if len(claims) > 1 else ''} {named}{more}" if claims else ""
+    return used + "".join(f", {one}" for one in held[:_MOST_HOLDERS])
+
+
+def _hold(holder: str) -> str:
+    """What is held together is told together."""
+    return holder.partition(" (")[0]

@@ -55,6 +55,7 @@ DEVICES: Final = (
     Source(kinds.RESOURCE_SLICES),
     Source(kinds.RESOURCE_CLAIMS),
     Source(kinds.DEVICE_TAINT_RULES, optional=True),
+    Source(kinds.DEVICE_HOLDS, optional=True),
 )
 """With the Nodes: which devices there are and who has them, of joint and native nodes alike."""
 

@@ -25,7 +25,7 @@ from koordra.controller.allocation.label_selectors import ANYWHERE, LabelSelecto
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import is_living
 from koordra.effort import spend
-from koordra.placement.holders import NodePods, PlacedPod
+from koordra.placement.holders.node_pods import NodePods, PlacedPod
 
 MOST_FOREIGN: Final = 256
 ANY_ADDRESS: Final = "0.0.0.0"

@@ -35,6 +35,7 @@ from koordra.api.allocation import Allocation
 from koordra.api.claims import ResourceClaim
 from koordra.api.kinds import (
     DEVICE_CLASSES,
+    DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
     NODES,
     PODS,
@@ -71,7 +72,15 @@ MOST_CLAIMS: Final = 256
 _FEW: Final = 64
 """Pods that any node holds: more are counted against the nodes."""
 
-_KINDS: Final = (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_SLICES, NODES, RESOURCE_CLAIMS, PODS)
+_KINDS: Final = (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_SLICES,
+    NODES,
+    RESOURCE_CLAIMS,
+    DEVICE_HOLDS,
+    PODS,
+)
 
 _TIMESTAMP: Final = "allocationTimestamp"
 

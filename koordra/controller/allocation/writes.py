@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from koordra.api import names, objects
-from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
@@ -120,6 +120,10 @@ class Api(Protocol):
         subresource: str | None = None,
         content_type: str = MERGE_PATCH,
     ) -> Object: ...
+
+    def delete(
+        self, kind: Kind, name: str, *, namespace: str | None = None, uid: str | None = None
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,33 @@ class Writer:
         return self._send(
             NODES, node, {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}
         )
+
+    def create_hold(self, hold: Object) -> WriteResult:
+        namespace = objects.namespace(hold)
+        return self._ask(partial(self.api.create, DEVICE_HOLDS, hold, namespace=namespace), hold)
+
+    def change_hold(self, hold: Object) -> WriteResult:
+        """The spec as it is here, if the object has this version."""
+        spec = objects.spec_of(hold)
+        return self._send(DEVICE_HOLDS, hold, {"metadata": _this_version(hold), "spec": spec})
+
+    def delete_hold(self, hold: Object) -> WriteResult:
+        def delete() -> Object:
+            where = objects.namespace(hold)
+            self.api.delete(DEVICE_HOLDS, objects.name(hold), namespace=where, uid=objects.uid(hold))
+            return hold
+
+        return self._ask(delete, hold)
+
+    def owner_of(self, kind: Kind, name: str, namespace: str) -> Object | None:
+        """Who owns the object, by what may be read; None where that is nobody's answer. Raises
+        ApiUnreachable."""
+        try:
+            return self.api.get(kind, name, namespace=namespace)
+        except ApiUnreachable:
+            raise
+        except ApiError:
+            return None
 
     def read_again(self, claim: Object) -> WriteResult:
         """The claim as it is now; GONE when it, or this incarnation of it, does not exist any more."""

@@ -13,6 +13,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.kinds import (
     DEVICE_CLASSES,
+    DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
@@ -55,11 +56,12 @@ OPTIONAL: Final = (
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    DEVICE_HOLDS,
     *POD_GROUPS,
 )
 """Kinds that a server may not serve, or not to us: they are looked for once, at the start of the term. What
 depends on them (taint rules, affinity across namespaces, volumes, the pod groups of others) is then left to
-kube-scheduler."""
+kube-scheduler; without DeviceHolds nothing is held for gangs that lost a member."""
 
 KINDS: Final = {
     kind: rank
@@ -74,6 +76,7 @@ KINDS: Final = {
             PERSISTENT_VOLUMES,
             PERSISTENT_VOLUME_CLAIMS,
             RESOURCE_CLAIMS,
+            DEVICE_HOLDS,
             PODS,
         )
     )

@@ -22,6 +22,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.kinds import (
     DEVICE_CLASSES,
+    DEVICE_HOLDS,
     DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
@@ -34,7 +35,7 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Fields, Object
 from koordra.api.tables import set_or_drop
-from koordra.controller.cache.assume_cache import AssumeCache
+from koordra.controller.cache.assume_cache import AssumeCache, is_older
 from koordra.controller.cache.changes import (
     KINDS,
     POD_GROUP,
@@ -70,8 +71,8 @@ class ClusterCache:
         self.version = 0
         self._rules = rules
         self.assume_cache = AssumeCache()
-        self._cached: Table = {}
-        """Claims as the watch has them."""
+        self._cached: dict[Kind, Table] = {RESOURCE_CLAIMS: {}, DEVICE_HOLDS: {}}
+        """What is written here, as the watches have it."""
         self._tables: dict[Kind, Table] = {kind: {} for kind in KINDS}
         self._listeners: dict[Kind, list[OnChange]] = {}
         self._not_taken: dict[str, Exception] = {}
@@ -84,9 +85,10 @@ class ClusterCache:
         self.volume_claims = self._tables[PERSISTENT_VOLUME_CLAIMS]
         self.volumes = self._tables[PERSISTENT_VOLUMES]
         self.claims = self._tables[RESOURCE_CLAIMS]
+        self.holds = self._tables[DEVICE_HOLDS]
         self.pods = self._tables[PODS]
         self.pod_groups = self._tables[POD_GROUP]
-        entries: dict[str, ClaimEntry] = {}
+        entries = dict[str, ClaimEntry]()
         self.pod_index = PodIndex(entries, self.classes)
         self.claim_index = ClaimIndex(self.pod_index, rules, self.namespaces, entries)
         self.slice_index = SliceIndex(self.slices)
@@ -142,7 +144,7 @@ class ClusterCache:
         for change in changes:
             if change.kind is RESOURCE_CLAIMS:
                 self._put_cached(change.key, change.obj)
-            else:
+            elif change.kind is not DEVICE_HOLDS or self._is_news(change):
                 self._put(change.kind, change.key, change.obj)
         for key, defect in self._not_taken.items():
             raise KoordraError(
@@ -157,7 +159,7 @@ class ClusterCache:
         found: list[Change] = []
         for kind in KINDS:
             listed = cluster.get(kind, {})
-            table = self._cached if kind is RESOURCE_CLAIMS else self._tables[kind]
+            table = self._cached.get(kind, self._tables[kind])
             found += (Change(kind, key, obj) for key, obj in listed.items() if table.get(key) is not obj)
             found += (Change(kind, key, None) for key in table.keys() - listed.keys())
         return found
@@ -176,16 +178,25 @@ class ClusterCache:
         self.assume_cache.lose(objects.uid(claim))
         self._refresh(claim)
 
+    def put_hold(self, key: str, hold: Object | None) -> None:
+        self._put(DEVICE_HOLDS, key, hold)
+
+    def _is_news(self, change: Change) -> bool:
+        """Whether it tells of no earlier state of the DeviceHold than what was written since."""
+        set_or_drop(self._cached[DEVICE_HOLDS], change.key, change.obj)
+        known = self.holds.get(change.key)
+        return known is None or change.obj is None or not is_older(change.obj, known)
+
     def _refresh(self, claim: Object) -> None:
-        cached = self._cached.get(objects.key(claim))
+        cached = self._cached[RESOURCE_CLAIMS].get(objects.key(claim))
         if cached is not None and objects.uid(cached) == objects.uid(claim):
             self._put(RESOURCE_CLAIMS, objects.key(claim), self.assume_cache.current(cached))
 
     def _put_cached(self, key: str, claim: Object | None) -> None:
-        before = self._cached.get(key)
+        before = self._cached[RESOURCE_CLAIMS].get(key)
         if before is not None and (claim is None or objects.uid(before) != objects.uid(claim)):
             self.assume_cache.forget(objects.uid(before))
-        set_or_drop(self._cached, key, claim)
+        set_or_drop(self._cached[RESOURCE_CLAIMS], key, claim)
         if claim is None or not self.assume_cache.has_caught_up_with(claim):
             self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assume_cache.current(claim))
 

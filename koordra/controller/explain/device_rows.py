@@ -11,6 +11,7 @@ from koordra.allocator.features import Features
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
+from koordra.placement.holders.device_hold import HOLD, held_seats
 from koordra.quantity import canonical
 
 _ATTRIBUTES: Final = {
@@ -33,7 +34,7 @@ def device_rows(cluster: Iterable[Object]) -> list[Object]:
     """
     found = list(cluster)
     inventory = Inventory.of(found, features=Features.of(None))
-    taken, holders = _taken([one for one in found if one.get("kind") == "ResourceClaim"])
+    taken, holders = _taken(found)
     nodes = sorted((one for one in found if one.get("kind") == "Node"), key=objects.name)
     rows: list[Object] = []
     for node in nodes:
@@ -52,17 +53,20 @@ def device_rows(cluster: Iterable[Object]) -> list[Object]:
     return rows
 
 
-def _taken(claims: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
-    """What claims hold, and by device the names of those that do."""
+def _taken(cluster: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
+    """What claims have and what is held for gangs, and by device the names of those that do."""
     taken = Usage()
     holders: dict[Any, list[str]] = {}
-    for claim in sorted(claims, key=objects.key):
-        allocation = Allocation.of_claim(claim)
+    claims = [one for one in cluster if one.get("kind") == "ResourceClaim"]
+    allocated = {objects.key(one): Allocation.of_claim(one) for one in sorted(claims, key=objects.key)}
+    for hold in (one for one in cluster if one.get("kind") == HOLD):
+        allocated |= {name: seat.allocation for name, seat in held_seats(hold).items()}
+    for name, allocation in allocated.items():
         if allocation is None:
             continue
-        taken.add(allocation.results, holder=objects.key(claim))
+        taken.add(allocation.results, holder=name)
         for device in dict.fromkeys(one.device for one in allocation.results if not one.admin_access):
-            holders.setdefault(device, []).append(objects.key(claim))
+            holders.setdefault(device, []).append(name)
     return taken, holders
 
 

@@ -11,7 +11,8 @@ from koordra.controller.gangs.membership import Gang, Member
 
 
 def gang_document(view: ClusterView, gang: Gang) -> Object:
-    entry = gang_entry(gang, view.statuses[gang.key], view.placer, excluded=view.excluded)
+    status, holds = view.statuses[gang.key], view.cache.holds.values()
+    entry = gang_entry(gang, status, view.placer, excluded=view.excluded, holds=holds)
     return {**entry, "done": gang.done, "pods": [_member(view, one) for one in gang.members]}
 
 

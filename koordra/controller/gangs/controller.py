@@ -32,6 +32,7 @@ from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
 from koordra.controller.gangs.planner import GangPlanner
+from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.request.claim_groups import Urgency
 
@@ -47,6 +48,7 @@ class GangController:
         placer: Placer,
         *,
         excluded: ExcludedFor,
+        unfit: ExcludedFor,
         starves_after: float,
         beyond_quota: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
@@ -56,8 +58,11 @@ class GangController:
         self.reservation = GangReservation(starves_after=starves_after)
         self._gang_index = GangIndex(context.cache, self.ungating)
         self._events = GangEvents(context)
-        self.restarts = GangRestarts(context, self._events)
-        self._planner = GangPlanner(context, placer, excluded, self._events, self.reservation, self._schedule)
+        self.holds = DeviceHolds(context, self._gang_index)
+        self.restarts = GangRestarts(context, self._events, self.holds)
+        self._planner = GangPlanner(
+            context, placer, excluded, unfit, self._events, self.reservation, self.holds, self._schedule
+        )
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}
         self._alone: dict[str, GangStatus] = {}
@@ -103,6 +108,7 @@ class GangController:
             self._schedule(key, self.restarts.sync(self.all[key], now))
             if not self.statuses[key].give_back:
                 self._to_sync.discard(key)
+        self.holds.sync(self.all)
         self.reservation.retain(self._waiting, lambda key: self.all[key].urgency, now=now)
         context.wake(self._due.next)
 
@@ -143,6 +149,7 @@ class GangController:
             self.all, self._alone, changed & self.all.keys(), nodes=cache.nodes, users=users
         )
         changed |= {key for key, status in self.statuses.items() if before.get(key) is not status}
+        self.holds.touch(changed)
         self._to_sync |= changed
         self._to_plan |= changed
         for key in changed:
@@ -289,6 +296,7 @@ class GangController:
         for key in sorted(self._to_ungate & self.all.keys(), key=self._by_urgency):
             status = self.statuses[key]
             if status.ungate and key not in self.restarts:
+                self.holds.record(self.all[key], status.ungate)
                 commit.ungate(self.all[key], status.ungate, context=self._context, ungating=self.ungating)
 
     def counts(self) -> dict[str, int]:

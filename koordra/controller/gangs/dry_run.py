@@ -7,23 +7,32 @@ fit and what the others lack.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from koordra.api.objects import Object
 from koordra.controller.allocation.placer import Placer
 from koordra.controller.gangs.member_placement import ExcludedFor, request_for
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus
+from koordra.controller.gangs.seats.recorded import held_for, owner_of
 from koordra.placement.gang import GangPlaced
+from koordra.placement.holders.device_hold import DeviceHold
 
 
-def gang_entry(gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor) -> dict[str, Any]:
-    """One gang, as if it were its turn now; of one that is whole, nothing is planned."""
+def gang_entry(
+    gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor, holds: Iterable[Object]
+) -> dict[str, Any]:
+    """One gang, as if it were its turn now; of one that is whole, nothing is planned. `holds`: all
+    DeviceHolds."""
     ready = "all of the least have their devices; their gates are being lifted"
     texts = {GangPhase.READY: ready, GangPhase.WHOLE: "nobody waits"}
     fit, text = None, status.why or texts.get(status.phase, "nothing is planned")
     lacking = dict[str, Any]()
     if status.plan:
-        answer = request_for(gang, status, placer, excluded=excluded).place()
+        own = [hold for hold in map(DeviceHold.of, holds) if hold.owner == owner_of(gang.key)]
+        seats = held_for(status.plan, own)
+        answer = request_for(gang, status, placer, excluded=excluded, seats=seats, unfit=excluded).place()
         if isinstance(answer, GangPlaced):
             fit, text = answer.size, f"{answer.size} of {len(gang.members)} members fit now"
         else:

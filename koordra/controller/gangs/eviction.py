@@ -27,6 +27,7 @@ from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.declared.terms import Shrink, TimeoutPolicy
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.membership import Gang, Member
+from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.placement.gang import GangAnswer, GangPlaced
 
 EVICT_PAUSE: Final = 5.0
@@ -44,6 +45,7 @@ class GangRestarts:
 
     context: PassContext
     events: GangEvents
+    holds: DeviceHolds
     _below: dict[str, float] = field(default_factory=dict)
     _restarting: dict[str, float] = field(default_factory=dict)
     _again: dict[str, float] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class GangRestarts:
     def _restart(self, gang: Gang, now: float) -> float:
         """A pass may come every moment; a large gang is not asked to end in each of them."""
         if now >= self._again.get(gang.key, now):
+            self.holds.give_up(gang.key, {member.uid for member in gang.committed})
             commit.evict(gang.committed, context=self.context)
             self._again[gang.key] = now + EVICT_PAUSE
         return self._again[gang.key]

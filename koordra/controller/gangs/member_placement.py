@@ -53,6 +53,7 @@ class PlacementRequest:
     groups: Mapping[str, Group]
     excluded: ExcludedFor
     placer: Placer
+    seats: Mapping[str, placement.KeptSeat]
 
     def place(self, *, budget: int = 1, without: frozenset[str] = frozenset()) -> placement.GangAnswer:
         """The cluster's places in a pass. `without`: uids of claims and pods as if they were gone."""
@@ -60,7 +61,7 @@ class PlacementRequest:
             return placement.GangUndecided(len(self.asked.fixed), _SPENT, {})
         with self.placer.overlay(without) if without else nullcontext():
             try:
-                answer = placement.place_gang(self.asked, self.placer.engine, budget=budget)
+                answer = placement.place_in_seats(self.asked, self.seats, self.placer.engine, budget=budget)
             except SelectorsCostTooMuch as error:
                 return placement.GangUndecided(len(self.asked.fixed), str(error), {})
             except PlanError as error:  # a taint rule that cannot be read concerns everybody
@@ -90,6 +91,8 @@ class PlacementRequest:
         chosen: dict[str, GroupPlacement] = {}
         reasons: dict[str, tuple[Reason, ...]] = {}
         with self.placer.overlay():
+            for seat in self.seats.values():
+                self.placer.engine.index.release(seat.held)
             for member in sorted(gang.members, key=lambda each: -_devices_asked(each.group.claims)):
                 group = self.groups[member.key]
                 if is_spent():
@@ -128,7 +131,17 @@ class PlacementRequest:
                 self.placer.assume(claims_of.with_allocation(claim, allocation), group.pods)
 
 
-def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor) -> PlacementRequest:
+def request_for(
+    gang: Gang,
+    status: GangStatus,
+    placer: Placer,
+    *,
+    excluded: ExcludedFor,
+    seats: Mapping[str, placement.KeptSeat],
+    unfit: ExcludedFor,
+) -> PlacementRequest:
+    """`seats`: what is held for members, by their keys. A node that is kept free for others is none for a new
+    place, and no hindrance for what was given out before: only where it is `unfit` does a seat not count."""
     groups = {objects.key(group.pods[0]): group for group in _colocated(status.plan)}
     planned = {member.uid for member in status.plan}
     positions = {member.uid: at for at, member in enumerate(gang.members) if member.index is not None}
@@ -157,8 +170,11 @@ def request_for(gang: Gang, status: GangStatus, placer: Placer, *, excluded: Exc
         )
         for key, group in groups.items()
     )
+    fitting = {
+        key: seat for key, seat in seats.items() if key in groups and seat.node not in unfit(groups[key])
+    }
     asked = placement.GangRequest(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
-    return PlacementRequest(gang, status, asked, groups, excluded, placer)
+    return PlacementRequest(gang, status, asked, groups, excluded, placer, fitting)
 
 
 def _colocated(members: Iterable[Member]) -> list[Group]:

@@ -217,6 +217,11 @@ class GangIndex:
         cache.listen(NAMESPACES, self._on_namespace)
         cache.listen(POD_GROUP, self._on_pod_group)
 
+    def pod_of(self, uid: str) -> Object | None:
+        """A pod that names a gang, also one that has finished."""
+        ref = self._refs.get(uid)
+        return None if ref is None else self._pods[ref].get(uid)
+
     def gather(self) -> list[GangRef]:
         """Bring `gangs` up to date; the marks of those that may have changed, or are gone."""
         self._stale |= {self._refs[uid] for uid in self.ungating.touched & self._refs.keys()}

@@ -20,6 +20,7 @@ from koordra.allocator.explain.telling import headline
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.controller.allocation.displacement import Unused
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
@@ -36,6 +37,7 @@ from koordra.controller.gangs.member_placement import (
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus
+from koordra.controller.gangs.seats.device_holds import DeviceHolds, HeldSeat
 from koordra.effort import spend
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
@@ -61,14 +63,16 @@ class _Considered:
 
 @dataclass(slots=True)
 class GangPlanner:
-    """Not thread-safe. `due`: told when a gang is to be looked at again; `epoch` as the cache's inventory has
-    it."""
+    """Not thread-safe. `unfit`: where a group cannot run, `excluded`: and where it may not for now. `due`:
+    told when a gang is to be looked at again; `epoch` as the cache's inventory has it."""
 
     context: PassContext
     placer: Placer
     excluded: ExcludedFor
+    unfit: ExcludedFor
     reporter: GangEvents
     reservation: GangReservation
+    holds: DeviceHolds
     due: Callable[[str, float | None], None]
     epoch: int = 0
     why: dict[str, str] = field(default_factory=dict)
@@ -97,7 +101,12 @@ class GangPlanner:
             return True
         reserved = self.reservation.excluded_nodes(gang.key, gang.urgency)
         request = request_for(
-            gang, status, self.placer, excluded=lambda group: {**reserved, **self.excluded(group)}
+            gang,
+            status,
+            self.placer,
+            excluded=lambda group: {**reserved, **self.excluded(group)},
+            seats=self.holds.seats_for(gang, status.plan),
+            unfit=self.unfit,
         )
         basis = self._basis(request)
         before = self._considered.pop(key, None)
@@ -169,9 +178,11 @@ class GangPlanner:
     # it does not fit
 
     def _displace(self, request: PlacementRequest, now: float) -> bool:
-        """Take devices from Immediate claims that no pod uses, on the nodes where that makes room for the
-        gang; whether any were taken. The nodes are kept free for it, so that the claims do not come back."""
-        key, idle = request.gang.key, self.context.cache.claim_index.idle()
+        """Take devices from Immediate claims that no pod uses, and what is held for gangs that are less
+        urgent, on the nodes where that makes room for the gang; whether any were taken. The nodes are kept
+        free for it, so that the claims do not come back."""
+        key, weaker = request.gang.key, self.holds.weaker_than(-request.gang.urgency[0])
+        idle: list[Unused] = [*self.context.cache.claim_index.idle(), *weaker]
         if not idle or self.reservation.holds(key):
             return False
         answer = request.place(without=frozenset(entry.uid for entry in idle))
@@ -179,11 +190,10 @@ class GangPlanner:
             return False
         nodes = {placed.node for placed in answer.members}
         why = f"gang {key} waits for devices, and no pod uses these"
-        freed = [
-            entry.node
-            for entry in idle
-            if entry.node in nodes and self.context.give_back(entry.claim, why=why)
-        ]
+        there = [one for one in idle if one.node in nodes]
+        claims = [one for one in there if not isinstance(one, HeldSeat)]
+        freed = [one.node for one in claims if self.context.give_back(dict(one.claim), why=why)]
+        freed += self.holds.take(there, why=why)
         if freed:
             self.reservation.keep_free(key, request.gang.urgency, nodes, now=now)
             self.context.wake(now)
@@ -237,6 +247,7 @@ class GangPlanner:
             members = tuple(member for gang, member in victims if gang is other)
             text = f"{len(members)} members above the least were evicted for gang {key}"
             self.reporter.report(replace(other, members=members), events.SHRUNK, text)
+            self.holds.give_up(other.key, {member.uid for member in members})
             commit.evict(members, context=self.context)
         self.reservation.keep_free(key, request.gang.urgency, nodes, now=now)
         return self._shrunk[key]

@@ -29,7 +29,7 @@ from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.displacement import displaced
+from koordra.controller.allocation.displacement import Unused, displaced
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import GroupPlacement, Placer
@@ -40,6 +40,7 @@ from koordra.controller.cache.groups import Group, StartedPods
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.gangs.imex.domains import ImexDomains, name_of, with_domain
+from koordra.controller.gangs.seats.device_holds import HeldSeat
 from koordra.controller.reconcile.group_queue import NO_BASIS, GroupQueue, Quota, basis_of
 from koordra.controller.reconcile.turns import Turn, Turns
 from koordra.controller.reporting import claim_events
@@ -94,6 +95,7 @@ class AllocationStep:
             context,
             self.placer,
             excluded=self.excluded,
+            unfit=self.unfit,
             starves_after=starves_after,
             beyond_quota=lambda: self.queue.beyond_quota,
         )
@@ -174,10 +176,15 @@ class AllocationStep:
         """For a part of the group (the whole): a pod alone has the group's place in the order, and is kept
         off by nothing that concerns the others only. Where several things keep it off a node, the last one's
         words are told."""
-        part = part or group
         return {
             **self.gangs.reserved(group),
             **self.reservations.excluded_nodes(group.key, group.urgency),
+            **self.unfit(part or group),
+        }
+
+    def unfit(self, part: Group) -> Excluded:
+        """Where it cannot run, whoever comes first."""
+        return {
             **self._predicates.of(part),
             **self._context.node_backoff.excluded_nodes(part.pods, self._context.clock()),
             **self.imex.excluded(part),
@@ -241,18 +248,22 @@ class AllocationStep:
         return False
 
     def _displace(self, group: Group, now: float) -> bool:
-        """Take devices from Immediate claims that no pod uses, where that helps; whether any were taken."""
-        idle = self._context.cache.claim_index.idle()
+        """Take devices from Immediate claims that no pod uses, and what is held for gangs that are less
+        urgent, where that helps; whether any were taken."""
+        weaker = self.gangs.holds.weaker_than(-group.urgency[0]) if group.pods else []
+        idle: list[Unused] = [*self._context.cache.claim_index.idle(), *weaker]
         if not idle or not group.pods or self.reservations.holds(group.key):
             return False
         found = displaced(
             group, idle, self.placer.nodes, excluded=self.excluded(group), fits=self.placer.fits
         )
         why = f"pod {objects.key(group.pods[0])} waits for devices, and no pod uses these"
-        freed = [entry for entry in found if self._context.give_back(entry.claim, why=why)]
+        claims = [one for one in found if not isinstance(one, HeldSeat)]
+        freed = [one.node for one in claims if self._context.give_back(dict(one.claim), why=why)]
+        freed += self.gangs.holds.take(found, why=why)
         if freed:
-            why = "Immediate claims without a pod gave way there to"
-            self.reservations.nominate(group, str(freed[0].node), now=now, why=why)
+            why = "claims without a pod, or what was held for less urgent gangs, gave way there to"
+            self.reservations.nominate(group, str(freed[0]), now=now, why=why)
         return bool(freed)
 
     def _preempt(self, group: Group, now: float) -> bool:

@@ -38,8 +38,8 @@ _NODE: Final = bounded("the nodes that publish devices; --no-node-metrics: none"
 
 CLAIMS: Final = gauge(
     "koordra_controller_claims",
-    "Claims that have their devices, and those whose write nobody has answered yet",
-    state=("allocated", "in_doubt"),
+    "Claims that have their devices, those whose write nobody has answered yet, and seats held for gangs that lost a member",
+    state=("allocated", "in_doubt", "held"),
 )
 GANGS: Final = gauge(
     "koordra_controller_gangs", "Gangs by phase (docs/gangs.md)", phase=[phase.value for phase in GangPhase]

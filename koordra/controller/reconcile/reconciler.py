@@ -273,6 +273,7 @@ class Reconciler:
                     claims={
                         "allocated": len(self.cache.claim_index.held),
                         "in_doubt": len(self.cache.assume_cache.pending_writes()),
+                        "held": self.allocation.gangs.holds.number,
                     },
                     gangs=self.allocation.gangs.counts(),
                     waiting=self.waiting,

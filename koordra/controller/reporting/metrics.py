@@ -164,6 +164,10 @@ class CountingApi:
         with self._metrics.request("patch", kind, subresource):
             return self._api.patch(kind, name, data, subresource=subresource, **where)
 
+    def delete(self, kind: Kind, name: str, **where: Any) -> None:
+        with self._metrics.request("delete", kind, None):
+            self._api.delete(kind, name, **where)
+
 
 class LatencyBreakdown:
     """`observe` may be called by any thread, the rest by the worker. `clock` is monotonic."""

@@ -16,8 +16,10 @@ Every file imports only earlier ones:
                          fewer rails could do
     rank_assignment      who gets which rank, and what members are told
     place                the way from a gang to its answer
+    kept_seats           members that come back to what was held for them
 """
 
+from koordra.placement.gang.kept_seats import KeptSeat, place_in_seats
 from koordra.placement.gang.place import place_gang
 from koordra.placement.gang.rank_assignment import gang_members
 from koordra.placement.gang.types import (
@@ -44,10 +46,12 @@ __all__ = [
     "GangUndecided",
     "GangUnplaced",
     "GangUnsatisfiable",
+    "KeptSeat",
     "NewMember",
     "Part",
     "PlacedMember",
     "Slices",
     "gang_members",
     "place_gang",
+    "place_in_seats",
 ]

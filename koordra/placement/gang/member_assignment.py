@@ -114,7 +114,7 @@ def fit_of(
 
 def _assignment_of(claims: Sequence[tuple[Offer, int]], positions: Sequence[int] | None) -> MemberAssignment:
     devices = [plain for offer, position in claims for plain in offer.devices_of(position)]
-    nics = _nics(devices)
+    nics = nics_of(devices)
     given = [
         (claim, one if positions is None else replace(one, device=positions[one.device]))
         for claim, (offer, position) in enumerate(claims)
@@ -144,11 +144,11 @@ def rail_of(plain: Mapping[str, Any]) -> str:
 def steps_apart(devices: Sequence[Mapping[str, Any]]) -> int:
     """Steps above PXB of the worst pair of GPU and NIC among a member's devices."""
     gpus = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_GPU, names.TYPE_MIG)]
-    worst = worst_pair(gpus, _nics(devices))
+    worst = worst_pair(gpus, nics_of(devices))
     return 0 if worst is None else max(0, (int(worst) - _ALIGNED) // _STEP)
 
 
-def _nics(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def nics_of(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_NIC, names.TYPE_VF)]
 
 

@@ -14,7 +14,18 @@ GANG_TIMEOUT: Final = GANG + "-timeout"
 GANG_POLICY: Final = GANG + "-policy"
 GANG_SHRINK: Final = GANG + "-shrink"
 GANG_TOPOLOGY: Final = GANG + "-topology"
-OWN: Final = (GANG, GANG_BY, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, GANG_TOPOLOGY)
+GANG_HOLD: Final = GANG + "-hold"
+OWN: Final = (
+    GANG,
+    GANG_BY,
+    GANG_MIN,
+    GANG_MAX,
+    GANG_TIMEOUT,
+    GANG_POLICY,
+    GANG_SHRINK,
+    GANG_TOPOLOGY,
+    GANG_HOLD,
+)
 """Annotations that tenants write."""
 
 COMMITTED: Final = "gate.koordra.io/gang"

@@ -1,8 +1,8 @@
 """On what terms a gang starts: what its members say together, and its pod group. Pure.
 
-koordra's further annotations (koordra.io/gang-by, -max, -timeout, -policy, -shrink, -topology) count with
-every source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang
-is refused: nobody can tell which of them is right.
+koordra's further annotations (koordra.io/gang-by, -max, -timeout, -policy, -shrink, -topology, -hold) count
+with every source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the
+gang is refused: nobody can tell which of them is right.
 
 A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
 `basic` is no gang.
@@ -21,6 +21,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import (
     GANG_BY,
+    GANG_HOLD,
     GANG_MAX,
     GANG_MIN,
     GANG_POLICY,
@@ -41,6 +42,10 @@ from koordra.controller.gangs.declared.workload_kind import kind_of, role_of
 
 TIMEOUT: Final = 300.0
 LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
+HOLD: Final = 600.0
+"""Until pods of a dead node are replaced it takes 340 s (40 until it is NotReady, 300 that pods tolerate it);
+a Job makes a pod anew after 10 s to 10 min."""
+LONGEST_HOLD: Final = 3600.0
 _LONGEST_NAME: Final = 253
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME: Final = re.compile(r"(?:[0-9]{1,9}[smhd])+")
@@ -84,7 +89,7 @@ _Read = Callable[[Object], Mapping[str, str]]
 @dataclass(frozen=True, slots=True)
 class Terms:
     """`least`: members that have to be placed before any starts; None while not known. `most`: None is no
-    bound."""
+    bound. `hold`: for how long what a started gang lost is kept for it, 0 for not at all."""
 
     least: int | None
     most: int | None = None
@@ -93,6 +98,7 @@ class Terms:
     shrink: Shrink = Shrink.NEVER
     topology: str | None = None
     problems: tuple[str, ...] = ()
+    hold: float = HOLD
 
 
 @dataclass(slots=True)
@@ -131,6 +137,18 @@ class _Said:
         found = (replica_of(pod, default=False) for pod in self.pods)
         texts = filter(None, (one.invalid or (one.missing if labelled else "") for one in found))
         return list(islice(texts, 1))
+
+    def hold(self) -> float:
+        text = self.text(GANG_HOLD)
+        if text is None or text in ("0", "0s"):
+            return HOLD if text is None else 0.0
+        seconds = _seconds(text)
+        if seconds is None or seconds > LONGEST_HOLD:
+            self.problems.append(
+                f"{GANG_HOLD} is {text[:40]!r}: write a time such as 90s or 10m, 1 hour at most, or 0"
+            )
+            return HOLD
+        return seconds
 
     def word(self, name: str, words: type[_Word], default: _Word) -> _Word:
         text = self.text(name)
@@ -187,6 +205,7 @@ def terms_of(
         timeout = _seconds(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
+    hold = said.hold()
     levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()
     return Terms(
         least,
@@ -196,6 +215,7 @@ def terms_of(
         said.word(GANG_SHRINK, Shrink, Shrink.NEVER),
         said.text(GANG_TOPOLOGY) or next((str(level["key"]) for level in levels if level.get("key")), None),
         tuple(problems),
+        hold,
     )
 
 

@@ -1,0 +1,315 @@
+"""The gangs' records: DeviceHolds, kept by the changes of the cache and of the gangs, and written.
+
+    sync      at the beginning of a pass: who came, who is gone, what is over. What is lost is held from this
+              moment on, whether or not that could be written
+    record    before gates are lifted: the seats of those who are about to be let go
+    give_up   before members are evicted for others, or to start anew
+    take      for somebody more urgent
+
+One object has up to MOST_SEATS seats, and a gang as many objects as it needs. Each write names the version
+that it changes. Where the API server refuses, nothing is held for the gang, and it starts all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from koordra.api import objects
+from koordra.api.kinds import DEVICE_HOLDS, RESOURCE_CLAIMS
+from koordra.api.objects import Fields, Object
+from koordra.api.tables import BoundedCache, DueKeys, set_or_drop
+from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
+from koordra.controller.allocation.writes import WriteOutcome, WriteResult
+from koordra.controller.gangs.membership import Gang, GangIndex, Member
+from koordra.controller.gangs.seats.job_owner import job_of
+from koordra.controller.gangs.seats.recorded import (
+    Now,
+    controller_of,
+    gang_of_owner,
+    held_for,
+    owner_of,
+    renewed,
+    seats_of,
+)
+from koordra.logs import get_logger
+from koordra.placement.gang import KeptSeat
+from koordra.placement.holders.device_hold import DeviceHold, Seat, held_key, held_uid
+
+log = get_logger(__name__)
+
+MOST_SEATS: Final = 200
+"""In one object; a seat of 8 GPUs and 8 NICs takes 1.5 KB."""
+MOST_HELD: Final = 10_000
+"""Seats that are held for the gangs of one namespace at a time."""
+_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+_LONGEST_NAME: Final = 200
+
+
+class HeldSeat(NamedTuple):
+    """One that nobody has. `claim`: as which it counts."""
+
+    hold: DeviceHold
+    seat: Seat
+
+    @property
+    def node(self) -> str:
+        return self.seat.node
+
+    @property
+    def uid(self) -> str:
+        return held_uid(self.hold.obj, self.seat)
+
+    @property
+    def claim(self) -> Fields:
+        return self.hold.obj
+
+
+class DeviceHolds:
+    """Not thread-safe."""
+
+    def __init__(self, context: PassContext, gangs: GangIndex) -> None:
+        self._context = context
+        self._gangs = gangs
+        self._of_gang: dict[str, dict[str, DeviceHold]] = {}
+        """By gang and by key."""
+        self._holding: dict[str, DeviceHold] = {}
+        """By key: those with seats that nobody has."""
+        self._held_in = Counter[str]()
+        """By namespace: the number of such seats."""
+        self._touched: set[str] = set()
+        self._unwritten: set[str] = set()
+        """Keys of objects that are not as they are here in the API yet."""
+        self._refused_until = 0.0
+        self._due = DueKeys()
+        self._deadlines: dict[str, dict[tuple[str, str], float]] = {}
+        """By gang, and by pod and `until` of a seat: when the hold ends by the monotonic clock."""
+        self._jobs = BoundedCache[str, Fields | None](4096)
+        """By uid of a pod's controller."""
+        self._of_claim: dict[str, str] = {}
+        """By uid of a claim that a seat's devices belong to: its gang."""
+        context.cache.listen(DEVICE_HOLDS, self._on_hold, replay=True)
+        context.cache.listen(RESOURCE_CLAIMS, self._on_claim)
+
+    # the records
+
+    def _on_hold(self, key: str, before: Object | None, now: Object | None) -> None:
+        old, new = (None if obj is None else DeviceHold.of(obj) for obj in (before, now))
+        for hold in filter(None, (old, new)):
+            gang = gang_of_owner(hold.owner)
+            of_gang = self._of_gang.setdefault(gang, {})
+            set_or_drop(of_gang, key, new if hold is new else None)
+            set_or_drop(self._of_gang, gang, of_gang)
+            self._touched.add(gang)
+            for seat in hold.seats:
+                for _, uid in seat.claims:
+                    set_or_drop(self._of_claim, uid, gang if hold is new else None)
+        had, has = _held(old), _held(new)
+        set_or_drop(self._holding, key, new if has else None)
+        self._held_in[key.partition("/")[0]] += len(has) - len(had)
+        self._unwritten.discard(key)
+        if had - has:
+            self._context.cache.capacity_epoch.epoch += 1
+            self._context.wake(self._context.clock())
+
+    def _on_claim(self, _key: str, before: Object | None, _now: Object | None) -> None:
+        """Its pod may be long gone."""
+        if before is not None and (gang := self._of_claim.get(objects.uid(before))) is not None:
+            self._touched.add(gang)
+
+    @property
+    def number(self) -> int:
+        """Seats that are held now."""
+        return self._held_in.total()
+
+    def touch(self, gangs: Iterable[str]) -> None:
+        """Members of these have changed, or they are gone."""
+        self._touched.update(gangs)
+
+    def weaker_than(self, priority: int) -> list[HeldSeat]:
+        """What is held for gangs that are less urgent."""
+        return [
+            HeldSeat(hold, seat)
+            for _, hold in sorted(self._holding.items())
+            if hold.priority < priority
+            for seat in hold.seats
+            if seat.until
+        ]
+
+    def seats_for(self, gang: Gang, members: Iterable[Member]) -> dict[str, KeptSeat]:
+        """By member key: of each that has one held for it."""
+        holds = sorted(self._of_gang.get(gang.key, {}).items())
+        return held_for(members, [hold for _, hold in holds]) if holds else {}
+
+    # what becomes of them
+
+    def sync(self, gangs: Mapping[str, Gang]) -> None:
+        """Raises ApiUnreachable."""
+        self._touched |= self._due.pop(self._context.clock())
+        for key in sorted(self._touched):
+            self._renew(key, gangs.get(key))
+            self._touched.discard(key)
+        self._context.wake(self._due.next)
+
+    def record(self, gang: Gang, starting: Collection[Member]) -> None:
+        """The seats of those who are let go next. Raises ApiUnreachable."""
+        self._renew(gang.key, gang, starting={member.uid for member in starting})
+
+    def _renew(self, key: str, gang: Gang | None, *, starting: Collection[str] = ()) -> None:
+        holds = [hold for _, hold in sorted(self._of_gang.get(key, {}).items())]
+        had = [] if gang is None or not gang.terms.hold else seats_of(gang, starting=starting)
+        if not holds and not had:
+            return
+        recorded = [seat for hold in holds for seat in hold.seats]
+        seconds = holds[0].seconds if gang is None else int(gang.terms.hold)
+        became, new = renewed(recorded, had, self._now(key, gang, seconds, recorded))
+        if any(seat and seat.until and not old.until for seat, old in zip(became, recorded, strict=True)):
+            self._due.add(self._context.clock(), key)  # the next pass works out when that ends
+        if not seconds:
+            became = [None] * len(recorded)
+        priority = holds[0].priority if gang is None else -gang.urgency[0]
+        at = 0
+        for hold in holds:
+            kept = [seat for seat in became[at : at + len(hold.seats)] if seat is not None]
+            at += len(hold.seats)
+            room = MOST_SEATS - len(kept)
+            kept, new = [*kept, *new[:room]], new[room:]
+            self._change(replace(hold, seats=tuple(kept), seconds=seconds, priority=priority), hold)
+        while new and gang is not None:
+            self._create(gang, new[:MOST_SEATS], seconds, priority)
+            new = new[MOST_SEATS:]
+
+    def _now(self, key: str, gang: Gang | None, seconds: int, recorded: Sequence[Seat]) -> Now:
+        context, deadlines = self._context, dict[tuple[str, str], float]()
+        clock, wall = context.clock(), _time(context.writer.now())
+        known = self._deadlines.pop(key, {})
+        for seat in recorded:
+            if seat.until:
+                end = known.get((seat.pod, seat.until))
+                if end is None:
+                    left = (_time(seat.until) - wall).total_seconds() if _is_time(seat.until) else 0.0
+                    end = clock + min(max(left, 0.0), seconds)
+                    self._due.add(end, key)
+                deadlines[seat.pod, seat.until] = end
+        set_or_drop(self._deadlines, key, deadlines)
+        namespace, place = key.partition("/")[0], f"{key.partition('/')[0]}/"
+        held = () if gang is None else gang.held
+        return Now(
+            never_began={member.uid for member in held if not member.in_doubt},
+            claim_of=lambda name: context.cache.claims.get(place + name),
+            pod_of=self._gangs.pod_of,
+            until=(wall + timedelta(seconds=seconds)).strftime(_FORMAT),
+            is_over=lambda seat: deadlines.get((seat.pod, seat.until), clock) <= clock,
+            room=MOST_HELD - self._held_in[namespace],
+        )
+
+    def give_up(self, gang: str, pods: Collection[str]) -> None:
+        """What these members (by uid) have is not held for the gang when they end. Raises ApiUnreachable."""
+        for _, hold in sorted(self._of_gang.get(gang, {}).items()):
+            seats = tuple(
+                replace(seat, given_up=seat.given_up or seat.pod in pods) if not seat.until else seat
+                for seat in hold.seats
+            )
+            self._change(replace(hold, seats=seats), hold)
+
+    def take(self, found: Iterable[object], *, why: str) -> list[str | None]:
+        """End the holds among these for somebody more urgent; the nodes they were on. Raises
+        ApiUnreachable."""
+        seats = [one for one in found if isinstance(one, HeldSeat)]
+        gone = {one.uid for one in seats}
+        for _, hold in sorted({one.hold.key: one.hold for one in seats}.items()):
+            kept = tuple(seat for seat in hold.seats if held_uid(hold.obj, seat) not in gone)
+            log.info("held_seats_taken", hold=hold.key, seats=len(hold.seats) - len(kept), why=why)
+            self._change(replace(hold, seats=kept), hold)
+        return [one.node for one in seats]
+
+    # writes
+
+    def _change(self, wanted: DeviceHold, hold: DeviceHold) -> None:
+        """Here at once, and in the API."""
+        same = (wanted.seats, wanted.seconds, wanted.priority) == (hold.seats, hold.seconds, hold.priority)
+        if same and hold.key not in self._unwritten:
+            return
+        key, cache, writer = hold.key, self._context.cache, self._context.writer
+        obj: Object = {**hold.obj, "spec": wanted.spec()}
+        cache.put_hold(key, obj)
+        self._unwritten.add(key)
+        written = writer.change_hold(obj) if wanted.seats else writer.delete_hold(obj)
+        self._settled(written, gang_of_owner(hold.owner))
+        if written.outcome is WriteOutcome.GONE or (written.ok and not wanted.seats):
+            cache.put_hold(key, None)
+        elif written.ok:
+            cache.put_hold(key, written.obj)
+
+    def _create(self, gang: Gang, seats: Sequence[Seat], seconds: int, priority: int) -> None:
+        now = self._context.clock()
+        if now < self._refused_until:
+            self._due.add(self._refused_until, gang.key)
+            return
+        owner = self._job_of(gang)
+        if owner is None:
+            return
+        of = "/".join([gang.key, *(seat.pod for seat in seats)])
+        metadata = {
+            "name": f"{_as_name(gang.ref.name)}-{sha256(of.encode()).hexdigest()[:10]}",
+            "namespace": gang.ref.namespace,
+            "ownerReferences": [dict(owner)],
+        }
+        hold = DeviceHold({"metadata": metadata}, owner_of(gang.key), priority, seconds, tuple(seats))
+        body: Object = {**DEVICE_HOLDS.type_meta, "metadata": metadata, "spec": hold.spec()}
+        written = self._settled(self._context.writer.create_hold(body), gang.key)
+        if written.ok:
+            self._context.cache.put_hold(hold.key, written.obj)
+        else:
+            log.warning(
+                "nothing_is_held", gang=gang.key, outcome=written.outcome.value, error=written.message
+            )
+            self._refused_until = now + REFUSED_PAUSE
+            self._due.add(self._refused_until, gang.key)
+
+    def _settled(self, written: WriteResult, gang: str) -> WriteResult:
+        if written.outcome is WriteOutcome.REFUSED:
+            log.warning("hold_not_written", gang=gang, error=written.message)
+            self._due.add(self._context.clock() + REFUSED_PAUSE, gang)
+        return self._context.settled(written)
+
+    def _job_of(self, gang: Gang) -> Fields | None:
+        entries = self._context.cache.pod_index.entries
+        for member in gang.members:
+            maker = controller_of(member.pod)
+            if maker is not None:
+                uid = str(maker.get("uid"))
+                if uid not in self._jobs:
+                    self._jobs[uid] = job_of(
+                        member.pod,
+                        read=self._context.writer.owner_of,
+                        pod_of=lambda one: entries[one].pod if one in entries else None,
+                    )
+                return self._jobs[uid]
+        return None
+
+
+def _held(hold: DeviceHold | None) -> set[str]:
+    return set() if hold is None else {held_key(hold.owner, seat) for seat in hold.seats if seat.until}
+
+
+def _as_name(text: str) -> str:
+    """As an object may be called."""
+    plain = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in text.lower())
+    return plain[:_LONGEST_NAME].strip("-") or "gang"
+
+
+def _time(text: str) -> datetime:
+    return datetime.strptime(text, _FORMAT).replace(tzinfo=UTC)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        _time(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""Whom a gang's record belongs to: the object at the top of what makes its pods.
+
+    pod ─controller─▶ Job ─controller─▶ JobSet
+    pod ─controller─▶ StatefulSet ─controller─▶ pod (leader) ─controller─▶ StatefulSet ─▶ LeaderWorkerSet
+
+A JobSet that restarts makes its Jobs anew, a LeaderWorkerSet the pods that own the workers: what belonged to
+one of those would be gone with it. What stands above is read of the kinds below alone; of any other the
+first that is met is the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Fields, Object
+from koordra.controller.gangs.seats.recorded import controller_of
+
+OWNED: Final = {
+    kind.kind: kind
+    for kind in (
+        Kind("batch", "v1", "jobs", "Job"),
+        Kind("apps", "v1", "statefulsets", "StatefulSet"),
+        Kind("apps", "v1", "replicasets", "ReplicaSet"),
+    )
+}
+"""Kinds that others make for their own purposes, and that the controller may read."""
+_MOST: Final = 8
+"""Steps up; nobody's workloads are that deep."""
+
+Read = Callable[[Kind, str, str], Object | None]
+"""(kind, name, namespace)."""
+
+
+def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -> Fields | None:
+    """The owner reference to it, None where nobody makes the pod. `pod_of` by uid. Raises as `read` does."""
+    found, here = controller_of(pod), objects.namespace(pod)
+    for _ in range(_MOST):
+        if found is None:
+            return None
+        kind, name = OWNED.get(str(found.get("kind"))), str(found.get("name"))
+        if found.get("kind") == "Pod":
+            above = pod_of(str(found.get("uid")))
+        else:
+            above = None if kind is None else read(kind, name, here)
+        if above is None or objects.uid(above) != found.get("uid"):
+            break
+        higher = controller_of(above)
+        if higher is None:
+            break
+        found = higher
+    return {
+        name: found[name]
+        for name in ("apiVersion", "kind", "name", "uid")
+        if found is not None and name in found
+    }

@@ -1,0 +1,323 @@
+"""A started gang keeps its seats: what a member had is held for the pod that is made in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
+from koordra.api.objects import Object
+from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN
+from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
+from tests.fakes.joint_cluster import JointCluster, claim, pod
+from tests.fakes.kube_api import Killed, Write
+
+HOLD = 60.0
+
+
+class Jobs:
+    """Jobs whose pods have claims of a template, and what becomes of both."""
+
+    def __init__(self, cluster: JointCluster) -> None:
+        self.cluster = cluster
+        self.made = 0
+
+    def make(self, job: str, index: int | None, *, least: int = 2, **more: Any) -> str:
+        """A pod of the Job, its number as its label; its name is new each time."""
+        self.made += 1
+        name = f"{job}-{index}-{self.made}"
+        said = {GANG: job, GANG_MIN: str(least), GANG_HOLD: f"{HOLD:.0f}s", **more.pop("terms", {})}
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": job,
+            "uid": f"uid-{job}",
+            "controller": True,
+        }
+        entries = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+        count, memory = more.pop("count", 1), more.pop("memory", None)
+        body = pod(name, (), gates=[names.JOINT_GATE], **more, resourceClaims=entries)
+        labels = {} if index is None else {COMPLETION_INDEX: str(index)}
+        body["metadata"] |= {"annotations": said, "labels": labels, "ownerReferences": [owner]}
+        made = f"{name}-gpu"
+        body["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": made}]
+        found = self.cluster.api.create(PODS, body)
+        self.cluster.api.create(RESOURCE_CLAIMS, claim(made, owner=found, count=count, memory=memory))
+        return name
+
+    def run(self, *pods: str) -> None:
+        for name in pods:
+            self.cluster.scheduler_binds(name, f"{name}-gpu")
+            self.cluster.api.edit(PODS, name, lambda found: found["status"].update(phase="Running"))
+
+    def lose(self, *pods: str) -> None:
+        """Deleted; its claim goes with it."""
+        for name in pods:
+            self.cluster.pod_ends(name, f"{name}-gpu")
+            self.cluster.api.edit(
+                RESOURCE_CLAIMS, f"{name}-gpu", lambda one: one["metadata"].pop("finalizers")
+            )
+            self.cluster.api.delete(RESOURCE_CLAIMS, f"{name}-gpu")
+
+    def end(self, job: str) -> None:
+        """The garbage collector's work."""
+        for kind in (PODS, DEVICE_HOLDS):
+            for obj in self.cluster.api.all(kind):
+                if any(one["uid"] == f"uid-{job}" for one in obj["metadata"].get("ownerReferences") or ()):
+                    self.cluster.api.delete(kind, objects.name(obj))
+
+    def start(self, job: str, size: int, **more: Any) -> list[str]:
+        pods = [self.make(job, index, least=size, **more) for index in range(size)]
+        self.cluster.settle()
+        self.run(*pods)
+        self.cluster.settle()
+        return pods
+
+    def devices(self, name: str) -> list[str]:
+        return self.cluster.devices(f"{name}-gpu")
+
+
+def holds(cluster: JointCluster) -> list[Object]:
+    return cluster.api.all(DEVICE_HOLDS)
+
+
+def seats(cluster: JointCluster) -> dict[str, str]:
+    """By name, until when each is held."""
+    return {
+        one.get("name", ""): one.get("until", "") for hold in holds(cluster) for one in hold["spec"]["seats"]
+    }
+
+
+@pytest.fixture
+def cluster() -> JointCluster:
+    return JointCluster(nodes=2, gpus=2)
+
+
+@pytest.fixture
+def jobs(cluster: JointCluster) -> Jobs:
+    return Jobs(cluster)
+
+
+def test_the_seats_are_in_the_api_before_the_first_gate_is_lifted(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = [jobs.make("train", index) for index in range(2)]
+    recorded: list[bool] = []
+
+    def look(write: Write) -> None:
+        if write.kind == "pods":
+            recorded.append(len(seats(cluster)) == 2)
+
+    cluster.api.before = look
+    cluster.settle()
+    assert recorded == [True, True]
+    (hold,) = holds(cluster)
+    assert hold["metadata"]["ownerReferences"] == [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-train"}
+    ]
+    assert hold["spec"]["owner"] == "gang default/train"
+    written = {(one["node"], one["devices"][0]["device"]) for one in hold["spec"]["seats"]}
+    assert {f"{node}/{device}" for node, device in written} == {jobs.devices(name)[0] for name in pods}
+    assert [write.kind for write in cluster.api.writes].count("deviceholds") == 1
+
+
+def test_a_lost_seat_waits_for_who_is_made_in_its_place(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    seat = jobs.devices(pods[0])
+    jobs.lose(pods[0])
+    other = [jobs.make("other", 0, least=1)]
+    cluster.settle()
+    cluster.pass_time(HOLD - 2)
+    cluster.settle()
+    assert jobs.devices(other[0]) == [], "what the gang lost was given to somebody else"
+    told = [one.message for one in cluster.told if any(objects.name(obj) == other[0] for obj in one.about)]
+    assert any("held for gang default/train until 2026-11-21T" in text for text in told), told
+    again = jobs.make("train", 0, least=4)
+    cluster.settle()
+    assert jobs.devices(again) == seat
+    assert COMMITTED in objects.annotations_of(cluster.api.get(PODS, again))
+    assert set(seats(cluster).values()) == {""}
+
+
+def test_a_seat_is_of_its_position_alone(cluster: JointCluster, jobs: Jobs) -> None:
+    """Two are lost; who comes back gets its own, whichever comes first."""
+    pods = jobs.start("train", 4)
+    mine = {index: jobs.devices(pods[index]) for index in (1, 2)}
+    jobs.lose(pods[1], pods[2])
+    cluster.settle()
+    for index in (2, 1):
+        again = jobs.make("train", index, least=4)
+        cluster.settle()
+        assert jobs.devices(again) == mine[index]
+
+
+def test_seats_without_a_position_are_anybodys_of_the_gang(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = [jobs.make("train", None, least=4) for _ in range(4)]
+    cluster.settle()
+    jobs.run(*pods)
+    cluster.settle()
+    lost = sorted(jobs.devices(pods[1]) + jobs.devices(pods[3]))
+    jobs.lose(pods[1], pods[3])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    again = [jobs.make("train", None, least=4) for _ in range(2)]
+    cluster.settle()
+    assert sorted(device for name in again for device in jobs.devices(name)) == lost
+    assert jobs.devices(other) == []
+
+
+def test_the_hold_ends_at_its_time(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    jobs.lose(pods[1])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    cluster.pass_time(HOLD + 1)
+    cluster.settle()
+    assert jobs.devices(other)
+    assert len(seats(cluster)) == 4, "the three that live, and the other job's"
+
+
+def test_the_hold_counts_from_the_loss_whoever_leads(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    jobs.lose(pods[1])
+    cluster.settle()
+    cluster.pass_time(HOLD / 2)
+    cluster.start_again()
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other) == []
+    cluster.pass_time(HOLD / 2 + 1)
+    cluster.settle()
+    assert jobs.devices(other)
+
+
+def test_a_loss_that_no_leader_saw_is_held(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    seat = jobs.devices(pods[2])
+    jobs.lose(pods[2])
+    other = jobs.make("other", 0, least=1)
+    cluster.start_again()
+    cluster.settle()
+    assert jobs.devices(other) == []
+    again = jobs.make("train", 2, least=4)
+    cluster.settle()
+    assert jobs.devices(again) == seat
+
+
+def test_a_group_that_is_remade_as_a_whole_gets_what_it_had(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    had = [jobs.devices(name) for name in pods]
+    jobs.lose(*pods)
+    other = jobs.make("other", 0, least=1)
+    cluster.start_again()
+    cluster.settle()
+    again = [jobs.make("train", index, least=4) for index in (3, 1, 0, 2)]
+    cluster.settle()
+    assert jobs.devices(other) == []
+    assert [jobs.devices(again[at]) for at in (2, 1, 3, 0)] == had
+
+
+def test_the_hold_ends_with_the_job(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    jobs.lose(pods[1])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other) == []
+    jobs.end("train")
+    cluster.settle()
+    assert jobs.devices(other)
+
+
+def test_a_member_that_ended_well_leaves_nothing_held(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    cluster.api.edit(PODS, pods[0], lambda found: found["status"].update(phase="Succeeded"))
+    cluster.api.edit(RESOURCE_CLAIMS, f"{pods[0]}-gpu", lambda found: found.update(status={}))
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other)
+
+
+def test_a_more_urgent_pod_takes_what_is_held(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    jobs.lose(pods[1])
+    cluster.settle()
+    urgent = jobs.make("urgent", 0, least=1, priority=5)
+    cluster.claim("single")
+    cluster.pod("single", "single", gates=[names.JOINT_GATE], priority=3)
+    cluster.settle()
+    assert jobs.devices(urgent)
+    assert cluster.devices("single") == []
+
+
+def test_a_more_urgent_single_pod_takes_what_is_held(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    jobs.lose(pods[1])
+    cluster.settle()
+    cluster.claim("single")
+    cluster.pod("single", "single", gates=[names.JOINT_GATE], priority=3)
+    cluster.settle()
+    assert cluster.devices("single")
+
+
+def test_without_a_hold_it_is_as_before(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4, terms={GANG_HOLD: "0"})
+    jobs.lose(pods[1])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other)
+    assert [hold["spec"]["owner"] for hold in holds(cluster)] == ["gang default/other"]
+
+
+def test_a_seat_on_a_cordoned_node_is_exchanged(cluster: JointCluster, jobs: Jobs) -> None:
+    cluster = JointCluster(nodes=3, gpus=2)
+    jobs = Jobs(cluster)
+    pods = jobs.start("train", 4)
+    gone = jobs.devices(pods[1])[0].partition("/")[0]
+    jobs.lose(pods[1])
+    cluster.settle()
+    cluster.api.edit(NODES, gone, lambda found: found["spec"].update(unschedulable=True))
+    again = jobs.make("train", 1, least=4)
+    cluster.settle()
+    assert not jobs.devices(again)[0].startswith(f"{gone}/")
+    assert set(seats(cluster).values()) == {""}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(14))
+def test_killed_at_any_write_no_seat_is_lost(step: int, after: bool) -> None:
+    """The controller dies at a write of the start, of the loss or of the return; its successor goes on."""
+    cluster = JointCluster(nodes=2, gpus=2)
+    jobs, seen = Jobs(cluster), 0
+
+    def dies(write: Write) -> None:
+        nonlocal seen
+        seen += write.verb == "patch" or (write.kind == "deviceholds" and write.verb == "create")
+        if seen == step + 1 and (write.verb == "patch" or write.kind == "deviceholds"):
+            seen += 100
+            raise Killed
+
+    def passes() -> None:
+        setattr(cluster.api, "after" if after else "before", dies)
+        try:
+            cluster.settle()
+        except Killed:
+            cluster.api.before = cluster.api.after = lambda _write: None
+            cluster.start_again()
+            cluster.settle()
+        cluster.api.before = cluster.api.after = lambda _write: None
+
+    pods = [jobs.make("train", index, least=4) for index in range(4)]
+    passes()
+    jobs.run(*pods)
+    passes()
+    seat = jobs.devices(pods[3])
+    jobs.lose(pods[3])
+    other = jobs.make("other", 0, least=1)
+    passes()
+    again = jobs.make("train", 3, least=4)
+    passes()
+    assert jobs.devices(again) == seat
+    assert jobs.devices(other) == []
+    assert COMMITTED in objects.annotations_of(cluster.api.get(PODS, again))
+    assert len(seats(cluster)) == 4
+    assert set(seats(cluster).values()) == {""}
