@@ -29,7 +29,13 @@ from koordra.effort import spend
 from koordra.placement.decide import NOTHING, Engine, Excluded
 from koordra.placement.index import NodeInfo
 from koordra.placement.request.claim_groups import ClaimGroup
-from koordra.placement.request.request_class import KnownReasons, OneByOne, ResolvedGroup, refusals
+from koordra.placement.request.request_class import (
+    KnownReasons,
+    OneByOne,
+    ResolvedGroup,
+    is_known_to_suit,
+    refusals,
+)
 
 MOST_IN_DEPTH: Final = 24
 """States of nodes of which it is found out what all requests together fail."""
@@ -238,7 +244,9 @@ class _Explaining:
         if known is not None and known[0] == info.settled and not (known[1] and len(self.group.pods) > 1):
             return known[1]
         spend(_NEW)
-        found = tuple(refusals(self.engine.index, self.group, info))
+        found: tuple[Reason, ...] = ()
+        if not is_known_to_suit(self.resolved, info):
+            found = tuple(refusals(self.engine.index, self.group, info))
         self.known.of_nodes[info] = info.settled, found
         return found
 

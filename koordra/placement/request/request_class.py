@@ -86,7 +86,7 @@ class RequestClass:
     bound: CostBound
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
-    suits: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(1 << 12))
+    suits: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(1 << 14))
     """Whether the predicates admit the pods, by what they read of a node."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What others work out for the class and keep with it (`gang`: several members on one node), by their own
@@ -256,6 +256,14 @@ def _unsuitable(node: str, where: str, why: Unsuitable) -> Reason:
         short=why.short,
         values=values,
     )
+
+
+def is_known_to_suit(resolved: ResolvedGroup, info: NodeInfo) -> bool:
+    """Whether it was found that no predicate refuses the node, or one that is the same to the pods."""
+    of, state = resolved.request_class, info.state
+    if of.names_nodes or state is None or resolved.group.allocated:
+        return False
+    return of.suits.get(state.predicate_inputs) is True
 
 
 def suits(index: ClusterIndex, resolved: ResolvedGroup, info: NodeInfo) -> bool:
