@@ -4,10 +4,16 @@ who asked for a document hears nothing."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from koordra.cli import progress as module
+from koordra.cli.main import cli
 from koordra.cli.progress import progress
 from tests.patience import PATIENCE
 
@@ -91,3 +97,38 @@ def test_what_is_quick_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), progress("dividing", after=PATIENCE):
         _ = 1 / 0
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "arguments", "said"),
+    [
+        ("debug dump", "koordra.cli.debug", ["--root", "{folder}"], ["looking at the node"]),
+        ("node check", "koordra.cli.progress", ["--root", "{folder}"], ["looking at the node"]),
+        (
+            "explain",
+            "koordra.cli.cluster.file_answers",
+            ["-f", "{folder}/one.yaml"],
+            ["reading the files", "planning"],
+        ),
+    ],
+)
+def test_commands_that_take_long_say_on_a_terminal_that_they_go_on(
+    command: str,
+    module: str,
+    arguments: list[str],
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "one.yaml").write_text("{apiVersion: v1, kind: Node, metadata: {name: n}}")
+    heard: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def told(what: str, *, line: bool = True) -> Iterator[None]:
+        heard.append((what, line))
+        yield
+
+    monkeypatch.setattr(import_module(module), "progress", told)
+    given = [each.format(folder=tmp_path) for each in arguments]
+    CliRunner().invoke(cli, [*command.split(), *given], catch_exceptions=False)
+    assert heard == [(one, False) for one in said], "and nowhere else: what they print is read by programs"
