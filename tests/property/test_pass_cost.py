@@ -16,7 +16,8 @@ from koordra.api.objects import Object
 from koordra.cel import selectors as cel
 from koordra.controller.allocation.placer import MOST_CLAIMS, Placer
 from koordra.controller.cache.groups import Group
-from koordra.controller.reconcile.allocation_step import SELECTORS
+from koordra.controller.reconcile import allocation_step
+from koordra.controller.reconcile.allocation_step import GOES_ON, SELECTORS
 from koordra.controller.reconcile.turns import MOST_PARTS, NEXT_PAID, SHARE, Turn, Turns
 from tests.fakes.effort import calls
 from tests.fakes.joint_cluster import JointCluster, claim, gpu_slice, node, pod
@@ -279,6 +280,36 @@ def test_of_many_pods_that_share_a_claim_each_has_its_turn() -> None:
         turns += 1
         assert turns < 9
     assert turns == 3
+
+
+def test_of_a_group_that_cost_a_pass_enough_no_further_pod_is_tried_and_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pods that share a claim, of which the last one alone fits; each of them is searched for."""
+    tried: list[int] = []
+    place = Placer.place
+
+    def noted(self: Placer, group: Group, excluded: Any) -> Any:
+        tried.append(len(group.pods))
+        return place(self, group, excluded)
+
+    monkeypatch.setattr(allocation_step, "MOST_STEPS", 1)
+    cluster = with_others(nodes=2, gpus=2)
+    cluster.claim("shared")
+    for each in range(4):
+        cluster.claim(f"own-{each}", memory="81Gi" if each < 3 else "1Gi")
+        cluster.pod(f"p{each}", "shared", f"own-{each}", created=f"2026-11-20T00:00:0{each}Z")
+    monkeypatch.setattr(Placer, "place", noted)
+    cluster.one_pass()
+    assert tried == [4]
+    assert cluster.allocation("shared") is None
+    passes = 1
+    while cluster.allocation("shared") is None:
+        cluster.pass_time(GOES_ON)
+        cluster.one_pass()
+        passes += 1
+        assert passes < 9
+    assert passes > 2, "a part a pass"
 
 
 def test_a_pod_of_more_claims_than_are_placed_together_is_told_so() -> None:

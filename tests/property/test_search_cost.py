@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from koordra.allocator.group_search import GroupSearch
 from koordra.allocator.joint_allocation import MOST_RELAXATIONS, MOST_SCOPES, relaxations_of
 from koordra.allocator.search.search import BUDGET
 from koordra.api import names
@@ -18,6 +19,8 @@ from koordra.controller.reconcile.turns import SHARE, Turn, Turns
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import Offering, build_slices
 from koordra.placement import decide, plan
+from koordra.placement.decide import Engine
+from koordra.placement.request.request_class import ResolvedGroup
 from koordra.topology import presets
 from tests.fakes.joint_cluster import claim, node, pod
 from tests.property.test_pass_cost import INNOCENT, TENANT, Cluster, with_others
@@ -231,6 +234,37 @@ def test_what_is_never_decided_is_asked_with_so_much_at_most_and_owed_by_its_nam
     cluster.ask("welcome", INNOCENT, memory="1Gi", age=59)
     cluster.one_pass()
     assert cluster.has("welcome", INNOCENT)
+
+
+@pytest.mark.long
+def test_a_claim_beside_one_that_is_allocated_has_as_much_and_more_the_next_time(
+    slices: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is given by the other claim of its pod, and asked by another way."""
+    asked: list[int] = []
+    placement_for = Engine.placement_for
+
+    def noted(self: Engine, resolved: ResolvedGroup, budget: int = BUDGET) -> GroupSearch:
+        asked.append(budget)
+        return placement_for(self, resolved, budget)
+
+    monkeypatch.setattr(Engine, "placement_for", noted)
+    cluster = hard_claim(slices, found_late())
+    cluster.api.delete(PODS, "hard", namespace=TENANT)
+    cluster.ask("has", TENANT, memory="1Gi", age=59)
+    cluster.one_pass()
+    assert cluster.has("has")
+    both = pod("hard", ["has", "hard"], created="2026-11-20T00:00:00Z")
+    both["metadata"]["namespace"] = TENANT
+    cluster.api.create(PODS, both)
+    asked.clear()
+    cluster.one_pass()
+    assert not cluster.has("hard")
+    assert set(asked) == {BUDGET}
+    cluster.pass_time(UNDECIDED_PAUSE)
+    cluster.one_pass()
+    assert cluster.has("hard")
+    assert set(asked) == {BUDGET, 2 * BUDGET}
 
 
 LEVELS: list[list[int]] = [[], [1], [6], [6, 6], [6, 3, 1], [2, 2, 2, 2], [6, 6, 6]]
