@@ -69,7 +69,6 @@ MURPHY: Final = (
         "repaired",
         "the classes that were objects of these are gone with them, and so are their DeviceClasses (owner references); claims of other "
         "classes are placed. Once the definitions are there again, classes work without a restart: keep them in a repository",
-        seen=(log("watch_interrupted"),),
     ),
     Attack(
         "namespace-deleted",

@@ -26,7 +26,7 @@ class Table:
     on_cluster: str = ""
 
     def on_any_cluster(self) -> list[Attack]:
-        return [row for row in self.rows if self.on_cluster and row.runs and not row.own_cluster]
+        return [row for row in self.rows if self.on_cluster and row.runs and not row.needs_own_cluster]
 
 
 ON_CLUSTER: Final = "tests/cluster/test_attacks.py"
@@ -112,7 +112,7 @@ def _on_cluster(table: Table) -> str:
         return ""
     left_out = [f"`{row.name}`" for row in table.rows if row.runs and row not in table.on_any_cluster()]
     but = (
-        f", but for {', '.join(left_out)}, which stop the API server or koordra, or slow it down"
+        f", but for {', '.join(left_out)}, which need an API server, a controller or a log of their own"
         if left_out
         else ""
     )

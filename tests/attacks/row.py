@@ -77,3 +77,8 @@ class Attack:
     def runs(self) -> bool:
         """In the table's own runner."""
         return not self.tests and not self.not_run
+
+    @property
+    def needs_own_cluster(self) -> bool:
+        """Whose programs may be stopped, or run in this process, which has their log."""
+        return self.own_cluster or any(seen.where == "log" for seen in self.seen)
