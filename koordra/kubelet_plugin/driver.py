@@ -50,9 +50,10 @@ from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remo
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.node_limiter import NodeLimiter
 from koordra.kubelet_plugin.network.consumers import ClaimSource
+from koordra.kubelet_plugin.network.interface_addresses import addresses_in_use
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.network_decision import NetworkPolicy
-from koordra.kubelet_plugin.network.node_parts import NetworkPools, NodeParts
+from koordra.kubelet_plugin.network.node_parts import NetworkPools, NodeParts, PartsInUse
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
 from koordra.kubelet_plugin.nvidia_driver.homes import HomeSource, HostRoot
@@ -114,7 +115,11 @@ class Driver:
         self._nvml = NvmlLibrary(homes.nvml)
         made = watcher or partial(MachineWatcher.of, state=paths.state, disk=disk)
         self._watcher = partial(made, paths.root, homes, self._nvml)
-        parts = NodeParts(client, node=settings.node, namespace=settings.namespace)
+
+        def addresses() -> frozenset[str]:
+            return addresses_in_use(self._state.records())
+
+        parts = NodeParts(client, node=settings.node, namespace=settings.namespace, in_use=addresses)
         pools = NetworkPools(settings.network_pools, parts.of, of_host=NetlinkLinks().addresses)
         claims = ClaimSource(client, reads_networks=settings.pod_network, pools=pools)
         metrics = metrics or Metrics()
@@ -229,6 +234,7 @@ class Driver:
             "report-overuse": self._overuse,
             "follow-driver": self._follower,
             "release-driver": self._release,
+            **({"keep-node-parts": PartsInUse(pools, addresses)} if settings.pod_network else {}),
             **({"write-node-labels": self._labels} if settings.legacy_node_labels else {}),
             **({"keep-imex-domain": self._imex} if settings.offering.imex else {}),
         }

@@ -80,6 +80,18 @@ MURPHY: Final = (
         own_cluster=True,
     ),
     Attack(
+        "node-parts-lost",
+        "the ConfigMap koordra-node-parts loses its entries, while pods have addresses of the nodes' parts",
+        "repaired",
+        "each plugin takes the parts again of which its pods have addresses, when it starts and every ten minutes; where another node was "
+        "first, it gives none of them, and says which node has it",
+        seen=(log("node_parts_not_kept"),),
+        tests=(
+            "tests/unit/kubelet_plugin/network/test_address_pools.py::test_lost_entries_are_taken_again_by_whose_claims_have_addresses_of_them",
+            "tests/unit/kubelet_plugin/network/test_address_pools.py::test_a_lost_part_that_another_node_has_by_now_gives_no_address_and_is_told",
+        ),
+    ),
+    Attack(
         "foreign-writer",
         "another scheduler, or an administrator's script, writes the allocation of a claim: the card that another claim has",
         "detected",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from koordra.api.opaque.rdma_network import RdmaNetwork
@@ -105,6 +105,11 @@ def _refuse_hosts(record: ClaimRecord, pool: Pool, of_host: Collection[str]) -> 
                     f"{record.ref}: PoolUnsuitable: this node's own address {address} is in {network.cidr} of pool {pool.name}; "
                     "exclude the addresses of the nodes there"
                 )
+
+
+def addresses_in_use(records: Iterable[ClaimRecord]) -> frozenset[str]:
+    """Of the claims' NICs in pods, without prefix length."""
+    return frozenset(each for record in records for device in record.devices for each in _addresses(device))
 
 
 def _addresses(device: DeviceRecord) -> list[str]:

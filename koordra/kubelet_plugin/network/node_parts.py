@@ -12,13 +12,17 @@ that overlaps it. Those of nodes that are gone are the operator's to remove, who
 their addresses any more. The admission policy `koordra-node-parts` lets a node's plugin add entries of its
 own name, and nothing else.
 
+If entries are lost, with the ConfigMap's namespace, say, a node takes the parts again of which its pods have
+addresses (PartsInUse, when the plugin starts and every ten minutes), and gives none if another node was
+first.
+
 A ConfigMap is at most 1 MiB, which is some 25,000 parts (3,000 nodes with eight networks).
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -35,21 +39,33 @@ from koordra.kubelet_plugin.network.address_pools import (
     read_pools,
     within,
 )
+from koordra.kubelet_plugin.wakeable import Pause, Wakeable
 from koordra.logs import get_logger
 
 NAME: Final = "koordra-node-parts"
 _ATTEMPTS: Final = 16
+LOOK_EVERY: Final = 600.0
+"""Seconds. Each look is a request of each node."""
 
 log = get_logger(__name__)
 
 
 class NodeParts:
-    """Of one node; `namespace` is where the ConfigMap is."""
+    """Of one node; `namespace` is where the ConfigMap is; `in_use`: the addresses that claims have here,
+    without prefix length."""
 
-    def __init__(self, client: KubeClient, *, node: str, namespace: str) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        namespace: str,
+        in_use: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self._client = client
         self._node = node
         self._namespace = namespace
+        self._in_use = in_use
 
     def of(self, pool: Pool) -> NodePool:
         """Raises PrepareError where no part of a network is free, ApiErrors."""
@@ -80,7 +96,8 @@ class NodeParts:
         new: list[Network] = []
         for network in pool.networks:
             own = [part for part, node in taken.items() if node == self._node and within(part, network.cidr)]
-            part = min(own, key=int_of, default=None) or free_part(network, pool.per_node, taken=taken)
+            part = min(own, key=int_of, default=None) or self._lost(network.cidr, pool, taken)
+            part = part or free_part(network, pool.per_node, taken=taken)
             if part is None:
                 nodes = sum(within(each, network.cidr) for each in taken)
                 raise PrepareError(
@@ -91,6 +108,41 @@ class NodeParts:
             parts.append(part)
             new += [] if own else [part]
         return tuple(parts), new
+
+    def _lost(self, network: Network, pool: Pool, taken: Mapping[Network, str]) -> Network | None:
+        """The part that was this node's, by the addresses that its claims have; None if they have none.
+        Raises PrepareError where it is another node's by now."""
+        used = [address for address in map(ipaddress.ip_address, self._in_use()) if address in network]
+        if not used:
+            return None
+        part = ipaddress.ip_network((min(used, key=int), pool.per_node), strict=False)
+        for other, node in taken.items():
+            if other.version == part.version and other.overlaps(part):
+                raise PrepareError(
+                    f"the entry of this node in ConfigMap {self._namespace}/{NAME} was lost, and node {node} has {other} since, "
+                    f"which has {used[0]} of a pod here: end the pods with addresses of it on one of both nodes"
+                )
+        return part
+
+
+class PartsInUse(Wakeable):
+    """Takes the parts again of which claims have addresses."""
+
+    failed = "node_parts_not_kept"
+    longest = LOOK_EVERY
+
+    def __init__(self, pools: NetworkPools, in_use: Callable[[], Collection[str]]) -> None:
+        super().__init__()
+        self._pools = pools
+        self._in_use = in_use
+
+    def step(self) -> Pause:
+        """Raises PrepareError, CheckpointError, ApiErrors."""
+        used = [ipaddress.ip_address(address) for address in self._in_use()]
+        for pool in self._pools.all().values() if used else ():
+            if any(address in network.cidr for address in used for network in pool.networks):
+                self._pools.parts(pool)
+        return Pause(0.0, LOOK_EVERY)
 
 
 def _key(part: Network) -> str:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from koordra.errors import Conflict, InvalidManifest, NotFound, PrepareError
 from koordra.kubelet_plugin.network.address_pools import SCHEMA, NodePool, Pool, free_address, read_pools
 from koordra.kubelet_plugin.network.consumers import ClaimSource, Consumers
-from koordra.kubelet_plugin.network.node_parts import NAME, NetworkPools, NodeParts
+from koordra.kubelet_plugin.network.node_parts import NAME, NetworkPools, NodeParts, PartsInUse
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.node_inventory import NodeInventory, inventory_of
 from koordra.kubelet_plugin.publish.resource_slices import Offering
@@ -361,6 +362,42 @@ def test_a_link_of_two_has_two_addresses() -> None:
     first = free_address(given, rail=0, key="k", used=())[0].partition("/")[0]
     second = free_address(given, rail=0, key="k", used={first})[0].partition("/")[0]
     assert {first, second} == {"10.10.0.0", "10.10.0.1"}
+
+
+def test_lost_entries_are_taken_again_by_whose_claims_have_addresses_of_them(tmp_path: Path) -> None:
+    """The ConfigMap went with its namespace, and was made again without entries."""
+    file = tmp_path / "pools.yaml"
+    file.write_text(POOLS)
+    api: Any = FakeConfigMap()
+    used: set[str] = set()
+    parts = NodeParts(api, node="b", namespace="koordra-system", in_use=lambda: used)
+    keeps = PartsInUse(NetworkPools(file, parts.of), lambda: used)
+    keeps.step()
+    assert api.object["data"] == {}, "without addresses nobody asks"
+    used |= {"10.10.0.11", "192.168.9.9"}
+    keeps.step()
+    taken = {"10.10.0.8-29": "b", "10.11.0.0-29": "b", "10.99.0.0-29": "b"}
+    assert api.object["data"] == taken
+    keeps.step()
+    assert api.object["data"] == taken
+    other = NodeParts(api, node="a", namespace="koordra-system")
+    rails = read_pools(POOLS, source="pools.yaml")["rails"]
+    assert str(other.of(rails).parts[0]) == "10.10.0.0/29"
+
+
+def test_a_lost_part_that_another_node_has_by_now_gives_no_address_and_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "pools.yaml"
+    file.write_text(POOLS)
+    api: Any = FakeConfigMap(**{"10.10.0.8-29": "a"})
+    parts = NodeParts(api, node="b", namespace="koordra-system", in_use=lambda: {"10.10.0.11"})
+    with capture_logs() as lines:
+        PartsInUse(NetworkPools(file, parts.of), lambda: {"10.10.0.11"}).attempt()
+    (line,) = lines
+    assert line["event"] == "node_parts_not_kept"
+    assert "node a has 10.10.0.8/29 since, which has 10.10.0.11" in line["error"]
+    assert api.object["data"] == {"10.10.0.8-29": "a"}
+    with pytest.raises(PrepareError, match="end the pods with addresses of it on one of both nodes"):
+        parts.of(read_pools(POOLS, source="pools.yaml")["rails"])
 
 
 def test_the_pools_of_a_claims_class_are_read_with_this_nodes_number(tmp_path: Path) -> None:
