@@ -289,9 +289,9 @@ def test_of_a_group_that_cost_a_pass_enough_no_further_pod_is_tried_and_it_goes_
     tried: list[int] = []
     place = Placer.place
 
-    def noted(self: Placer, group: Group, excluded: Any) -> Any:
+    def noted(self: Placer, group: Group, excluded: Any, **named: Any) -> Any:
         tried.append(len(group.pods))
-        return place(self, group, excluded)
+        return place(self, group, excluded, **named)
 
     monkeypatch.setattr(allocation_step, "MOST_STEPS", 1)
     cluster = with_others(nodes=2, gpus=2)
