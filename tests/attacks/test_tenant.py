@@ -92,9 +92,17 @@ def impossible_claim(scene: Scene) -> Outcome:
 
 @attack("joint-taint")
 def joint_taint(scene: Scene) -> Outcome:
+    """In a request, in an alternative, in a template, and under a name that the server makes."""
     said = ({"key": names.JOINT_TAINT, "operator": "Exists"}, {"operator": "Exists"}, {})
+    one = {"name": "a", "deviceClassName": names.CLASS_GPU, "tolerations": [said[0]]}
+    alternative = {"devices": {"requests": [{"name": "r", "firstAvailable": [one]}]}}
+    generated = {"metadata": {"generateName": "tolerant-"}, "spec": alternative}
+    template = {"metadata": {"name": "tolerant"}, "spec": {"spec": alternative}}
     return all_refused(
-        scene, *(lambda each=each: scene.claim("tolerant", exactly={"tolerations": [each]}) for each in said)
+        scene,
+        *(lambda each=each: scene.claim("tolerant", exactly={"tolerations": [each]}) for each in said),
+        lambda: scene.create(kinds.RESOURCE_CLAIMS, generated),
+        lambda: scene.create(kinds.RESOURCE_CLAIM_TEMPLATES, template),
     )
 
 
@@ -117,6 +125,9 @@ def immediate_by_annotation(scene: Scene) -> Outcome:
     return all_refused(
         scene,
         lambda: scene.claim("now", annotations=now),
+        lambda: scene.create(
+            kinds.RESOURCE_CLAIMS, {**asking("x"), "metadata": {"generateName": "now-", "annotations": now}}
+        ),
         lambda: scene.tenant.patch(
             kinds.RESOURCE_CLAIMS, "later", {"metadata": {"annotations": now}}, namespace="tenant"
         ),
@@ -127,16 +138,36 @@ def immediate_by_annotation(scene: Scene) -> Outcome:
 @attack("forged-retain")
 def forged_retain(scene: Scene) -> Outcome:
     marks = {"koordra.io/elastic-reclaim-policy": "Retain"}
+    scene.claim("later")
     return all_refused(
         scene,
         lambda: scene.claim("kept", finalizers=[names.RETAIN_FINALIZER]),
         lambda: scene.claim("kept", annotations=marks),
+        lambda: scene.tenant.patch(
+            kinds.RESOURCE_CLAIMS,
+            "later",
+            {"metadata": {"finalizers": [names.RETAIN_FINALIZER]}},
+            namespace="tenant",
+        ),
     )
 
 
 @attack("admin-access")
 def admin_access(scene: Scene) -> Outcome:
-    return scene.attempt(lambda: scene.claim("admin", exactly={"adminAccess": True}))
+    """In a claim, in a template, and by an update."""
+    asked = {"adminAccess": True}
+    scene.claim("later")
+    later = scene.admin.get(kinds.RESOURCE_CLAIMS, "later", namespace="tenant")
+    body = {"metadata": {"name": "admin"}, "spec": {"spec": asking("x", exactly=asked)["spec"]}}
+    refused = all_refused(
+        scene,
+        lambda: scene.claim("admin", exactly=asked),
+        lambda: scene.create(kinds.RESOURCE_CLAIM_TEMPLATES, body),
+    )
+    changed = {**later, "spec": asking("later", exactly=asked)["spec"]}
+    scene.attempt(lambda: scene.tenant.update(kinds.RESOURCE_CLAIMS, changed))
+    assert "immutable" in scene.told[-1]
+    return refused
 
 
 @attack("own-policy")

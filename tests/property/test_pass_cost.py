@@ -252,9 +252,9 @@ def test_pods_of_one_claim_that_ask_the_same_are_asked_once() -> None:
     placed: list[Group] = []
     place = Placer.place
 
-    def noted(self: Placer, group: Group, excluded: Any) -> Any:
+    def noted(self: Placer, group: Group, excluded: Any, **named: Any) -> Any:
         placed.append(group)
-        return place(self, group, excluded)
+        return place(self, group, excluded, **named)
 
     cluster.claim("shared", count=9)
     for each in range(100):
