@@ -1,4 +1,4 @@
-"""Claims that kube-scheduler makes for an extended resource: a class is for whom it says, whoever makes them."""
+"""Claims that kube-scheduler makes for an extended resource: a class is for whom it says here, too."""
 
 from __future__ import annotations
 
