@@ -23,10 +23,17 @@ def policies(path: Path) -> dict[str, Object]:
 
 
 def refusal(
-    policy: Object, old: Object | None, new: Object | None, *, account: str, node: str | None = None
+    policy: Object,
+    old: Object | None,
+    new: Object | None,
+    *,
+    account: str,
+    node: str | None = None,
+    decides: bool = False,
 ) -> str | None:
     """The message of the first validation that says no; None where none does, or the policy does not concern
-    the writer. `account`: a ServiceAccount of koordra's, or a whole user name."""
+    the writer. `account`: a ServiceAccount of koordra's, or a whole user name;
+    `decides`: RBAC lets it do what the policy asks for."""
     user: Object = {"username": account if ":" in account else ACCOUNTS + account}
     if node is not None:
         user["extra"] = {NODE_NAME: [node]}
@@ -35,7 +42,7 @@ def refusal(
     values: dict[str, Any] = {"object": new, "oldObject": old, "request": request, "variables": {}}
 
     def said(expression: str) -> Any:
-        return cel_policies.evaluate(expression, values, check=lambda *_: False)
+        return cel_policies.evaluate(expression, values, check=lambda *_: decides)
 
     if not all(said(one["expression"]) is True for one in policy.get("matchConditions") or ()):
         return None

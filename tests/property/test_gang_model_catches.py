@@ -17,6 +17,9 @@ from koordra.controller.gangs.declared import gang_ref
 from koordra.controller.gangs.declared.gang_by import Replica
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
+from koordra.controller.gangs.seats import device_holds
+from koordra.controller.gangs.seats.device_holds import DeviceHolds
+from koordra.controller.gangs.seats.recorded import held_for, renewed
 from koordra.placement.gang import place
 from tests.property.test_gang_model import one_schedule
 
@@ -79,6 +82,35 @@ def counts_from_zero(placed: Any, fixed: Any) -> list[Any]:
     return [replace(one, rank=at) for at, (_, one) in enumerate(placed)]
 
 
+def holds_nothing(self: Any, gangs: Any) -> None:
+    """What is lost is anybody's."""
+    del self, gangs
+
+
+def records_nothing(self: Any, gang: Gang, starting: Any) -> None:
+    """Gates are lifted before the seats are on record; the next pass comes too late for a leader that is
+    killed."""
+    del self, gang, starting
+
+
+def lets_anybody_in(self: Any, priority: int) -> list[Any]:
+    """Whoever waits takes what is held."""
+    return weaker_than(self, priority + 1)
+
+
+def starts_in_any_seat(members: Any, holds: Any) -> dict[str, Any]:
+    """Who comes first takes the first seat."""
+    alike = [replace(hold, seats=tuple(replace(seat, name="") for seat in hold.seats)) for hold in holds]
+    return held_for([replace(member, index=None) for member in members], alike)
+
+
+def holds_for_ever(recorded: Any, had: Any, now: Any) -> Any:
+    """The end of a hold is nobody's business."""
+    return renewed(recorded, had, replace(now, is_over=lambda _seat: False))
+
+
+weaker_than = DeviceHolds.weaker_than
+
 Patch = tuple[object, str, Callable[..., Any]]
 
 FROM = {
@@ -97,6 +129,11 @@ BROKEN: dict[str, list[Patch]] = {
     "never restarts": [(eviction.GangRestarts, "sync", never_restarts)],
     "sees no replicas": [(gang_ref, "replica_of", sees_no_replicas)],
     "gives ranks twice": [(place, "ranks", counts_from_zero), (member_placement, "ranks", counts_from_zero)],
+    "holds nothing": [(DeviceHolds, "sync", holds_nothing)],
+    "records nothing": [(DeviceHolds, "record", records_nothing)],
+    "lets anybody in": [(DeviceHolds, "weaker_than", lets_anybody_in)],
+    "holds for ever": [(device_holds, "renewed", holds_for_ever)],
+    "starts in any seat": [(device_holds, "held_for", starts_in_any_seat)],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 

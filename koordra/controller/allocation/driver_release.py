@@ -19,20 +19,19 @@ told, and decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from koordra.api import names, objects
-from koordra.api.kinds import POD_DISRUPTION_BUDGETS, RESOURCE_SLICES
+from koordra.api.kinds import RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
-from koordra.controller.allocation.label_selectors import label_selector_matches
+from koordra.controller.allocation.disruption_budgets import refused_together
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.preemption import EvictedWith, Victim
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.pod_index import is_bound, is_living
 from koordra.controller.cache.slice_index import is_ours, pool_name
 from koordra.controller.reporting import claim_events
-from koordra.errors import ApiError
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -146,14 +145,7 @@ class DriverRelease:
         bare = [objects.key(pod) for pod in victim if not is_made_anew(pod)]
         if bare:
             return f"pod {bare[0]} has no controller that would make it anew: delete it, and it goes"
-        if len(victim) == 1:
-            return ""  # the eviction asks its budget
-        namespace = objects.namespace(victim[0])
-        try:
-            budgets, _ = self._context.writer.api.list(POD_DISRUPTION_BUDGETS, namespace=namespace)
-        except ApiError as error:
-            return f"the disruption budgets of its gang cannot be read: {error.message}"
-        return refusing_budget(victim, budgets)
+        return refused_together(victim, self._context.writer.api)
 
 
 def places_to_empty(one: Fields) -> frozenset[Place]:
@@ -182,34 +174,3 @@ def release_phase(slices: Iterable[Fields]) -> str:
 
 def is_made_anew(pod: Fields) -> bool:
     return any(owner.get("controller") for owner in objects.metadata(pod).get("ownerReferences") or ())
-
-
-def refusing_budget(pods: Sequence[Object], budgets: Iterable[Mapping[str, Any]]) -> str:
-    """Which budget does not let all of these pods of one namespace go at once; empty where none is in the
-    way. Budgets do not count pods that do not run, nor, if they say so, those that are not ready, and a pod
-    with two budgets is never evicted (Kubernetes, eviction.go: canIgnorePDB, unhealthyPodEvictionPolicy,
-    "more than one PodDisruptionBudget")."""
-    running = [pod for pod in pods if objects.status_of(pod).get("phase") == "Running"]
-    first: dict[str, str] = {}
-    for budget in sorted(budgets, key=objects.name):
-        spec, name = objects.spec_of(budget), objects.name(budget)
-        selector, counts_all = spec.get("selector"), spec.get("unhealthyPodEvictionPolicy") != "AlwaysAllow"
-        if selector is None:
-            continue
-        covered = [pod for pod in running if label_selector_matches(selector, objects.labels_of(pod))]
-        needed = sum(counts_all or _is_ready(pod) for pod in covered)
-        allowed = objects.status_of(budget).get("disruptionsAllowed") or 0
-        if needed > allowed:
-            return (
-                f"{len(pods)} members of a gang end together, and PodDisruptionBudget {name} covers {needed} of "
-                f"them and lets {allowed} go now"
-            )
-        for key in map(objects.key, covered):
-            if first.setdefault(key, name) != name:
-                return f"pod {key} has two PodDisruptionBudgets, {first[key]} and {name}: Kubernetes evicts no such pod"
-    return ""
-
-
-def _is_ready(pod: Fields) -> bool:
-    conditions = objects.status_of(pod).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

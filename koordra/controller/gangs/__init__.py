@@ -15,6 +15,7 @@
     imex/               gangs share memory over NVLink: whose the channels of each node are
     seats/              what a started gang has, on record, and what is held for it when a member is lost
     commit              the writes: allocations, then gates; what was written is taken back when one fails
+    preemption          who gives way to a gang that is more urgent
     eviction            members that are evicted for the gang, or for another one
     events, dry_run     what people read about it, what would happen next
 

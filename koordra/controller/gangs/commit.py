@@ -10,7 +10,7 @@ ungate     pod by pod, each conditional on the pod's version, with the annotatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from koordra.api import objects
 from koordra.api.objects import Fields, Object
@@ -112,10 +112,10 @@ def invalidate_pending_ungate(
             log.info("pending_ungate_invalidated", pod=member.key)
 
 
-def evict(members: tuple[Member, ...], *, context: PassContext) -> None:
+def evict(pods: Iterable[Object], *, context: PassContext) -> None:
     """Ask all of them to end; some may not end now."""
-    for member in members:
-        written = context.writer.evict(member.pod)
-        log.info("pod_evicted", pod=member.key, outcome=written.outcome.value, message=written.message)
+    for pod in pods:
+        written = context.writer.evict(pod)
+        log.info("pod_evicted", pod=objects.key(pod), outcome=written.outcome.value, message=written.message)
         if written.outcome in {WriteOutcome.UNREACHABLE, WriteOutcome.FENCED}:
             raise ApiUnreachable(written.message)

@@ -23,6 +23,7 @@ from koordra.api.objects import Object
 from koordra.api.tables import DueKeys
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
+from koordra.controller.allocation.preemption import EvictedWith
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events
@@ -51,7 +52,9 @@ class GangController:
         unfit: ExcludedFor,
         starves_after: float,
         beyond_quota: Callable[[], Mapping[str, str]] = dict,
+        spared: Callable[[], EvictedWith] | None = None,
     ) -> None:
+        """`spared`: with --preemption, who is not evicted alone (`GangPreemption`)."""
         self._context = context
         self._beyond_quota = beyond_quota
         self.ungating = UngateTracker()
@@ -61,7 +64,15 @@ class GangController:
         self.holds = DeviceHolds(context, self._gang_index)
         self.restarts = GangRestarts(context, self._events, self.holds)
         self._planner = GangPlanner(
-            context, placer, excluded, unfit, self._events, self.reservation, self.holds, self._schedule
+            context,
+            placer,
+            excluded,
+            unfit,
+            self._events,
+            self.reservation,
+            self.holds,
+            self._schedule,
+            spared,
         )
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}
@@ -215,6 +226,12 @@ class GangController:
             for member in status.plan
         }
 
+    def give_up(self, pods: Iterable[Object]) -> None:
+        """What these members have is not held for their gangs when they end."""
+        uids = set(map(objects.uid, pods))
+        for key in sorted({self._members[uid] for uid in uids & self._members.keys()}):
+            self.holds.give_up(key, uids)
+
     def has(self, pod_uid: str) -> bool:
         """Whether the pod's gate is the gang's business."""
         return pod_uid in self._members
@@ -253,7 +270,7 @@ class GangController:
     def consider(self, key: str) -> None:
         """Plan the gang. One that is not called for in this pass is considered in the next."""
         status = self._within_quota(key)
-        if self._planner.consider(self.all[key], status, self.all.values()):
+        if self._planner.consider(self.all[key], status, self.all):
             self._to_plan.discard(key)
         self._count_waiting(key)
 

@@ -107,7 +107,7 @@ class GangRestarts:
         """A pass may come every moment; a large gang is not asked to end in each of them."""
         if now >= self._again.get(gang.key, now):
             self.holds.give_up(gang.key, {member.uid for member in gang.committed})
-            commit.evict(gang.committed, context=self.context)
+            commit.evict([member.pod for member in gang.committed], context=self.context)
             self._again[gang.key] = now + EVICT_PAUSE
         return self._again[gang.key]
 

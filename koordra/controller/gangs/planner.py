@@ -12,7 +12,7 @@ A gang that waits is not looked at again before something could have changed for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,9 +21,11 @@ from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.allocation.displacement import Unused
+from koordra.controller.allocation.disruption_budgets import refused_together
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
+from koordra.controller.allocation.preemption import EvictedWith
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
@@ -37,7 +39,9 @@ from koordra.controller.gangs.member_placement import (
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus
+from koordra.controller.gangs.preemption import GangPreemption
 from koordra.controller.gangs.seats.device_holds import DeviceHolds, HeldSeat
+from koordra.controller.reporting import claim_events
 from koordra.effort import spend
 from koordra.logs import get_logger
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnplaced, gang_members
@@ -74,6 +78,7 @@ class GangPlanner:
     reservation: GangReservation
     holds: DeviceHolds
     due: Callable[[str, float | None], None]
+    spared: Callable[[], EvictedWith] | None
     epoch: int = 0
     why: dict[str, str] = field(default_factory=dict)
     """By gang that was planned without success: the nearest miss, in one word."""
@@ -91,7 +96,7 @@ class GangPlanner:
         """Gangs that were considered and have members for which it matters where other pods are."""
         return self._reading
 
-    def consider(self, gang: Gang, status: GangStatus, gangs: Iterable[Gang]) -> bool:
+    def consider(self, gang: Gang, status: GangStatus, gangs: Mapping[str, Gang]) -> bool:
         """Whether it need not be considered again before something changes, or is due."""
         key, now = gang.key, self.context.clock()
         if not status.plan:
@@ -129,8 +134,10 @@ class GangPlanner:
         if status.phase is GangPhase.WAITING:
             self.reservation.waits(gang.key, now=now)
             if not undecided:
-                until = self._shrink_others(request, gangs, now)
-            self._reserve(request, now)
+                until = self._shrink_others(request, gangs.values(), now)
+        if not undecided and until is None:
+            until = self._preempt(request, gangs, now)
+        self._reserve(request, now)
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
         reads = any(reads_other_pods(member.pod) for member in gang.members)
         (self._reading.add if reads else self._reading.discard)(key)
@@ -248,8 +255,40 @@ class GangPlanner:
             text = f"{len(members)} members above the least were evicted for gang {key}"
             self.reporter.report(replace(other, members=members), events.SHRUNK, text)
             self.holds.give_up(other.key, {member.uid for member in members})
-            commit.evict(members, context=self.context)
+            commit.evict([member.pod for member in members], context=self.context)
         self.reservation.keep_free(key, request.gang.urgency, nodes, now=now)
+        return self._shrunk[key]
+
+    def _preempt(self, request: PlacementRequest, gangs: Mapping[str, Gang], now: float) -> float | None:
+        """Evict who is less urgent, where that helps and all of them may go. Returns when that is tried
+        again."""
+        gang, is_short = request.gang, request.status.phase is GangPhase.BELOW_MIN_MEMBER
+        key = gang.key
+        if self.spared is None or request.status.phase not in (GangPhase.WAITING, GangPhase.BELOW_MIN_MEMBER):
+            return None
+        if self._shrunk.get(key, 0.0) > now:
+            return self._shrunk[key]
+        cache = self.context.cache
+        holders = [cache.claims[name] for name in sorted(cache.claim_index.held)]
+        found = GangPreemption(
+            gang, holders, self.context.users(), self.spared(), gangs, request.without
+        ).victims(singles_only=is_short)
+        if found is None:
+            return None
+        victims, nodes = found
+        self._shrunk[key] = now + SHRINK_PAUSE
+        pods = [pod for victim in victims for pod in victim.pods]
+        if why := refused_together(pods, self.context.writer.api):
+            log.info("gang_does_not_preempt", gang=key, why=why)
+            return self._shrunk[key]
+        for victim in victims:
+            self.holds.give_up(victim.gang, {objects.uid(pod) for pod in victim.pods})
+        commit.evict(pods, context=self.context)
+        for pod in pods:
+            node = str(objects.spec_of(pod).get("nodeName"))
+            self.context.events.report(claim_events.preempted(pod, gang.members[0].pod, node=node))
+        if not is_short:
+            self.reservation.keep_free(key, gang.urgency, nodes, now=now)
         return self._shrunk[key]
 
 

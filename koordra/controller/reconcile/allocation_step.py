@@ -30,10 +30,11 @@ from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.displacement import Unused, displaced
+from koordra.controller.allocation.disruption_budgets import refused_together
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import GroupPlacement, Placer
-from koordra.controller.allocation.preemption import EvictionBackoff, Preemption
+from koordra.controller.allocation.preemption import EvictedWith, EvictionBackoff, Preemption
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods
@@ -98,6 +99,7 @@ class AllocationStep:
             unfit=self.unfit,
             starves_after=starves_after,
             beyond_quota=lambda: self.queue.beyond_quota,
+            spared=self._spared if preemption else None,
         )
         self.queue = GroupQueue(context, self.gangs, quota)
         self._turns = Turns()
@@ -266,17 +268,25 @@ class AllocationStep:
             self.reservations.nominate(group, str(freed[0]), now=now, why=why)
         return bool(freed)
 
+    def _spared(self) -> EvictedWith:
+        """Whom gangs are evicted with, nobody for those that may not go now."""
+        return self._eviction_backoff.without_refused(self.gangs.together(), self._context.clock())
+
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False: an eviction was refused and is to be tried again."""
         if self.reservations.holds(group.key):
             return True
         excluded = self.excluded(group)
-        together = self._eviction_backoff.without_refused(self.gangs.together(), now)
-        preemption = Preemption(group, self._context.users(), together, self.placer.fits)
+        preemption = Preemption(group, self._context.users(), self._spared(), self.placer.fits)
         found = preemption.cheapest(info for name, info in self.placer.nodes.items() if name not in excluded)
         if found is None:
             return not self._eviction_backoff.is_active(now)
         node, victims = found
+        if why := refused_together(victims, self._context.writer.api):
+            log.info("pod_does_not_preempt", pod=objects.key(group.pods[0]), why=why)
+            self._eviction_backoff.refused(victims[0], now)
+            return False
+        self.gangs.give_up(victims)
         for victim in victims:
             written = self._context.writer.evict(victim)
             log.info(

@@ -11,7 +11,8 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, POD_DISRUPTION_BUDGETS, PODS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.allocation.driver_release import ASK_AGAIN, places_to_empty, refusing_budget
+from koordra.controller.allocation.disruption_budgets import refusing_budget
+from koordra.controller.allocation.driver_release import ASK_AGAIN, places_to_empty
 from koordra.errors import ApiUnreachable, Forbidden
 from tests.fakes.joint_cluster import JointCluster
 from tests.fakes.kube_api import Write
@@ -187,7 +188,7 @@ def test_a_gang_whose_budgets_cannot_be_read_stays_whole(
     cluster.settle()
 
     assert evicted(cluster) == []
-    assert "budgets of its gang cannot be read: " in told(cluster, "DriverUpgradeWaits")[0]
+    assert "budgets of namespace default cannot be read: " in told(cluster, "DriverUpgradeWaits")[0]
 
 
 def test_a_controller_that_ends_between_two_evictions_evicts_the_rest_when_it_starts() -> None:

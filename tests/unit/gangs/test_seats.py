@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
+from tests.fakes.admission_policy import policies, refusal
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 from tests.fakes.kube_api import Killed, Write
 
 HOLD = 60.0
+GANGS = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "gangs"
 
 
 class Jobs:
@@ -321,3 +324,20 @@ def test_killed_at_any_write_no_seat_is_lost(step: int, after: bool) -> None:
     assert COMMITTED in objects.annotations_of(cluster.api.get(PODS, again))
     assert len(seats(cluster)) == 4
     assert set(seats(cluster).values()) == {""}
+
+
+@pytest.mark.parametrize(
+    ("account", "may"), [("koordra-controller", True), ("system:serviceaccount:team:operator", False)]
+)
+def test_only_who_decides_about_devices_writes_what_is_held(account: str, may: bool) -> None:
+    (policy,) = policies(GANGS / "device-holds.yaml").values()
+    hold = {"metadata": {"name": "h"}, "spec": {"owner": "gang team/train", "seats": []}}
+    other = {**hold, "spec": {**hold["spec"], "priority": 9}}
+    labelled = {**hold, "metadata": {"name": "h", "labels": {"a": "b"}}}
+
+    def said(old: Object | None, new: Object) -> bool:
+        return refusal(policy, old, new, account=account, decides=may) is None
+
+    assert said(None, hold) is may
+    assert said(hold, other) is may
+    assert said(hold, labelled), "what is held is the same"
