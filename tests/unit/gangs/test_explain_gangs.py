@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from koordra.api import names
 from koordra.api.objects import Object
+from koordra.api.opaque.imex import ImexDomain
 from koordra.cli.cluster.explain import explain as command
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -55,3 +56,43 @@ def test_a_gang_whose_members_are_missing_says_so(tmp_path: Path) -> None:
     text = explained(tmp_path, objects_of(2, least=3))
     assert "gang default/train: Gathering" in text
     assert "2 of 3 members are there" in text
+
+
+def test_a_gang_that_waits_for_anothers_imex_domain_is_told_whose_it_is(tmp_path: Path) -> None:
+    clique = "00112233-4455-6677-8899-aabbccddeeff.1"
+    published = gpu_slice("n0", 4)
+    attributes = {
+        "type": {"string": names.TYPE_IMEX},
+        "allocator": {"string": "controller"},
+        names.ATTR_CLIQUE: {"string": clique},
+    }
+    published["spec"]["devices"].append(
+        {"name": names.IMEX_DEVICE, "attributes": attributes, "allowMultipleAllocations": True}
+    )
+    found = objects_of(1, least=1)
+    found[2] = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **published}
+    imex_class = device_class(names.CLASS_IMEX, names.TYPE_IMEX)
+    found.append({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", **imex_class})
+    (wanted,) = [one for one in found if one["kind"] == "ResourceClaim"]
+    wanted["spec"]["devices"]["requests"].append(
+        {"name": "imex", "exactly": {"deviceClassName": names.CLASS_IMEX}}
+    )
+    held = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **claim("held", uid="held")}
+    given = {"request": "imex", "driver": names.DRIVER, "pool": "n0", "device": names.IMEX_DEVICE}
+    held["status"] = {
+        "allocation": {
+            "nodeSelector": {
+                "nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]}
+                ]
+            },
+            "devices": {
+                "results": [{**given, "shareID": "5c1f0000-0000-5000-8000-000000000001"}],
+                "config": [ImexDomain("gang default/first", clique).entry()],
+            },
+        }
+    }
+    text = " ".join(explained(tmp_path, [*found, held]).split())
+    assert "ImexDomainInUse" in text
+    assert "its IMEX channels are in the domain of gang default/first" in text
+    assert "ImexDomainInUse" not in explained(tmp_path, found)
