@@ -322,6 +322,18 @@ def test_what_is_left_of_a_domain_without_claims_goes(node: Tray) -> None:
     assert node.domain() is None
 
 
+def test_the_daemon_of_another_domain_than_the_claims_ends_before_theirs_begins(node: Tray) -> None:
+    complete(node)
+    prepare(node, channels(1))
+    node.told(OTHER, NODE)
+    node.membership().enter(OTHER, node.membership().nodes_of(OTHER))
+    state = node.plugin()
+    assert state.imex_domain() == TRAIN
+    assert node.domain() is None
+    state.imex_domain(node.membership().nodes_of)
+    assert node.domain() == {NODE: "10.0.0.1", "node-b": "10.0.0.2"}
+
+
 def test_a_lost_checkpoint_ends_no_domain_and_lets_nobody_in(node: Tray) -> None:
     complete(node)
     prepare(node, channels(1))
