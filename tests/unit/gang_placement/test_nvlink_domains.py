@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from koordra.api import names
-from koordra.placement.gang import GangRequest
+from koordra.placement.gang import GangRequest, Part, Slices
 from tests.unit.gang_placement.clusters import BLOCK, NVLINK, answered, node_in, placed, workers
 
 RACKS = {"a": "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1", "b": "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.2"}
@@ -40,6 +40,13 @@ def test_a_job_that_fits_in_a_rack_is_in_one() -> None:
 
 def test_a_job_of_32_trays_takes_two_racks() -> None:
     assert used(racks(), GangRequest("job", workers(32, 4), 32)) == {RACKS["a"]: 18, RACKS["b"]: 14}
+
+
+def test_slices_of_16_take_as_many_of_each_rack() -> None:
+    members = workers(32, 4)
+    keys = {one.key: one.index for one in members}
+    parts = (Part("train", keys, slices=(Slices(16, "nvlink"),)),)
+    assert used(racks(), GangRequest("job", members, 32, parts=parts)) == dict.fromkeys(RACKS.values(), 16)
 
 
 def test_the_operators_label_counts_before_what_is_published() -> None:
