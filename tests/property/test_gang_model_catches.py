@@ -19,7 +19,7 @@ from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
 from koordra.controller.gangs.seats import device_holds
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
-from koordra.controller.gangs.seats.recorded import held_for, renewed
+from koordra.controller.gangs.seats.recorded import renewed
 from koordra.placement.gang import place
 from tests.property.test_gang_model import one_schedule
 
@@ -87,21 +87,9 @@ def holds_nothing(self: Any, gangs: Any) -> None:
     del self, gangs
 
 
-def records_nothing(self: Any, gang: Gang, starting: Any) -> None:
-    """Gates are lifted before the seats are on record; the next pass comes too late for a leader that is
-    killed."""
-    del self, gang, starting
-
-
 def lets_anybody_in(self: Any, priority: int) -> list[Any]:
     """Whoever waits takes what is held."""
     return weaker_than(self, priority + 1)
-
-
-def starts_in_any_seat(members: Any, holds: Any) -> dict[str, Any]:
-    """Who comes first takes the first seat."""
-    alike = [replace(hold, seats=tuple(replace(seat, name="") for seat in hold.seats)) for hold in holds]
-    return held_for([replace(member, index=None) for member in members], alike)
 
 
 def holds_for_ever(recorded: Any, had: Any, now: Any) -> Any:
@@ -130,10 +118,8 @@ BROKEN: dict[str, list[Patch]] = {
     "sees no replicas": [(gang_ref, "replica_of", sees_no_replicas)],
     "gives ranks twice": [(place, "ranks", counts_from_zero), (member_placement, "ranks", counts_from_zero)],
     "holds nothing": [(DeviceHolds, "sync", holds_nothing)],
-    "records nothing": [(DeviceHolds, "record", records_nothing)],
     "lets anybody in": [(DeviceHolds, "weaker_than", lets_anybody_in)],
     "holds for ever": [(device_holds, "renewed", holds_for_ever)],
-    "starts in any seat": [(device_holds, "held_for", starts_in_any_seat)],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 
