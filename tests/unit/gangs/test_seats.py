@@ -12,11 +12,13 @@ from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
+from koordra.controller.gangs.seats.job_owner import OWNED
 from tests.fakes.admission_policy import policies, refusal
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 from tests.fakes.kube_api import Killed, Write
 
 HOLD = 60.0
+JOB = OWNED["Job"]
 GANGS = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "gangs"
 
 
@@ -229,6 +231,35 @@ def test_the_hold_ends_with_the_job(cluster: JointCluster, jobs: Jobs) -> None:
     jobs.end("train")
     cluster.settle()
     assert jobs.devices(other)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"spec": {"suspend": True}},
+        {"spec": {}, "status": {"conditions": [{"type": "FailureTarget", "status": "True"}]}},
+    ],
+    ids=["suspended", "failed"],
+)
+def test_a_job_that_makes_no_pods_any_more_holds_nothing(
+    cluster: JointCluster, jobs: Jobs, job: Object
+) -> None:
+    pods = jobs.start("train", 4)
+    cluster.api.create(JOB, {"metadata": {"name": "train", "uid": "uid-train"}, **job}, namespace="default")
+    jobs.lose(pods[1])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other)
+
+
+def test_a_job_that_goes_on_holds(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    goes_on = {"metadata": {"name": "train", "uid": "uid-train"}, "spec": {"suspend": False}}
+    cluster.api.create(JOB, goes_on, namespace="default")
+    jobs.lose(pods[1])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other) == []
 
 
 def test_a_member_that_ended_well_leaves_nothing_held(cluster: JointCluster, jobs: Jobs) -> None:

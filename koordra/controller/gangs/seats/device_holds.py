@@ -26,7 +26,7 @@ from koordra.api.tables import BoundedCache, DueKeys, set_or_drop
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.writes import WriteOutcome, WriteResult
 from koordra.controller.gangs.membership import Gang, GangIndex, Member
-from koordra.controller.gangs.seats.job_owner import job_of
+from koordra.controller.gangs.seats.job_owner import is_over, job_of
 from koordra.controller.gangs.seats.recorded import (
     Now,
     controller_of,
@@ -167,7 +167,14 @@ class DeviceHolds:
         recorded = [seat for hold in holds for seat in hold.seats]
         seconds = holds[0].seconds if gang is None else int(gang.terms.hold)
         became, new = renewed(recorded, had, self._now(key, gang, seconds, recorded))
-        if any(seat and seat.until and not old.until for seat, old in zip(became, recorded, strict=True)):
+        lost = [
+            at
+            for at, (seat, old) in enumerate(zip(became, recorded, strict=True))
+            if seat and seat.until and not old.until
+        ]
+        if lost and self._is_over(holds[0]):
+            became = [None if at in lost else seat for at, seat in enumerate(became)]
+        elif lost:
             self._due.add(self._context.clock(), key)  # the next pass works out when that ends
         if not seconds:
             became = [None] * len(recorded)
@@ -276,6 +283,12 @@ class DeviceHolds:
             log.warning("hold_not_written", gang=gang, error=written.message)
             self._due.add(self._context.clock() + REFUSED_PAUSE, gang)
         return self._context.settled(written)
+
+    def _is_over(self, hold: DeviceHold) -> bool:
+        """Whether nobody makes lost members again."""
+        owners = objects.metadata(hold.obj).get("ownerReferences") or ()
+        read, namespace = self._context.writer.owner_of, objects.namespace(hold.obj)
+        return any(is_over(owner, namespace, read=read) for owner in owners)
 
     def _job_of(self, gang: Gang) -> Fields | None:
         entries = self._context.cache.pod_index.entries

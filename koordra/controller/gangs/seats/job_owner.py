@@ -30,8 +30,22 @@ OWNED: Final = {
 _MOST: Final = 8
 """Steps up; nobody's workloads are that deep."""
 
+_ENDED: Final = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+
 Read = Callable[[Kind, str, str], Object | None]
 """(kind, name, namespace)."""
+
+
+def is_over(owner: Fields, namespace: str, *, read: Read) -> bool:
+    """Whether the Job makes no pods any more: it has ended, or is suspended (by a queue). Of other kinds
+    nobody knows. Raises as `read` does."""
+    kind = OWNED.get(str(owner.get("kind")))
+    job = None if kind is None else read(kind, str(owner.get("name")), namespace)
+    if job is None or objects.uid(job) != owner.get("uid"):
+        return False
+    conditions = objects.status_of(job).get("conditions") or ()
+    ended = any(one.get("type") in _ENDED and one.get("status") == "True" for one in conditions)
+    return ended or objects.spec_of(job).get("suspend") is True
 
 
 def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -> Fields | None:
