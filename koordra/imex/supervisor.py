@@ -86,6 +86,8 @@ class Supervisor:
     _signal_at: float | None = None
     _signalled: float = float("-inf")
     _start_at: float = 0.0
+    _why: str = ""
+    """Why it does not run."""
     _status: DomainStatus | None = None
     _backoff: Backoff = field(default_factory=lambda: Backoff(longest=LONGEST_PAUSE))
 
@@ -151,13 +153,17 @@ class Supervisor:
         if code is not None:
             self.daemon.stop()
             self._start_at = now + self._backoff.next()
+            self._why = f"it ended with code {code}"
             log.error("imex_daemon_ended", code=code, again_in=round(self._start_at - now, 1))
         if now >= self._start_at:
             try:
                 self.daemon.start()
-            except NodeError:
+            except NodeError as error:
                 self._start_at = now + self._backoff.next()
-                raise
+                if self._why != str(error):
+                    log.error("imex_daemon_not_started", error=str(error))
+                self._why = str(error)
+                return
             log.info("imex_daemon_started", domain=self._running and self._running.domain)
 
     def _tell_nodes(self, domain: NodeDomain) -> None:
@@ -170,7 +176,7 @@ class Supervisor:
             self._signal_at, self._signalled = None, now
 
     def _seen(self, domain: NodeDomain) -> DomainStatus:
-        said = self.daemon.answer() if self.daemon.runs else "it does not run"
+        said = self.daemon.answer() if self.daemon.runs else self._why
         if said == READY:
             self._backoff.reset()
         reached = self.reaches(domain.nodes) if said == READY else ()

@@ -224,7 +224,10 @@ class Driver:
         )
         host = HostFiles((settings.host or HostRoot(paths.root, paths.root)).here)
         self._imex = ImexLoop(
-            self._state, imex, why_not=partial(why_not_offered, host, folder), offer=self._on_imex
+            self._state,
+            imex,
+            why_not=lambda: why_not_offered(host, folder, homes.now().driver),
+            offer=self._on_imex,
         )
         self._loops: dict[str, Wakeable] = {
             "publish": self._publisher,

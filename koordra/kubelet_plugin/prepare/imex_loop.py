@@ -1,8 +1,8 @@
 """Keeps what the node offers of IMEX, and the domain that it is in, as they are now.
 
-Channels are offered while `koordra imex` runs on the node, and the host runs no daemon of its own and is not
-to start one: nobody gets a channel into a domain that somebody else made. The nodes of the domain are read
-again every few seconds, since a gang's members may move.
+Channels are offered while `koordra imex` runs on the node and has a daemon to run, and the host runs no
+daemon of its own and is not to start one: nobody gets a channel into a domain that somebody else made. The
+nodes of the domain are read again every few seconds, since a gang's members may move.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Final
 
 from koordra.kubelet_plugin.node_check.host_imex import REMEDY, read_host_imex
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
+from koordra.kubelet_plugin.nvidia_driver.driver_files import program
+from koordra.kubelet_plugin.nvidia_driver.driver_root import DriverRoot
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.imex_membership import DomainNotReady, ImexMembership
 from koordra.kubelet_plugin.wakeable import Pause, Wakeable
@@ -24,8 +26,10 @@ LOOKS_EACH: Final = 6
 """Steps: looking through the host's processes costs more."""
 
 
-def why_not_offered(root: HostFiles, folder: ImexFolder) -> str:
+def why_not_offered(root: HostFiles, folder: ImexFolder, driver: DriverRoot | None) -> str:
     """Empty where channels may be given out, else why not, with a remedy. Raises NodeError."""
+    if driver is None or program(driver, "nvidia-imex") is None:
+        return "the GPU driver has no nvidia-imex; install NVIDIA's package of exactly the driver's version"
     if of_host := read_host_imex(root):
         return f"{of_host}; {REMEDY}"
     if not is_supervised(folder):

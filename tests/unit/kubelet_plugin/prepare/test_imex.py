@@ -19,6 +19,7 @@ from koordra.errors import ApiUnreachable, PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import decode, encode, texts_of
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.node_check.readings.host_files import HostFiles
+from koordra.kubelet_plugin.nvidia_driver.homes import HostRoot, named_home
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.imex_loop import LOOKS_EACH, ImexLoop, why_not_offered
@@ -395,17 +396,23 @@ def files(root: Path, **processes: str) -> HostFiles:
 def test_channels_are_offered_while_koordra_alone_runs_the_daemon(tmp_path: Path) -> None:
     folder, stop = ImexFolder(tmp_path / "state"), threading.Event()
     pod = files(tmp_path / "pod", nvidia_imex="0::/kubepods.slice/kubepods-pod1.slice/cri-1\n")
-    assert "`koordra imex` does not run on this node" in why_not_offered(pod, folder)
+    home = tmp_path / "driver"
+    driver = named_home(home, HostRoot(tmp_path, tmp_path))
+    assert "has no nvidia-imex" in why_not_offered(pod, folder, None)
+    assert "has no nvidia-imex" in why_not_offered(pod, folder, driver)
+    (home / "usr/bin").mkdir(parents=True)
+    (home / "usr/bin/nvidia-imex").touch(mode=0o755)
+    assert "`koordra imex` does not run on this node" in why_not_offered(pod, folder, driver)
     with supervising(folder, stop):
-        assert why_not_offered(pod, folder) == ""
+        assert why_not_offered(pod, folder, driver) == ""
         of_host = files(tmp_path / "host", nvidia_imex="0::/system.slice/nvidia-imex.service\n")
-        text = why_not_offered(of_host, folder)
+        text = why_not_offered(of_host, folder, driver)
         assert "the host runs an nvidia-imex of its own (pid 100)" in text
         assert "systemctl disable --now nvidia-imex.service" in text
         wanted = tmp_path / "boot/etc/systemd/system/multi-user.target.wants"
         wanted.mkdir(parents=True)
         (wanted / "nvidia-imex.service").symlink_to("/lib/systemd/system/nvidia-imex.service")
-        assert "would start at the next boot" in why_not_offered(HostFiles(tmp_path / "boot"), folder)
+        assert "would start at the next boot" in why_not_offered(HostFiles(tmp_path / "boot"), folder, driver)
 
 
 def test_nothing_is_published_that_may_not_be_given_out(tmp_path: Path, tray: Discovery) -> None:
