@@ -27,10 +27,17 @@ def load() -> str:
 def write(name: str, found: dict[str, Any], text: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     document = {"machine": machine(), "load": load(), **found}
-    (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    _replace(FOLDER / f"{name}.json", json.dumps(document, indent=1) + "\n")
     head = f"Measured on {machine()}; {load()}.\n\n"
     title, _, rest = text.partition("\n")
-    (FOLDER / f"{name}.md").write_text(f"{title}\n\n{head}{rest.strip()}\n")
+    _replace(FOLDER / f"{name}.md", f"{title}\n\n{head}{rest.strip()}\n")
+
+
+def _replace(file: Path, text: str) -> None:
+    """At once: who is stopped meanwhile keeps what hours of runs have found."""
+    made = file.with_name(f".{file.name}")
+    made.write_text(text)
+    made.replace(file)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

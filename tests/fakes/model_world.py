@@ -208,6 +208,8 @@ class Controller:
         """When the next pass is due by its own clock, even if nothing changes."""
         self.compared = -1
         """The version of the reconciler's cache whose indices were compared last."""
+        self.is_known = False
+        """Whether its lease has run by every clock since its term began."""
 
     def clock(self) -> float:
         return self.world.now + self.skew
@@ -234,6 +236,7 @@ class Controller:
         self.world.check_fence(self, what)
         answer = self.world.carry(self, request, what)
         if what == LEASES.plural and sender == self.process:
+            self.is_known = self.is_known and not self.is_beyond()
             self.renewed = sent
             if sent >= self.behind:
                 self.behind = math.inf
@@ -254,7 +257,8 @@ class Controller:
         self.caches = Informers(self.world.api, self.world.faults, self.knowledge.saw, self.world.watched)
         self.reconciler = self.world.new_reconciler(self)
         self.due, self.compared = -math.inf, -1
-        if not self.is_beyond():
+        self.is_known = not self.is_beyond()
+        if self.is_known:
             self.world.term = (self.process, self.world.now)
 
     def reconcile_if_due(self) -> None:
@@ -324,6 +328,9 @@ class World:
         self.upheaval = random.Random(f"upheaval {seed}") if seed % 3 == 2 else None
         """Draws of its own, for clocks, replicas that end in order, silence after silence, requests that are
         kept on their way, and a server that starts."""
+        self.silences = random.Random(f"silence {seed}") if seed % 5 == 1 else None
+        """Draws of its own, for writes that nobody answers, and whose repetition nobody answers either, and
+        for leaders that end when others have taken over."""
         self.strangers = random.Random(seed) if seed % 4 == 3 else None
         """Draws of its own, for what is done to the Lease by hand."""
         self.observes_generation = self.random.random() < 0.5
@@ -391,6 +398,8 @@ class World:
             upheaval = self.upheaval.choice((self.end_in_order, self.turn_clock, self.refuse_writes))
             self.faults.note("upheaval", upheaval.__name__.replace("_", " "))
             upheaval()
+        if self.silences is not None and self.silences.random() < 0.1:
+            self.silences.choice((self.fall_silent, self.end_late))(self.silences)
         if self.strangers is not None and self.strangers.random() < 0.15:
             self.meddle_with_lease(self.strangers)
         self.check_claims()
@@ -427,14 +436,65 @@ class World:
         if controller.caches is not None and self.upheaval.random() < 0.5:
             self.create_pod()
             self.claim_controller()
-            for kind in self.watched:
-                controller.caches.deliver(kind)
+            self.deliver_all(controller)
             self.fuse, self.next_fate = self.upheaval.choice((1, 1, 2, 3)), "late"
             controller.reconcile()
         controller.end_in_order(controller.identity if self.upheaval.random() < 0.5 else "")
         for _ in range(self.upheaval.randrange(3)):
             self.upheaval.choice(self.controllers).look_at_lease()
             self.land_late()
+
+    def fall_silent(self, silences: random.Random) -> None:
+        """Nobody answers an allocation, nor its repetition; then somebody wants devices who is served first,
+        and at last what was sent arrives."""
+        leading = [one for one in self.controllers if one.caches is not None and not one.busy]
+        if not leading or self.depth:
+            return
+        leader = silences.choice(leading)
+        self.create_pod()
+        self.claim_controller()
+        for fuse in (silences.choice((1, 2, 2, 3)), 1):
+            self.deliver_all(leader)
+            self.fuse, self.next_fate = fuse, "late"
+            leader.reconcile()
+        self.create_rival(silences.choice(("one", "two")))
+        self.deliver_all(leader)
+        leader.reconcile()
+        self.land_late()
+
+    def end_late(self, silences: random.Random) -> None:
+        """A leader stands still until its time is over, and ends: the Lease may be another's by then, and is
+        not its own to give away."""
+        leading = [one for one in self.controllers if one.caches is not None and not one.busy]
+        if not leading or self.depth:
+            return
+        leader = silences.choice(leading)
+        self.depth += 1
+        self.others_take_over(leader)
+        self.depth -= 1
+        leader.end_in_order(leader.identity if silences.random() < 0.5 else "")
+        leader.look_at_lease()
+        self.create_pod()
+        self.claim_controller()
+        for controller in self.controllers:
+            self.deliver_all(controller)
+            controller.reconcile()
+
+    def create_rival(self, size: str) -> None:
+        self.made += 1
+        name = f"r{self.made}"
+        spec = {
+            "priority": 10,
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            "containers": [{"name": "main", "image": "busybox"}],
+        }
+        self.api.create(RESOURCE_CLAIMS, self.claim_body(name, size), created=self.timestamp())
+        self.api.create(PODS, _pod(name, spec), created=self.timestamp())
+
+    def deliver_all(self, controller: Controller) -> None:
+        if controller.caches is not None:
+            for kind in self.watched:
+                controller.caches.deliver(kind)
 
     def turn_clock(self) -> None:
         assert self.upheaval is not None
@@ -505,8 +565,11 @@ class World:
 
     def land(self, sender: Controller, request: Request, what: str) -> Object:
         """The request reaches the server. Whether its sender still leads nobody there asks."""
-        if what == RESOURCE_CLAIMS.plural and (not sender.lease.may_write() or sender.is_beyond()):
-            self.beyond = True
+        if what == RESOURCE_CLAIMS.plural:
+            if not sender.lease.may_write() or sender.is_beyond():
+                self.beyond = True
+            else:
+                self.check_alone(sender)
         gated = {pod["metadata"]["uid"] for pod in self.pods() if pod["spec"].get("schedulingGates")}
         answer = request()
         if what == PODS.plural and gated:
@@ -611,9 +674,7 @@ class World:
             self.wait_beside(leader, self.random.choice((1.0, 2.0, 3.0)))
         self.create_pod()
         self.claim_controller()
-        if leader.caches is not None:
-            for kind in self.watched:
-                leader.caches.deliver(kind)
+        self.deliver_all(leader)
         self.fuse, self.next_fate = 1, self.random.choice(("late", "killed, late"))
         leader.reconcile()
         for _ in range(4):
@@ -1155,6 +1216,12 @@ class World:
         foreign = late.what == RESOURCE_CLAIMS.plural and late.sender != leader
         assert not foreign or late.sent > since or late.takes_back, told
 
+    def check_alone(self, sender: Controller) -> None:
+        """Nobody has begun a term while its predecessor still may write."""
+        leader, _ = self.term
+        told = f"{sender.process} writes although {leader} has listed the claims"
+        assert leader == sender.process or not sender.is_known or sender.knowledge.takes_back, told
+
     def check_bound(self) -> None:
         """Nobody takes from a pod that has its node what it was bound with."""
         table = self.api.table(RESOURCE_CLAIMS)
@@ -1279,9 +1346,7 @@ class World:
             controller.look_at_lease()
         self.claim_controller()
         for controller in self.controllers:
-            if controller.caches is not None:
-                for kind in self.watched:
-                    controller.caches.deliver(kind)
+            self.deliver_all(controller)
             controller.reconcile_if_due()
             self.check_claims()
         for pod in self.scheduling_queue():

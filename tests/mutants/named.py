@@ -163,6 +163,12 @@ TEXTS: Final = (
     ),
     (
         "lease",
+        "who ends gives away whatever Lease there is by then",
+        "self.api.update(LEASES, self._with(lease, **_GIVEN_AWAY))",
+        'self.api.update(LEASES, {**self._with(lease, **_GIVEN_AWAY), "metadata": {"name": self.name, "namespace": self.namespace}})',
+    ),
+    (
+        "lease",
         "who finds another's name in the Lease writes on",
         '        if (holder := _holder(lease)) in ("", self.identity):\n',
         "        if (holder := _holder(lease)) or not holder:\n",

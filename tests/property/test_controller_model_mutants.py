@@ -155,6 +155,14 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
     [
         # A leader that ends gives the Lease away although a write may still land.
         (leadership, "self.clock() <= self._settled:", "False:", "had listed them", 65),
+        # One whose time is over gives away what is another's by now.
+        (
+            leadership,
+            "self.api.update(LEASES, self._with(lease, **_GIVEN_AWAY))",
+            "self.api.update(LEASES, {**self._with(lease, **_GIVEN_AWAY), 'metadata': {'name': self.name, 'namespace': self.namespace}})",
+            "has listed the claims",
+            1,
+        ),
         # A renewal counts from its answer; the Lease is taken whoever has it by now.
         (
             leadership,
@@ -171,7 +179,7 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
             284,
         ),
         # A candidate does not wait; a write asks nobody.
-        (leadership, "if self.clock() >= self._seen[1]:", "if True:", "had listed them", 11),
+        (leadership, "if self.clock() >= self._seen[1]:", "if True:", "has listed the claims", 0),
         (writes, "if fenced and not self.may_write():", "if False:", "its lease may be over", 12),
         # What no pod uses stays on a card that a late write gave to others.
         (
@@ -181,7 +189,14 @@ def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.Monk
             BEYOND,
             21209,
         ),
-        # What was written is forgotten, or an older state of it believed.
+        # What was written is forgotten, or an older state of it believed; so is what nobody answered twice.
+        (
+            assume_cache,
+            "        self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)\n",
+            "        if not self._pending.pop(objects.uid(claim), None):\n            self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)\n",
+            BEYOND,
+            26,
+        ),
         (assume_cache, "if before is None or not is_older(claim, before):", "if False:", BEYOND, 0),
         (assume_cache, "        if not is_older(cached, newest):", "        if True:", BEYOND, 0),
     ],
