@@ -21,11 +21,15 @@ TEXTS: Final = (
         (
             "            self._files.remove(ref.uid)\n"
             "            if record is not None:\n"
-            "                self._checkpoint.save(checkpoint.without(ref.uid))\n"
+            "                checkpoint = checkpoint.without(ref.uid)\n"
+            "                self._checkpoint.save(checkpoint)\n"
+            "                self._imex.settle(checkpoint.claims)\n"
         ),
         (
             "            if record is not None:\n"
-            "                self._checkpoint.save(checkpoint.without(ref.uid))\n"
+            "                checkpoint = checkpoint.without(ref.uid)\n"
+            "                self._checkpoint.save(checkpoint)\n"
+            "                self._imex.settle(checkpoint.claims)\n"
             "            self._files.remove(ref.uid)\n"
         ),
     ),
@@ -37,12 +41,16 @@ TEXTS: Final = (
             "                self._stop_isolation(record)\n"
             "            self._files.remove(ref.uid)\n"
             "            if record is not None:\n"
-            "                self._checkpoint.save(checkpoint.without(ref.uid))\n"
+            "                checkpoint = checkpoint.without(ref.uid)\n"
+            "                self._checkpoint.save(checkpoint)\n"
+            "                self._imex.settle(checkpoint.claims)\n"
         ),
         (
             "            self._files.remove(ref.uid)\n"
             "            if record is not None:\n"
-            "                self._checkpoint.save(checkpoint.without(ref.uid))\n"
+            "                checkpoint = checkpoint.without(ref.uid)\n"
+            "                self._checkpoint.save(checkpoint)\n"
+            "                self._imex.settle(checkpoint.claims)\n"
             "            if record is not None:\n"
             "                self._stop_isolation(record)\n"
         ),
@@ -56,8 +64,8 @@ TEXTS: Final = (
     (
         "checkpoint",
         "Prepare takes no lock",
-        "            with self._lock.held():\n                require_wanted(",
-        "            with suppress():\n                require_wanted(",
+        "        with self._lock.held():\n            require_wanted(",
+        "        with suppress():\n            require_wanted(",
     ),
     (
         "grants",

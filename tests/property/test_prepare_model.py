@@ -45,8 +45,8 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # One of two calls, or of two plugins, does not wait for the other.
     (
         device_state,
-        "            with self._lock.held():\n                require_wanted()\n",
-        "            if True:\n                require_wanted()\n",
+        "        with self._lock.held():\n            require_wanted()\n",
+        "        if True:\n            require_wanted()\n",
         0,
     ),
     (
@@ -72,8 +72,8 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     # A call that nobody waits for takes effect.
     (
         device_state,
-        "                require_wanted()\n                return self._prepare",
-        "                return self._prepare",
+        "            require_wanted()\n            return self._prepare",
+        "            return self._prepare",
         52,
     ),
     (device_state, "            if not awaited():\n", "            if False:\n", 102670),
@@ -95,8 +95,8 @@ MUTANTS: tuple[tuple[ModuleType, str, str, int], ...] = (
     ),
     (
         device_state,
-        "            self._files.remove(ref.uid)\n            if record is not None:\n                self._checkpoint.save(checkpoint.without(ref.uid))\n",
-        "            if record is not None:\n                self._checkpoint.save(checkpoint.without(ref.uid))\n            self._files.remove(ref.uid)\n",
+        "            self._files.remove(ref.uid)\n            if record is not None:\n                checkpoint = checkpoint.without(ref.uid)\n                self._checkpoint.save(checkpoint)\n                self._imex.settle(checkpoint.claims)\n",
+        "            if record is not None:\n                checkpoint = checkpoint.without(ref.uid)\n                self._checkpoint.save(checkpoint)\n                self._imex.settle(checkpoint.claims)\n            self._files.remove(ref.uid)\n",
         0,
     ),
     (
