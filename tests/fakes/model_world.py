@@ -1265,9 +1265,9 @@ class World:
         self.blocked.clear()
         still = 0
         for _ in range(60):
-            before = self.work_version()
+            before = self.work_version(), self.terms()
             self.round_of_work()
-            still = still + 1 if self.work_version() == before else 0
+            still = still + 1 if any(self.terms()) and (self.work_version(), self.terms()) == before else 0
             self.now += 7.0 if still < 2 else 310.0
             if still >= 3:
                 return
@@ -1337,6 +1337,10 @@ class World:
             *self.api.table(DEVICE_CLASSES).values(),
         ]
         return self.planner([*shown, *claims, pod], report_errors=True)
+
+    def terms(self) -> list[Reconciler | None]:
+        """Who has just begun to lead has still to see for how long a pod is refused."""
+        return [controller.reconciler for controller in self.controllers]
 
     def work_version(self) -> int:
         return sum(len(events) for plural, events in self.api.history.items() if plural != LEASES.plural)
