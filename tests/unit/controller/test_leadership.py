@@ -56,6 +56,7 @@ def test_a_free_lease_is_taken_at_once_and_kept() -> None:
     assert one.lease.step() is Standing.LEADER
     for _ in range(40):
         assert two.lease.step() is Standing.CANDIDATE
+        assert two.lease.holder == "one"
         advance(TIMES.retry, one, two)
         assert one.lease.step() is Standing.LEADER
         assert one.lease.may_write()
@@ -165,6 +166,18 @@ def test_a_lease_is_not_given_away_while_a_write_may_still_take_effect() -> None
     advance(TIMES.timeout + 0.1, one)
     one.lease.release()
     assert two.lease.step() is Standing.LEADER
+
+
+def test_who_ends_after_its_time_leaves_the_lease_to_whom_has_it() -> None:
+    api = with_free_lease()
+    one, two, three = Replica(api, "one"), Replica(api, "two", 9.0), Replica(api, "three", 70.0)
+    assert one.lease.step() is Standing.LEADER
+    assert two.lease.step() is Standing.CANDIDATE
+    advance(TIMES.lease + TIMES.timeout, two, three)
+    assert two.lease.step() is Standing.LEADER
+    one.lease.release()
+    assert three.lease.step() is Standing.CANDIDATE
+    assert three.lease.holder == "two"
 
 
 def test_a_candidate_that_stood_still_while_it_looked_waits_from_the_answer_on() -> None:
