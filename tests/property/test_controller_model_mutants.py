@@ -129,7 +129,7 @@ def test_who_believes_the_duration_in_the_lease_is_caught(monkeypatch: pytest.Mo
         return max(whole(self, lease), float(lease["spec"].get("leaseDurationSeconds") or 0))
 
     monkeypatch.setattr(LeaderLease, "_wait_for", said)
-    caught("would fit and waits", last=19)
+    caught("does not come to rest", last=19)
 
 
 def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
