@@ -68,6 +68,14 @@ def class_names(claim: Fields) -> list[str]:
     return list(found)
 
 
+def is_made_for(claim: Fields, pod_uid: str) -> bool:
+    """Whether it was made of a template, for this pod, and ends with it."""
+    if names.POD_CLAIM_NAME not in objects.annotations_of(claim):
+        return False
+    owners = objects.metadata(claim).get("ownerReferences") or ()
+    return any(one.get("controller") and one.get("uid") == pod_uid for one in owners)
+
+
 def is_koordra_class(device_class: Fields) -> bool:
     """Whether devices of koordra are meant by this DeviceClass; see the module's docstring."""
     name = objects.name(device_class)

@@ -39,6 +39,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_MAX,
     GANG_MIN,
     GANG_SHRINK,
+    GANG_START,
     GANG_TIMEOUT,
 )
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
@@ -55,8 +56,8 @@ _ROUNDING = 2.0
 
 @dataclass
 class Job:
-    """`size` pods of which `least` have to start together; the first may be a launcher without claims. Jobs
-    of one `gang` are its replicas, told apart by a label."""
+    """`size` pods of which `least` have to start together; the first may be a launcher without claims, or one
+    after which the others are made (`led`). Jobs of one `gang` are its replicas, told apart by a label."""
 
     name: str
     gang: str
@@ -67,6 +68,7 @@ class Job:
     priority: int
     elastic: bool
     shrinks: bool
+    led: bool
     made: int = 0
     finished: bool = False
 
@@ -108,6 +110,7 @@ class GangWorld(World):
         super().__init__(seed, planner)
         self.moods = None  # a job that fits has its turn in the end, so no node is closed to it for good
         self.api.history.setdefault(RESOURCE_CLAIMS.plural, [])
+        self.api.history.setdefault(DEVICE_HOLDS.plural, [])
         if random.Random(f"started {seed}").random() < 0.5:
             self.begin_with_a_job()
 
@@ -133,17 +136,18 @@ class GangWorld(World):
         if others and draw.random() < 0.3:
             gang = draw.choice(others)
         size = draw.choice((2, 2, 3, 3, 4, 5))
-        elastic = draw.random() < 0.3
+        elastic, launcher = draw.random() < 0.3, draw.random() < 0.2
         job = Job(
             f"j{self.made}",
             gang,
             f"job-{self.made}",
             size,
             max(1, size - draw.choice((1, 2))) if elastic else size,
-            draw.random() < 0.2,
+            launcher,
             5 if draw.random() < 0.2 else 0,
             elastic,
             draw.random() < 0.5,
+            not elastic and not launcher and draw.random() < 0.4,
         )
         self.jobs[job.name] = job
         self.make_members(job)
@@ -181,7 +185,8 @@ class GangWorld(World):
             for pod in self.members(job)
             if pod["status"].get("phase") != "Failed"
         }
-        for index in range(job.size):
+        leads = not job.led or bool(alive.get("0", {"spec": {}})["spec"].get("nodeName"))
+        for index in range(job.size if leads else 1):
             if str(index) not in alive and (self.calm or self.random.random() < 0.8):
                 self.make_member(job, index)
 
@@ -197,6 +202,8 @@ class GangWorld(World):
         annotations["index"] = str(index)
         if job.elastic:
             annotations[GANG_MAX] = str(job.size)
+        if job.led:
+            annotations[GANG_START] = "LeaderFirst"
         if job.shrinks:
             annotations[GANG_SHRINK] = "ForOthers"
         claims = [] if job.launcher and index == 0 else [{"name": "gpu", "resourceClaimTemplateName": "one"}]
@@ -303,7 +310,7 @@ class GangWorld(World):
 
     def held_seats(self) -> set[tuple[str, str]]:
         return {
-            (seat["name"].split("/")[1], seat["name"].rpartition("/")[2])
+            (seat["name"].partition("/")[0], seat["name"].rpartition("/")[2])
             for hold in self.api.table(DEVICE_HOLDS).values()
             for seat in hold["spec"]["seats"]
             if seat.get("until")
@@ -419,7 +426,15 @@ class GangWorld(World):
             and pod["status"].get("phase") not in {"Failed"}
         ]
         placed = [pod for pod in seen if self.names_of(pod) is not None and self.names_of(pod) <= had]  # type: ignore[operator]
-        assert len(placed) >= job.least, f"{job.name} starts with {len(placed)} of {job.least}"
+        there = {pod["metadata"]["annotations"]["index"] for pod in placed}
+        held = {
+            seat["name"].rpartition("/")[2]
+            for _, _, obj in self.api.history[DEVICE_HOLDS.plural]
+            for seat in obj["spec"]["seats"]
+            if job.led and seat.get("until") and seat["name"].startswith(f"{job.name}/")
+        }
+        number = len(placed) + len(held - there)
+        assert number >= job.least, f"{job.name} starts with {number} of {job.least}"
 
     def names_of(self, pod: Object) -> set[str] | None:
         """The names of the pod's claims, None while one has none."""
@@ -458,8 +473,10 @@ class GangWorld(World):
                     self.ask_to_end(pod)
 
     def is_stray(self, pod: Object) -> bool:
-        bound = pod["spec"].get("schedulingGates") or pod["spec"].get("nodeName")
-        return not bound and COMMITTED not in pod["metadata"]["annotations"]
+        """It came past the webhook: it is not held and was not let go, and runs nowhere, or has ended without
+        the others."""
+        runs = pod["spec"].get("nodeName") and pod["status"].get("phase") != "Succeeded"
+        return not (pod["spec"].get("schedulingGates") or runs or COMMITTED in pod["metadata"]["annotations"])
 
     def has_lost_its_claim(self, pod: Object) -> bool:
         """Such a pod can never run; its owner sees that, in a real cluster after some time."""

@@ -20,7 +20,7 @@ from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
 from koordra.controller.gangs.seats import device_holds
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.controller.gangs.seats.recorded import renewed
-from koordra.placement.gang import place
+from koordra.placement.gang import kept_seats, place
 from tests.property.test_gang_model import one_schedule
 
 MOST = 1500
@@ -99,6 +99,17 @@ def holds_for_ever(recorded: Any, had: Any, now: Any) -> Any:
 
 weaker_than = DeviceHolds.weaker_than
 
+
+def counts_who_is_to_come(gang: Gang, **known: Any) -> GangStatus:
+    """Leaders go although nothing is held for those who come after them."""
+    return status_of(replace(gang, kept=len(gang.coming)), **known)
+
+
+def reserves_nothing(*_given: Any) -> bool:
+    """The places of those who come are not kept for them."""
+    return True
+
+
 Patch = tuple[object, str, Callable[..., Any]]
 
 FROM = {
@@ -116,10 +127,16 @@ BROKEN: dict[str, list[Patch]] = {
     "does not count": [(phase, "status_of", counts_the_gathered)],
     "never restarts": [(eviction.GangRestarts, "sync", never_restarts)],
     "sees no replicas": [(gang_ref, "replica_of", sees_no_replicas)],
-    "gives ranks twice": [(place, "ranks", counts_from_zero), (member_placement, "ranks", counts_from_zero)],
     "holds nothing": [(DeviceHolds, "sync", holds_nothing)],
     "lets anybody in": [(DeviceHolds, "weaker_than", lets_anybody_in)],
     "holds for ever": [(device_holds, "renewed", holds_for_ever)],
+    "gives ranks twice": [
+        (module, "ranks", counts_from_zero) for module in (place, kept_seats, member_placement)
+    ],
+    "leaders go alone": [
+        (phase, "status_of", counts_who_is_to_come),
+        (DeviceHolds, "reserve", reserves_nothing),
+    ],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 

@@ -13,8 +13,10 @@ from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
+from koordra.controller.gangs.leader_first import awaiting
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, statuses_of
+from koordra.controller.gangs.seats.recorded import holds_by_gang, kept_of
 from koordra.controller.reconcile.dry_run import DryRun, Refusals
 from koordra.placement.decide import Excluded
 
@@ -45,7 +47,11 @@ def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView
     run = DryRun(cluster, refused)
     index = GangIndex(run.cache, UngateTracker())
     index.gather()
-    gangs = {gang.key: gang for gang in index.gangs.values()}
+    holds = holds_by_gang(run.cache.holds.values())
+    gangs = {
+        gang.key: awaiting(gang, kept_of(holds.get(gang.key, ())), now.timestamp())[0]
+        for gang in index.gangs.values()
+    }
     group_of = {objects.key(claim): group for group in run.groups.values() for claim in group.pending}
     ahead: dict[str, GroupPlacement] = {}
 

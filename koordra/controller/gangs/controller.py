@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Final
 
 from koordra.allocator.reasons import Reason
@@ -29,6 +30,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import GangRestarts, spare_members
+from koordra.controller.gangs.leader_first import awaiting
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
@@ -90,6 +92,8 @@ class GangController:
         self._spare_version = 0
         """Goes up when more members, by uid, may make room for others."""
         self._due = DueKeys()
+        self._late = DueKeys()
+        """When leaders that are alone go first."""
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
         self._new_nodes = True
@@ -127,6 +131,8 @@ class GangController:
         return self.all[key].urgency, key
 
     def _sync_gang(self, gang: Gang, status: GangStatus) -> None:
+        if status.release:
+            self.holds.release(gang.key)
         if status.give_back:
             why = f"gang {gang.key} is not complete: {status.why}"
             if not commit.give_back(status.give_back, why=why, context=self._context):
@@ -146,12 +152,16 @@ class GangController:
 
     def _refresh(self) -> None:
         refs = self._gang_index.gather()
-        if not refs and not (self._new_nodes and self.all):
+        late = self._late.pop(self._context.clock()) | self.holds.changed()
+        if not refs and not late and not (self._new_nodes and self.all):
             return
         cache, users = self._context.cache, self._context.users()
         changed = {ref.key for ref in refs}
         for ref in refs:
             self._replace(ref.key, self._gang_index.gangs.get(ref))
+        changed |= late & self.all.keys()
+        for key in changed & self.all.keys():
+            self._await(self.all[key])
         if self._new_nodes:
             changed |= self.all.keys()
         self._new_nodes = False
@@ -171,6 +181,14 @@ class GangController:
         spare = {member.uid for gang in self.all.values() for member in spare_members(gang)}
         self._spare_version += not spare <= self._spare
         self._spare = spare
+
+    def _await(self, gang: Gang) -> None:
+        """Members that come later, and what is kept for them."""
+        now = datetime.fromisoformat(self._context.writer.now()).timestamp()
+        self.all[gang.key], at = awaiting(gang, self.holds.kept(gang.key), now)
+        if at is not None:
+            self._late.add(self._context.clock() + at - now, gang.key)
+            self._context.wake(self._late.next)
 
     def _count_waiting(self, key: str) -> None:
         """Under the word for why the gang waits; not at all if it does not, or was not planned yet."""

@@ -15,9 +15,8 @@ from koordra.controller.allocation.placer import Placer
 from koordra.controller.gangs.member_placement import ExcludedFor, request_for
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus
-from koordra.controller.gangs.seats.recorded import held_for, owner_of
+from koordra.controller.gangs.seats.recorded import held_for, holds_by_gang
 from koordra.placement.gang import GangPlaced
-from koordra.placement.holders.device_hold import DeviceHold
 
 
 def gang_entry(
@@ -30,11 +29,13 @@ def gang_entry(
     fit, text = None, status.why or texts.get(status.phase, "nothing is planned")
     lacking = dict[str, Any]()
     if status.plan:
-        own = [hold for hold in map(DeviceHold.of, holds) if hold.owner == owner_of(gang.key)]
-        seats = held_for(status.plan, own)
+        own = holds_by_gang(holds).get(gang.key, ())
+        seats = held_for((*status.plan, *status.coming), own)
         answer = request_for(gang, status, placer, excluded=excluded, seats=seats, unfit=excluded).place()
         if isinstance(answer, GangPlaced):
-            fit, text = answer.size, f"{answer.size} of {len(gang.members)} members fit now"
+            coming = f", {len(status.coming)} of which are made later" if status.coming else ""
+            number = len(gang.members) + len(status.coming)
+            fit, text = answer.size, f"{answer.size} of {number} members fit now{coming}"
         else:
             fit, text = answer.most, answer.text
             lacking = {

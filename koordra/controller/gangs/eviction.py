@@ -26,6 +26,7 @@ from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.declared.terms import Shrink, TimeoutPolicy
 from koordra.controller.gangs.events import GangEvents
+from koordra.controller.gangs.leader_first import may_go_first
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.placement.gang import GangAnswer, GangPlaced
@@ -68,9 +69,8 @@ class GangRestarts:
         if key in self._restarting:
             return self._go_on(gang, now)
         running = sum(member.is_bound for member in committed) + gang.others
-        holding = any(
-            member.is_bound or any(map(claims_of.is_allocated, member.ours)) for member in committed
-        )
+        placed = any(claims_of.is_allocated(claim) for member in committed for claim in member.ours)
+        holding = placed or (any(member.is_bound for member in committed) and not may_go_first(gang))
         if (
             running >= (gang.terms.least or 0)
             or all(member.is_bound for member in gang.members)

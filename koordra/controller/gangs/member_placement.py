@@ -142,9 +142,10 @@ def request_for(
 ) -> PlacementRequest:
     """`seats`: what is held for members, by their keys. A node that is kept free for others is none for a new
     place, and no hindrance for what was given out before: only where it is `unfit` does a seat not count."""
-    groups = {objects.key(group.pods[0]): group for group in _colocated(status.plan)}
-    planned = {member.uid for member in status.plan}
-    positions = {member.uid: at for at, member in enumerate(gang.members) if member.index is not None}
+    asking = (*status.plan, *status.coming)
+    groups = {objects.key(group.pods[0]): group for group in _colocated(asking)}
+    planned = {member.uid for member in asking}
+    positions = _positions((*gang.members, *status.coming))
     known = known_ranks(gang)
     fixed = tuple(
         placement.Fixed(
@@ -159,7 +160,7 @@ def request_for(
         if (node := _node_of(member)) is not None
     )
     is_shared = any(len(group.pods) > 1 for group in groups.values())
-    least = len(groups) if is_shared else min(status.needed, len(groups))
+    least = len(groups) if is_shared else min(status.needed + len(status.coming), len(groups))
     members = tuple(
         placement.NewMember(
             key,
@@ -175,6 +176,12 @@ def request_for(
     }
     asked = placement.GangRequest(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
     return PlacementRequest(gang, status, asked, groups, excluded, placer, fitting)
+
+
+def _positions(members: Iterable[Member]) -> dict[str, int]:
+    """By uid, of those that the workload numbers."""
+    numbered = [(member.index, member.uid) for member in members if member.index is not None]
+    return {uid: at for at, (_, uid) in enumerate(sorted(numbered))}
 
 
 def _colocated(members: Iterable[Member]) -> list[Group]:

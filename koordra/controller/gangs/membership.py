@@ -94,12 +94,19 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`members` by their positions in their job, then by urgency; `done` members have finished well."""
+    """`members` by their positions in their job, then by urgency; `done` members have finished well;
+    `coming` are those that do not exist yet, and without whom the others start (leader_first).
+
+    Of what is held for the gang and nobody has, `kept` places are for those who come; `unused` are places
+    that nobody had yet."""
 
     ref: GangRef
     terms: Terms
     members: tuple[Member, ...]
     done: int = 0
+    coming: tuple[Member, ...] = ()
+    kept: int = 0
+    unused: int = 0
 
     @property
     def key(self) -> str:

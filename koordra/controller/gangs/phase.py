@@ -11,9 +11,10 @@ Not committed (no gate of the gang is lifted):
                          came, and not enough members are placed     write cannot come late; then it is one of
                          any more                                    the others
     Gathering            fewer members than the least are there and  told; what is allocated is given back
-                         plannable
+                         plannable, and nobody goes first
     Ready                enough members have all their devices, on   the gates are lifted
-                         nodes that exist
+                         nodes that exist; those that are to come
+                         have places that are held
     PartiallyAllocated   some claims have devices, too few members   given back: a write was cut off
                          all of them
     Waiting              nothing is allocated                        planned, all or none of the least
@@ -24,6 +25,9 @@ Committed (a gate was lifted, or a member has its node):
                          and some wait                               timeout the policy decides
     Growing              the least are there, others wait            planned one by one, after everybody else
     Whole                nobody waits                                nothing
+
+Where members come only after their leader has started (leader_first), they are planned with it, and count as
+placed while places are held for them.
 
 A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two
 gangs that do not fit together one is whole and the other has nothing. What is left is a gang that lost
@@ -46,6 +50,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.claims import Users
 from koordra.controller.gangs.declared.annotations import GANG_BY
 from koordra.controller.gangs.declared.gang_by import WHOLE
+from koordra.controller.gangs.declared.workload_kind import late_words
 
 if TYPE_CHECKING:
     from koordra.controller.gangs.membership import Gang, Member
@@ -71,15 +76,18 @@ _IDLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """`give_back`: claims to free now. `ungate`: members to let go now. `plan`:
-    members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has
+    """`give_back`: claims to free now, `release`: and the places that are held for members to come. `ungate`:
+    members to let go now. `plan`: members to find places for, `needed`: how many of them at the least;
+    `coming`: members to hold places for. `doubts`: members whose ungating has
     to be ruled out. `holds`: of one that needs nothing, whether some of its claims have devices."""
 
     phase: GangPhase
     give_back: tuple[Object, ...] = ()
+    release: bool = False
     ungate: tuple[Member, ...] = ()
     plan: tuple[Member, ...] = ()
     needed: int = 0
+    coming: tuple[Member, ...] = ()
     doubts: tuple[Member, ...] = ()
     why: str = ""
     holds: bool = False
@@ -140,19 +148,24 @@ def _uncommitted(gang: Gang, nodes: Collection[str], users: Users, idle: frozens
     touched = takeable(gang, users, idle)
     why = _refused_because(gang)
     if why:
-        return GangStatus(GangPhase.REFUSED, give_back=touched, why=why)
+        return GangStatus(GangPhase.REFUSED, give_back=touched, release=bool(gang.unused), why=why)
     ready = tuple(member for member in gang.held if member.may_be_planned)
-    least, others = gang.terms.least, gang.others
-    if least is None or len(ready) + others < least:
-        return GangStatus(GangPhase.GATHERING, give_back=touched, why=_lacking(gang, len(ready) + others))
+    least, others, coming = gang.terms.least, gang.others, gang.coming
+    if least is None or len(ready) + others + len(coming) < least:
+        why, release = _lacking(gang, len(ready) + others), bool(gang.unused)
+        return GangStatus(GangPhase.GATHERING, give_back=touched, release=release, why=why)
     placed = tuple(member for member in ready if member.is_placed)
     lost = sorted(node for member in placed for node in places(member) if node not in nodes)
-    if len(placed) + others >= least and not lost and (touched or len(placed) == len(ready)):
+    have = len(placed) + others
+    have += max(gang.kept, min(gang.unused, least - have)) if placed else 0
+    if have >= least and not lost and (touched or len(placed) == len(ready)):
         return GangStatus(GangPhase.READY, ungate=placed)
-    if touched:
+    if touched or gang.unused:
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
-        return GangStatus(GangPhase.PARTIALLY_ALLOCATED, give_back=touched, why=why)
-    return GangStatus(GangPhase.WAITING, plan=_at_most(gang, ready, others), needed=max(1, least - others))
+        release = bool(gang.unused)
+        return GangStatus(GangPhase.PARTIALLY_ALLOCATED, give_back=touched, release=release, why=why)
+    plan, needed = _at_most(gang, ready, others), max(1, least - others - len(coming))
+    return GangStatus(GangPhase.WAITING, plan=plan, needed=needed, coming=coming)
 
 
 def _committed(gang: Gang) -> GangStatus:
@@ -211,4 +224,13 @@ def _lacking(gang: Gang, count: int) -> str:
     apart = (
         f"; its replicas are gangs of their own ({GANG_BY}: {WHOLE} joins them)" if gang.ref.replica else ""
     )
-    return f"{count} of {least} members are there{waiting}{apart}"
+    return f"{count} of {least} members are there{waiting}{apart}{_comes_late(gang)}"
+
+
+def _comes_late(gang: Gang) -> str:
+    """Why those who are missing may wait for those who are there. Of an MPIJob only if it has no launcher."""
+    if gang.terms.start is not None or any(
+        one.index and one.index.role == "launcher" for one in gang.members
+    ):
+        return ""
+    return next((f"; {words}" for member in gang.members if (words := late_words(member.pod))), "")

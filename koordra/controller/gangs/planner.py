@@ -37,10 +37,11 @@ from koordra.controller.gangs.member_placement import (
     PlacementRequest,
     request_for,
 )
-from koordra.controller.gangs.membership import Gang
+from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangPhase, GangStatus
 from koordra.controller.gangs.preemption import GangPreemption
 from koordra.controller.gangs.seats.device_holds import DeviceHolds, HeldSeat
+from koordra.controller.gangs.seats.recorded import seat_to_come
 from koordra.controller.reporting import claim_events
 from koordra.effort import spend
 from koordra.logs import get_logger
@@ -110,7 +111,7 @@ class GangPlanner:
             status,
             self.placer,
             excluded=lambda group: {**reserved, **self.excluded(group)},
-            seats=self.holds.seats_for(gang, status.plan),
+            seats=self.holds.seats_for(gang, (*status.plan, *status.coming)),
             unfit=self.unfit,
         )
         basis = self._basis(request)
@@ -167,20 +168,40 @@ class GangPlanner:
     def _write(self, request: PlacementRequest, answer: GangPlaced) -> None:
         gang, growing = request.gang, request.status.phase is GangPhase.GROWING
         hosts = {member.key: _host(member.pod) for member in gang.members}
-        config = gang_members(gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts)
-        if not commit.allocate(request, answer, config, context=self.context, undo=not growing):
+        coming = {member.key: member for member in request.status.coming}
+        config = gang_members(
+            gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts, unnamed=frozenset(coming)
+        )
+        if coming and not self._keep_places(gang, coming, answer):
+            return
+        there = replace(answer, members=tuple(one for one in answer.members if one.key not in coming))
+        if not commit.allocate(request, there, config, context=self.context, undo=not growing):
+            self.holds.release(gang.key)
             self.context.wake(self.context.clock() + 1.0)
             return
         self.reservation.placed(gang.key, now=self.context.clock())
         self._shrunk.pop(gang.key, None)
-        nodes = len({placed.node for placed in answer.members if placed.node})
-        where = f"{events.number_of(len(answer.members), 'member')} on {events.number_of(nodes, 'node')}"
+        nodes = len({placed.node for placed in there.members if placed.node})
+        where = f"{events.number_of(len(there.members), 'member')} on {events.number_of(nodes, 'node')}"
         if growing:
             self.reporter.report(gang, events.GROWS, f"{where} more; {answer.size} are placed")
         elif request.status.phase is GangPhase.WAITING:
             left = f", {len(answer.left)} wait for room" if answer.left else ""
+            kept = sum(bool(member.ours) for member in coming.values())
+            left += f", places are kept for {kept} that come later" if kept else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)
             self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
+
+    def _keep_places(self, gang: Gang, coming: Mapping[str, Member], answer: GangPlaced) -> bool:
+        """For members that are made later; whether they are kept."""
+        asked = [one for one in answer.members if one.key in coming and one.allocations]
+        seats = [seat_to_come(coming[one.key], one) for one in asked]
+        if not seats or self.holds.reserve(gang, seats):
+            return True
+        text = "members that come later have no places: DeviceHolds cannot be written"
+        at = self.reporter.report(gang, events.WAITING, text)
+        self.due(gang.key, at or self.context.clock() + UNDECIDED_PAUSE)
+        return False
 
     # it does not fit
 
@@ -215,8 +236,9 @@ class GangPlanner:
             self.reporter.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
         self.why[gang.key] = headline([one for key in sorted(answer.reasons) for one in answer.reasons[key]])
         waits = reason_of(Cause.NODE_UNSUITABLE, f"waits with its gang {gang.key}: {answer.text}")
+        coming = {member.key for member in request.status.coming}
         for key, group in request.groups.items():
-            for claim in group.pending:
+            for claim in group.pending if key not in coming else ():
                 self.context.events.waiting(claim, group.users(claim), answer.reasons.get(key) or (waits,))
 
     def _reserve(self, request: PlacementRequest, now: float) -> None:

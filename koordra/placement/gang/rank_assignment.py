@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -45,13 +45,18 @@ def ranks(placed: Sequence[tuple[NewMember, PlacedMember]], fixed: Sequence[Fixe
 
 
 def gang_members(
-    gang: str, answer: GangPlaced, *, fixed: Sequence[Fixed] = (), hosts: Mapping[str, str] | None = None
+    gang: str,
+    answer: GangPlaced,
+    *,
+    fixed: Sequence[Fixed] = (),
+    hosts: Mapping[str, str] | None = None,
+    unnamed: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """For each claim that is allocated now (`namespace/name`) the entry for its allocation's
     `devices.config`.
 
     `hosts`: by member key, the name under which other members reach the pod; members without one are told by
-    their key's name.
+    their key's name. `unnamed` members have no host yet: then only the leader's is told.
     """
     ranked = [
         _RankedMember(one.rank, one.key, one.node, _gpus(one.allocations.values())) for one in answer.members
@@ -66,8 +71,11 @@ def gang_members(
         beside.setdefault(one.node, []).append(one.key)
     nodes = {node: number for number, node in enumerate(beside)}
     own_host = [(hosts or {}).get(one.key) or one.key.rpartition("/")[2] for one in ranked]
+    leader = "" if ranked and ranked[0].key in unnamed else next(iter(own_host), "")
     slots = tuple(one.gpus for one in ranked)
     host_ranks = _all_ranks([one.rank for one in ranked])
+    if any(one.key in unnamed for one in ranked):
+        own_host, slots, host_ranks = [], (), ()
     found: dict[str, dict[str, Any]] = {}
     for member in answer.members:
         entry = GangMember(
@@ -80,7 +88,7 @@ def gang_members(
             local_size=len(beside[member.node]),
             domains={level: name for level, name in member.domains.items() if name},
             rails=tuple(rail for rail in dict.fromkeys(member.rails) if rail),
-            leader=own_host[0],
+            leader=leader,
             hosts=tuple(own_host),
             slots=slots,
             host_ranks=host_ranks,

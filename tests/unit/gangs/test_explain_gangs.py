@@ -12,6 +12,7 @@ from koordra.api import names
 from koordra.api.objects import Object
 from koordra.api.opaque.imex import ImexDomain
 from koordra.cli.cluster.explain import explain as command
+from koordra.controller.gangs.declared.workload_kind import LWS
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 
@@ -96,3 +97,38 @@ def test_a_gang_that_waits_for_anothers_imex_domain_is_told_whose_it_is(tmp_path
     assert "ImexDomainInUse" in text
     assert "its IMEX channels are in the domain of gang default/first" in text
     assert "ImexDomainInUse" not in explained(tmp_path, found)
+
+
+def leaders(number: int) -> list[Object]:
+    """Of a LeaderWorkerSet with groups of two, whose workers come once they are scheduled."""
+    found = objects_of(number, least=2)
+    for obj in found:
+        if obj["kind"] == "Pod":
+            index = obj["metadata"]["name"].removeprefix("w")
+            obj["metadata"]["labels"] = {f"{LWS}worker-index": "0", f"{LWS}group-index": index}
+            obj["metadata"]["annotations"] |= {f"{LWS}size": "2", f"{LWS}exclusive-topology": "rack"}
+            obj["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+            named = {"name": "gpu", "resourceClaimName": obj["metadata"]["name"]}
+            obj["status"] = {**obj.get("status", {}), "resourceClaimStatuses": [named]}
+        elif obj["kind"] == "ResourceClaim":
+            pod_uid = f"p{obj['metadata']['name'].removeprefix('w')}"
+            owner = {"kind": "Pod", "name": obj["metadata"]["name"], "uid": pod_uid, "controller": True}
+            obj["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+            obj["metadata"]["ownerReferences"] = [owner]
+    return found
+
+
+def test_a_leader_that_goes_first_is_counted_with_who_comes(tmp_path: Path) -> None:
+    text = explained(tmp_path, leaders(1))
+    assert "gang default/train:0: Waiting, 1 members, 2 have to start together" in text
+    assert "2 of 2 members fit now, 1 of which are made later" in text
+
+
+def test_replicas_are_told_one_by_one_and_found_by_the_name_that_they_share(tmp_path: Path) -> None:
+    text = explained(tmp_path, leaders(2))
+    assert "gang default/train:0: Waiting" in text
+    assert "gang default/train:1: Waiting" in text
+    path = tmp_path / "objects.json"
+    done = CliRunner().invoke(command, ["-f", str(path), "gang/train"])
+    assert done.exit_code != 0
+    assert "its replicas are gangs of their own: train:0, train:1" in str(done.exception or done.output)

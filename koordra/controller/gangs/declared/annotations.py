@@ -15,6 +15,7 @@ GANG_POLICY: Final = GANG + "-policy"
 GANG_SHRINK: Final = GANG + "-shrink"
 GANG_TOPOLOGY: Final = GANG + "-topology"
 GANG_HOLD: Final = GANG + "-hold"
+GANG_START: Final = GANG + "-start"
 OWN: Final = (
     GANG,
     GANG_BY,
@@ -25,6 +26,7 @@ OWN: Final = (
     GANG_SHRINK,
     GANG_TOPOLOGY,
     GANG_HOLD,
+    GANG_START,
 )
 """Annotations that tenants write."""
 

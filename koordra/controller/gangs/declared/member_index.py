@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from koordra.api import objects
@@ -30,7 +30,7 @@ class MemberIndex:
     """Unique among the pods that the owners of a gang make at one time (but see `member_indexes`).
 
     `place`     that of its role among the roles of its kind
-    `apart`     what else tells apart pods of one number: the job, the worker group, the task
+    `apart`     what tells apart pods of one number: the job and its role, the worker group, the task
     `numbers`   outermost first
     `role`      what it does, as the workload calls it, in lower case; empty where it has no roles
     """
@@ -42,7 +42,11 @@ class MemberIndex:
 
     def __str__(self) -> str:
         """For people, and as a key: two positions of a gang that read the same are the same."""
-        return "/".join([self.role, *self.apart, *map(str, self.numbers)])
+        return "/".join([*self.apart, *map(str, self.numbers)])
+
+    def at(self, number: int) -> MemberIndex:
+        """The position of this number in the same row."""
+        return replace(self, numbers=(*self.numbers[:-1], number))
 
     @property
     def row(self) -> tuple[object, ...]:

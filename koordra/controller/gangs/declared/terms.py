@@ -1,8 +1,8 @@
 """On what terms a gang starts: what its members say together, and its pod group. Pure.
 
-koordra's further annotations (koordra.io/gang-by, -max, -timeout, -policy, -shrink, -topology, -hold) count
-with every source, and koordra.io/gang-min overrides what a pod group says. All members say the same, or the
-gang is refused: nobody can tell which of them is right.
+koordra's further annotations (koordra.io/gang-by, -max, -timeout and the others) count with every source,
+and koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is refused:
+nobody can tell which of them is right.
 
 A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy
 `basic` is no gang.
@@ -26,6 +26,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_MIN,
     GANG_POLICY,
     GANG_SHRINK,
+    GANG_START,
     GANG_TIMEOUT,
     GANG_TOPOLOGY,
     whole_number,
@@ -61,6 +62,15 @@ class TimeoutPolicy(StrEnum):
     """Those that run go on and keep their devices."""
 
 
+class Start(StrEnum):
+    """Who starts when the least have their places."""
+
+    TOGETHER = "Together"
+    """All of them: nobody before the least are there."""
+    LEADER_FIRST = "LeaderFirst"
+    """Those that are there; places are kept for the others, who are made later."""
+
+
 class Shrink(StrEnum):
     NEVER = "Never"
     FOR_OTHERS = "ForOthers"
@@ -89,7 +99,8 @@ _Read = Callable[[Object], Mapping[str, str]]
 @dataclass(frozen=True, slots=True)
 class Terms:
     """`least`: members that have to be placed before any starts; None while not known. `most`: None is no
-    bound. `hold`: for how long what a started gang lost is kept for it, 0 for not at all."""
+    bound. `hold`: for how long what a started gang lost is kept for it, 0 for not at all. `start`: None is as
+    it is known of the workload."""
 
     least: int | None
     most: int | None = None
@@ -99,6 +110,7 @@ class Terms:
     topology: str | None = None
     problems: tuple[str, ...] = ()
     hold: float = HOLD
+    start: Start | None = None
 
 
 @dataclass(slots=True)
@@ -150,12 +162,12 @@ class _Said:
             return HOLD
         return seconds
 
-    def word(self, name: str, words: type[_Word], default: _Word) -> _Word:
+    def word(self, name: str, words: type[_Word]) -> _Word | None:
         text = self.text(name)
         if text is None or text in list(words):
-            return default if text is None else words(text)
+            return None if text is None else words(text)
         self.problems.append(f"{name} is {text[:40]!r}: write {' or '.join(words)}")
-        return default
+        return None
 
 
 def terms_of(
@@ -205,17 +217,18 @@ def terms_of(
         timeout = _seconds(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
-    hold = said.hold()
+    hold, start = said.hold(), said.word(GANG_START, Start)
     levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()
     return Terms(
         least,
         most,
         timeout,
-        said.word(GANG_POLICY, TimeoutPolicy, TimeoutPolicy.RESTART),
-        said.word(GANG_SHRINK, Shrink, Shrink.NEVER),
+        said.word(GANG_POLICY, TimeoutPolicy) or TimeoutPolicy.RESTART,
+        said.word(GANG_SHRINK, Shrink) or Shrink.NEVER,
         said.text(GANG_TOPOLOGY) or next((str(level["key"]) for level in levels if level.get("key")), None),
         tuple(problems),
         hold,
+        start,
     )
 
 

@@ -44,13 +44,17 @@ OWNER: Final = "owner"
 _INITIALIZERS: Final = frozenset({"dataset-initializer", "model-initializer"})
 """Of a TrainJob: what its runtimes call the Jobs that fetch data and models."""
 
+_FIRST: Final = "koordra.io/gang-start: LeaderFirst lets those go first that are there"
+_JOBSET_LATE: Final = f"Jobs that depend on others (dependsOn, InOrder) are made after them: {_FIRST}"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadKind:
     """`told_by`: labels (or annotations) all of which the kind's pods carry. `role`: the first of these that
     a pod has says what it does; `apart`: whose texts tell apart pods of one number; `indexes`: numbers,
     outermost first. `leads`: number 0 is the leader of the others. `ahead`: roles that have ended before the
-    others are made.
+    others are made. `late`: why some of its pods may be made only after others have started, and what to do;
+    of all kinds that share the labels, this concerns pods that say `late_if`.
 
     `replica`: labels by whose texts its replicas are gangs of their own, of pods that have `replica_if`, and
     need no more members than `replica_size` says, if given (gang_by)."""
@@ -62,6 +66,8 @@ class WorkloadKind:
     apart: tuple[str, ...] = ()
     leads: bool = False
     ahead: frozenset[str] = frozenset()
+    late: str = ""
+    late_if: tuple[str, str] | None = None
     replica: tuple[str, ...] = ()
     replica_if: str = ""
     replica_size: str = ""
@@ -81,6 +87,7 @@ KINDS: Final = (
         (JOBSET + "job-global-index", COMPLETION_INDEX),
         role=(JOBSET + "replicatedjob-name",),
         ahead=_INITIALIZERS,
+        late=_JOBSET_LATE,
     ),
     WorkloadKind(
         "JobSet",
@@ -89,6 +96,7 @@ KINDS: Final = (
         role=(JOBSET + "replicatedjob-name",),
         apart=(JOBSET + "replicatedjob-name",),
         ahead=_INITIALIZERS,
+        late=_JOBSET_LATE,
     ),
     WorkloadKind(
         "LeaderWorkerSet",
@@ -105,7 +113,7 @@ KINDS: Final = (
         (RAY + "node-type",),
         (RAY + "worker-group-replica-index", RAY + "replica-host-index"),
         role=(RAY + "node-type",),
-        apart=(RAY + "group",),
+        apart=(RAY + "node-type", RAY + "group"),
         replica=(RAY + "group", RAY + "worker-group-replica-index"),
         replica_if=RAY + "replica-host-index",
     ),
@@ -114,7 +122,10 @@ KINDS: Final = (
         (KUBEFLOW + "job-name",),
         (KUBEFLOW + "replica-index",),
         role=(KUBEFLOW + "replica-type", KUBEFLOW + "job-role"),
-        apart=(KUBEFLOW + "job-name", KUBEFLOW + "replica-type"),
+        apart=(KUBEFLOW + "job-name", KUBEFLOW + "replica-type", KUBEFLOW + "job-role"),
+        late="the launcher of an MPIJob with launcherCreationPolicy WaitForWorkersReady is made after the "
+        "workers run: koordra.io/gang-min is the number of workers then",
+        late_if=(KUBEFLOW + "job-role", "worker"),
     ),
     WorkloadKind(
         "Volcano Job",
@@ -125,7 +136,12 @@ KINDS: Final = (
     ),
     WorkloadKind("Job", (COMPLETION_INDEX,), (COMPLETION_INDEX,), apart=(OWNER,)),
     WorkloadKind(
-        "StatefulSet", ("apps.kubernetes.io/pod-index",), ("apps.kubernetes.io/pod-index",), apart=(OWNER,)
+        "StatefulSet",
+        ("apps.kubernetes.io/pod-index",),
+        ("apps.kubernetes.io/pod-index",),
+        apart=(OWNER,),
+        late="a StatefulSet makes its pods one after the other unless its podManagementPolicy is Parallel; "
+        f"or {_FIRST}",
     ),
     WorkloadKind(
         "Kueue pod group", ("kueue.x-k8s.io/pod-group-pod-index",), ("kueue.x-k8s.io/pod-group-pod-index",)
@@ -146,6 +162,14 @@ def kind_of(pod: Mapping[str, Any]) -> WorkloadKind | None:
 def role_of(pod: Mapping[str, Any], kind: WorkloadKind) -> str:
     """In lower case; empty where the kind has no roles."""
     return next(filter(None, (told(pod, name).lower() for name in kind.role)), "")
+
+
+def late_words(pod: Mapping[str, Any]) -> str:
+    """Why others of its job may wait for this pod to start, and what to do; empty where nobody does."""
+    kind = kind_of(pod)
+    if kind is None or (kind.late_if is not None and told(pod, kind.late_if[0]) != kind.late_if[1]):
+        return ""
+    return kind.late
 
 
 def is_ahead(pod: Mapping[str, Any]) -> bool:

@@ -3,6 +3,8 @@
     sync      at the beginning of a pass: who came, who is gone, what is over. What is lost is held from this
               moment on, whether or not that could be written
     record    before gates are lifted: the seats of those who are about to be let go
+    reserve   before leaders go first: places for those who come later, which nobody had yet
+    release   those places, if the leaders do not go after all
     give_up   before members are evicted for others, or to start anew
     take      for somebody more urgent
 
@@ -15,8 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from typing import Final, NamedTuple
 
 from koordra.api import objects
@@ -26,19 +26,22 @@ from koordra.api.tables import BoundedCache, DueKeys, set_or_drop
 from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.writes import WriteOutcome, WriteResult
 from koordra.controller.gangs.membership import Gang, GangIndex, Member
+from koordra.controller.gangs.seats.hold_object import after, held_keys, object_name, seconds_until
 from koordra.controller.gangs.seats.job_owner import is_over, job_of
 from koordra.controller.gangs.seats.recorded import (
+    Kept,
     Now,
     controller_of,
     gang_of_owner,
     held_for,
+    kept_of,
     owner_of,
     renewed,
     seats_of,
 )
 from koordra.logs import get_logger
 from koordra.placement.gang import KeptSeat
-from koordra.placement.holders.device_hold import DeviceHold, Seat, held_key, held_uid
+from koordra.placement.holders.device_hold import DeviceHold, Seat, held_uid
 
 log = get_logger(__name__)
 
@@ -46,8 +49,6 @@ MOST_SEATS: Final = 200
 """In one object; a seat of 8 GPUs and 8 NICs takes 1.5 KB."""
 MOST_HELD: Final = 10_000
 """Seats that are held for the gangs of one namespace at a time."""
-_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
-_LONGEST_NAME: Final = 200
 
 
 class HeldSeat(NamedTuple):
@@ -82,6 +83,7 @@ class DeviceHolds:
         self._held_in = Counter[str]()
         """By namespace: the number of such seats."""
         self._touched: set[str] = set()
+        self._changed: set[str] = set()
         self._unwritten: set[str] = set()
         """Keys of objects that are not as they are here in the API yet."""
         self._refused_until = 0.0
@@ -108,7 +110,8 @@ class DeviceHolds:
             for seat in hold.seats:
                 for _, uid in seat.claims:
                     set_or_drop(self._of_claim, uid, gang if hold is new else None)
-        had, has = _held(old), _held(new)
+            self._changed.add(gang)
+        had, has = held_keys(old), held_keys(new)
         set_or_drop(self._holding, key, new if has else None)
         self._held_in[key.partition("/")[0]] += len(has) - len(had)
         self._unwritten.discard(key)
@@ -125,6 +128,11 @@ class DeviceHolds:
     def number(self) -> int:
         """Seats that are held now."""
         return self._held_in.total()
+
+    def changed(self) -> set[str]:
+        """Gangs for which something else is held than at the last call."""
+        found, self._changed = self._changed, set()
+        return found
 
     def touch(self, gangs: Iterable[str]) -> None:
         """Members of these have changed, or they are gone."""
@@ -192,14 +200,13 @@ class DeviceHolds:
 
     def _now(self, key: str, gang: Gang | None, seconds: int, recorded: Sequence[Seat]) -> Now:
         context, deadlines = self._context, dict[tuple[str, str], float]()
-        clock, wall = context.clock(), _time(context.writer.now())
+        clock, wall = context.clock(), context.writer.now()
         known = self._deadlines.pop(key, {})
         for seat in recorded:
             if seat.until:
                 end = known.get((seat.pod, seat.until))
                 if end is None:
-                    left = (_time(seat.until) - wall).total_seconds() if _is_time(seat.until) else 0.0
-                    end = clock + min(max(left, 0.0), seconds)
+                    end = clock + min(seconds_until(seat.until, now=wall), seconds)
                     self._due.add(end, key)
                 deadlines[seat.pod, seat.until] = end
         set_or_drop(self._deadlines, key, deadlines)
@@ -209,10 +216,40 @@ class DeviceHolds:
             never_began={member.uid for member in held if not member.in_doubt},
             claim_of=lambda name: context.cache.claims.get(place + name),
             pod_of=self._gangs.pod_of,
-            until=(wall + timedelta(seconds=seconds)).strftime(_FORMAT),
+            until=after(wall, seconds),
             is_over=lambda seat: deadlines.get((seat.pod, seat.until), clock) <= clock,
             room=MOST_HELD - self._held_in[namespace],
         )
+
+    def reserve(self, gang: Gang, seats: Sequence[Seat]) -> bool:
+        """Hold these for members that do not exist yet, from now on; whether they are held. Raises
+        ApiUnreachable."""
+        seconds = int(gang.terms.hold)
+        until = after(self._context.writer.now(), seconds)
+        wanted = {seat.name or str(at): seat.held(until) for at, seat in enumerate(seats)}
+        priority = -gang.urgency[0]
+        if self._held_in[gang.ref.namespace] + len(wanted) > MOST_HELD:
+            return False
+        for _, hold in sorted(self._of_gang.get(gang.key, {}).items()):
+            kept = tuple(wanted.pop(seat.name, seat) if seat.until else seat for seat in hold.seats)
+            self._change(replace(hold, seats=kept, seconds=seconds, priority=priority), hold)
+        new = list(wanted.values())
+        while new:
+            if not self._create(gang, new[:MOST_SEATS], seconds, priority):
+                self.release(gang.key)
+                return False
+            new = new[MOST_SEATS:]
+        return True
+
+    def release(self, gang: str) -> None:
+        """End the holds of places that nobody had yet. Raises ApiUnreachable."""
+        for _, hold in sorted(self._of_gang.get(gang, {}).items()):
+            kept = tuple(seat for seat in hold.seats if seat.pod or not seat.until)
+            self._change(replace(hold, seats=kept), hold)
+
+    def kept(self, gang: str) -> Kept:
+        """What is held for the gang and nobody has."""
+        return kept_of(self._of_gang.get(gang, {}).values())
 
     def give_up(self, gang: str, pods: Collection[str]) -> None:
         """What these members (by uid) have is not held for the gang when they end. Raises ApiUnreachable."""
@@ -252,17 +289,16 @@ class DeviceHolds:
         elif written.ok:
             cache.put_hold(key, written.obj)
 
-    def _create(self, gang: Gang, seats: Sequence[Seat], seconds: int, priority: int) -> None:
+    def _create(self, gang: Gang, seats: Sequence[Seat], seconds: int, priority: int) -> bool:
         now = self._context.clock()
         if now < self._refused_until:
             self._due.add(self._refused_until, gang.key)
-            return
+            return False
         owner = self._job_of(gang)
         if owner is None:
-            return
-        of = "/".join([gang.key, *(seat.pod for seat in seats)])
+            return False
         metadata = {
-            "name": f"{_as_name(gang.ref.name)}-{sha256(of.encode()).hexdigest()[:10]}",
+            "name": object_name(gang.key, gang.ref.name, seats),
             "namespace": gang.ref.namespace,
             "ownerReferences": [dict(owner)],
         }
@@ -277,6 +313,7 @@ class DeviceHolds:
             )
             self._refused_until = now + REFUSED_PAUSE
             self._due.add(self._refused_until, gang.key)
+        return written.ok
 
     def _settled(self, written: WriteResult, gang: str) -> WriteResult:
         if written.outcome is WriteOutcome.REFUSED:
@@ -304,25 +341,3 @@ class DeviceHolds:
                     )
                 return self._jobs[uid]
         return None
-
-
-def _held(hold: DeviceHold | None) -> set[str]:
-    return set() if hold is None else {held_key(hold.owner, seat) for seat in hold.seats if seat.until}
-
-
-def _as_name(text: str) -> str:
-    """As an object may be called."""
-    plain = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in text.lower())
-    return plain[:_LONGEST_NAME].strip("-") or "gang"
-
-
-def _time(text: str) -> datetime:
-    return datetime.strptime(text, _FORMAT).replace(tzinfo=UTC)
-
-
-def _is_time(text: str) -> bool:
-    try:
-        _time(text)
-    except ValueError:
-        return False
-    return True

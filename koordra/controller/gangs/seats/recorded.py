@@ -8,7 +8,8 @@
     it was given up       forgotten as soon as the member is gone (evicted for others, or to start anew)
 
 A pod is found again by its position in its job (`MemberIndex`), never by name or uid. A seat without a
-position is anybody's of the gang who has none either.
+position is anybody's of the gang who has none either, and one that nobody ever had, of members that were
+expected (`leader_first`), is anybody's who has none of its own.
 
 Only devices of claims that were made for their pod have a seat: other claims outlive the pod. And only what
 somebody makes again: a bare pod is not remade.
@@ -19,13 +20,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from koordra.api import names, objects
+from koordra.api import objects
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
 from koordra.controller.gangs.membership import Gang, Member
-from koordra.placement.gang import KeptSeat
+from koordra.placement.gang import KeptSeat, PlacedMember
 from koordra.placement.holders.device_hold import DeviceHold, Seat, held_key, held_uid
 
 _KEPT: Final = ("driver", "pool", "device", "shareID", "consumedCapacity", "adminAccess")
@@ -74,7 +75,7 @@ def controller_of(pod: Fields) -> Fields | None:
 
 
 def _seat(member: Member) -> Seat | None:
-    made = [claim for claim in member.ours if _is_made_for(claim, member.uid)]
+    made = [claim for claim in member.ours if claims_of.is_made_for(claim, member.uid)]
     places = {claims_of.node_of(claim) for claim in made}
     node = places.pop() if len(places) == 1 else None
     if node is None or not member.is_placed or controller_of(member.pod) is None:
@@ -96,11 +97,38 @@ def seat_name(member: Member) -> str:
     return "" if member.index is None else str(member.index)
 
 
-def _is_made_for(claim: Object, pod_uid: str) -> bool:
-    if names.POD_CLAIM_NAME not in objects.annotations_of(claim):
-        return False
-    owners = objects.metadata(claim).get("ownerReferences") or ()
-    return any(one.get("controller") and one.get("uid") == pod_uid for one in owners)
+class Kept(NamedTuple):
+    """What is held for a gang and nobody has: the names of the seats, and how many of them nobody had yet:
+    of a gang that has not started."""
+
+    names: frozenset[str] = frozenset()
+    unused: int = 0
+
+
+def holds_by_gang(objs: Iterable[Fields]) -> dict[str, list[DeviceHold]]:
+    """By gang key."""
+    found: dict[str, list[DeviceHold]] = {}
+    for hold in map(DeviceHold.of, objs):
+        found.setdefault(gang_of_owner(hold.owner), []).append(hold)
+    return found
+
+
+def kept_of(holds: Collection[DeviceHold]) -> Kept:
+    seats = [seat for hold in holds for seat in hold.seats if seat.until]
+    unused = [seat for seat in seats if not seat.pod]
+    started = any(seat.pod for hold in holds for seat in hold.seats)
+    return Kept(frozenset(seat.name for seat in seats), 0 if started else len(unused))
+
+
+def seat_to_come(member: Member, placed: PlacedMember) -> Seat:
+    """Of a member that does not exist yet, in the place that was found for it."""
+    results = [
+        result
+        for key in sorted(placed.allocations)
+        for result in placed.allocations[key]["devices"]["results"]
+    ]
+    devices = tuple({name: result[name] for name in _KEPT if name in result} for result in results)
+    return Seat(seat_name(member) or objects.name(member.pod), placed.node, "", (), devices)
 
 
 def renewed(recorded: Sequence[Seat], had: Sequence[Seat], now: Now) -> tuple[list[Seat | None], list[Seat]]:
@@ -124,7 +152,7 @@ def renewed(recorded: Sequence[Seat], had: Sequence[Seat], now: Now) -> tuple[li
 def _taken(recorded: Sequence[Seat], left: dict[str, Seat]) -> dict[int, Seat]:
     """By position in `recorded`, who has it now; they are taken out of `left` (by pod). First by the same
     pod, then by who came in its place: at the same position; of those without one, where the devices are the
-    same, and else any."""
+    same, and else any; and what nobody had by who has its devices."""
     found = {at: seat for at, one in enumerate(recorded) if (seat := left.pop(one.pod, None)) is not None}
     for same in (_place, _name):
         free = defaultdict[object, list[int]](list)
@@ -134,11 +162,19 @@ def _taken(recorded: Sequence[Seat], left: dict[str, Seat]) -> dict[int, Seat]:
         for seat in list(left.values()):
             if ats := free.get(same(seat)):
                 found[ats.pop()] = left.pop(seat.pod)
+    unused = {_devices(one): at for at, one in enumerate(recorded) if not one.pod and at not in found}
+    for seat in list(left.values()) if unused else ():
+        if _devices(seat) in unused:
+            found[unused.pop(_devices(seat))] = left.pop(seat.pod)
     return found
 
 
 def _place(seat: Seat) -> object:
-    return seat.name, tuple((one.get("pool"), one.get("device"), one.get("shareID")) for one in seat.devices)
+    return seat.name, _devices(seat)
+
+
+def _devices(seat: Seat) -> object:
+    return tuple((one.get("pool"), one.get("device"), one.get("shareID")) for one in seat.devices)
 
 
 def _name(seat: Seat) -> object:
@@ -161,18 +197,23 @@ def _without_member(seat: Seat, now: Now, room: int) -> Seat | None:
 def held_for(members: Iterable[Member], holds: Iterable[DeviceHold]) -> dict[str, KeptSeat]:
     """By member key: of each that has a seat held for it, which is that of its position; of those without
     one, the first that are left."""
-    free: dict[str, list[KeptSeat]] = {}
+    free, unused = dict[str, list[KeptSeat]](), list[KeptSeat]()
     for hold in holds:
         for seat in hold.seats:
             if seat.until:
                 key, uid = held_key(hold.owner, seat), held_uid(hold.obj, seat)
                 kept = KeptSeat(seat.node, seat.device_ids, key, uid)
                 free.setdefault(seat.name, []).insert(0, kept)
-    found = dict[str, KeptSeat]()
+                if not seat.pod:
+                    unused.insert(0, kept)
+    found, without = dict[str, KeptSeat](), list[Member]()
     for member in members:
         if fitting := free.get(seat_name(member)):
             found[member.key] = fitting.pop()
-    return found
+        else:
+            without.append(member)
+    left = [kept for kept in unused if kept not in found.values()]
+    return found | {member.key: left.pop() for member in without[: len(left)]}
 
 
 def seat_claims(seat: Seat, claim_of: Callable[[str], Object | None]) -> list[Object]:
