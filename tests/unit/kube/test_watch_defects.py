@@ -69,6 +69,22 @@ def follow(server: Server, on_change: Callable[[str, Object], object]) -> WatchC
     return cache
 
 
+def test_a_stop_during_the_list_opens_no_watch() -> None:
+    """It would last for minutes."""
+
+    class Counting(Server):
+        watches = 0
+
+        def watch(self, kind: object, **_selectors: str) -> Iterator[tuple[str, Object]]:
+            self.watches += 1
+            return iter(())
+
+    server = Counting([pod("a", 9)])
+    cache = follow(server, lambda event, obj: None)
+    assert [objects.name(obj) for obj in cache.objects()] == ["a"]
+    assert server.watches == 0
+
+
 @pytest.mark.parametrize(
     "error",
     [ValueError("?"), RecursionError("deep"), MemoryError(), KeyError("metadata"), Forbidden("no")],
