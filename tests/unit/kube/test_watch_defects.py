@@ -16,7 +16,7 @@ from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Forbidden
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import WatchCache
-from koordra.process import lifecycle
+from koordra.process import lifecycle, progress
 
 
 def pod(name: str, version: int) -> Object:
@@ -67,6 +67,17 @@ def follow(server: Server, on_change: Callable[[str, Object], object]) -> WatchC
     cache = WatchCache(server, kinds.PODS, on_change=on_change)  # type: ignore[arg-type]
     cache.run(server.stop)
     return cache
+
+
+def test_each_object_that_is_told_is_a_step() -> None:
+    """A list of ten thousand is one answer; who takes it object by object does not stand still."""
+    steps: list[int] = []
+
+    def on_change(event: str, obj: Object) -> None:
+        steps.append(progress.threads[threading.get_ident()].steps)
+
+    follow(Server([pod(name, 9) for name in "abc"]), on_change)
+    assert steps == [steps[0], steps[0] + 1, steps[0] + 2]
 
 
 def test_a_stop_during_the_list_opens_no_watch() -> None:
