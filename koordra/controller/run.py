@@ -309,6 +309,7 @@ def _term(
         latency=latency,
         quota=legacy.held if legacy else None,
         immediate=settings.immediate,
+        levels=settings.levels,
     )
 
     def one_pass() -> float | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.cache.fabrics import written_levels
 from koordra.controller.cache.immediate_claims import MOST_DEVICES, ImmediateRules
 from koordra.controller.leadership import LeaseTimes
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.topology.network_topology import Levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Settings:
     GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's
     readers look for. `node_metrics`: each node has series of its own
     (reconcile/leader_figures). `immediate_annotation` and `immediate_devices` as in
-    cache/immediate_claims."""
+    cache/immediate_claims; `topology_levels` as in cache/fabrics, empty: nobody says."""
 
     identity: str
     leader_elect: bool = True
@@ -32,7 +34,13 @@ class Settings:
     node_metrics: bool = True
     immediate_annotation: bool = False
     immediate_devices: int = MOST_DEVICES
+    topology_levels: str = ""
 
     @property
     def immediate(self) -> ImmediateRules:
         return ImmediateRules(self.immediate_annotation, self.immediate_devices)
+
+    @property
+    def levels(self) -> Levels | None:
+        """Raises InvalidInput."""
+        return written_levels(self.topology_levels) if self.topology_levels else None

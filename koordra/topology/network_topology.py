@@ -95,10 +95,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The levels of a cluster, wide to narrow. `source` says for people who ordered them so."""
+    """The levels of a cluster, wide to narrow. `source` says for people who ordered them so; `node_words`:
+    what the node itself is called as a level."""
 
     levels: tuple[Level, ...]
     source: str = ""
+    node_words: frozenset[str] = NODE_WORDS
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +109,7 @@ class Levels:
     def position(self, word: str) -> int | None:
         """Of a level by name or by one of its labels; the node is the one past the last. None: there is no
         such level."""
-        if word in NODE_WORDS:
+        if word in self.node_words:
             return len(self.levels)
         return next((at for at, level in enumerate(self.levels) if word in level.words), None)
 

@@ -19,7 +19,7 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import POD_GROUP, Table, key_of
+from koordra.controller.cache.changes import FABRIC, POD_GROUP, Table, key_of
 
 _KINDS = (
     NODES,
@@ -33,6 +33,7 @@ _KINDS = (
     PERSISTENT_VOLUMES,
     POD_GROUP,
     DEVICE_HOLDS,
+    FABRIC,
 )
 
 
@@ -49,6 +50,7 @@ class Cluster(Mapping[Kind, Table]):
     volumes: Sequence[Object] = ()
     pod_groups: Sequence[Object] = ()
     holds: Sequence[Object] = ()
+    fabrics: Sequence[Object] = ()
 
     def __getitem__(self, kind: Kind) -> Table:
         field = fields(self)[_KINDS.index(kind)]

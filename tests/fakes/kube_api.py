@@ -306,6 +306,10 @@ class FakeCaches:
             self._objects[key] = obj
         self._queue.observe(_BY_PLURAL[plural], event, obj)
 
+    def observe(self, kind: Kind, obj: Object, *, event: str = "ADDED") -> None:
+        """Of a kind that the API does not have by itself."""
+        self._queue.observe(kind, event, obj)
+
     def objects(self, kind: Kind) -> dict[str, Object]:
         """By name."""
         return {key[2]: obj for key, obj in self._objects.items() if key[0] == kind.plural}

@@ -30,6 +30,7 @@ from koordra.errors import ApiError
 from koordra.kube.client import KubeClient
 from koordra.kube.watch import Listener, WatchCache, retried, start_watches
 from koordra.logs import get_logger
+from koordra.process.lifecycle import spawn
 
 log = get_logger(__name__)
 
@@ -50,6 +51,24 @@ it."""
 POD_GROUP: Final = Kind("", "", "podgroups", "PodGroup")
 """Pod groups of all systems stand in one table; their keys say whose they are."""
 
+FABRICS: Final = (
+    Kind("kueue.x-k8s.io", "v1beta2", "topologies", "Topology", namespaced=False),
+    Kind("kueue.x-k8s.io", "v1beta1", "topologies", "Topology", namespaced=False),
+    Kind("kai.scheduler", "v1alpha1", "topologies", "Topology", namespaced=False),
+    Kind("topology.volcano.sh", "v1alpha1", "hypernodes", "HyperNode", namespaced=False),
+    Kind(
+        "scheduling.koordinator.sh",
+        "v1alpha1",
+        "clusternetworktopologies",
+        "ClusterNetworkTopology",
+        namespaced=False,
+    ),
+)
+"""What says which levels the network between nodes has. Each is read only where the server has it."""
+
+FABRIC: Final = Kind("", "", "fabrics", "Fabric", namespaced=False)
+"""Those of all systems stand in one table; their keys say whose they are."""
+
 NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
 OPTIONAL: Final = (
     DEVICE_TAINT_RULES,
@@ -58,15 +77,20 @@ OPTIONAL: Final = (
     PERSISTENT_VOLUMES,
     DEVICE_HOLDS,
     *POD_GROUPS,
+    *FABRICS,
 )
-"""Kinds that a server may not serve, or not to us: they are looked for once, at the start of the term. What
-depends on them (taint rules, affinity across namespaces, volumes, the pod groups of others) is then left to
-kube-scheduler; without DeviceHolds nothing is held for gangs that lost a member."""
+"""Kinds that a server may not serve, or not to us. What depends on them (taint rules, affinity across
+namespaces, volumes) is then left to kube-scheduler; without DeviceHolds nothing is held for gangs that lost a
+member. Those of other systems are looked for again every LOOK_AGAIN seconds: they may be installed at any
+time."""
+
+LOOK_AGAIN: Final = 60.0
 
 KINDS: Final = {
     kind: rank
     for rank, kind in enumerate(
         (
+            FABRIC,
             POD_GROUP,
             NAMESPACES,
             NODES,
@@ -82,7 +106,8 @@ KINDS: Final = {
     )
 }
 """Changes are applied in this order, so that a pod finds its claims and a claim its class."""
-_OF_NAME: Final = {kind.kind: kind for kind in KINDS} | {"Workload": POD_GROUP}
+_TABLES: Final = dict.fromkeys(POD_GROUPS, POD_GROUP) | dict.fromkeys(FABRICS, FABRIC)
+_OF_NAME: Final = {kind.kind: kind for kind in KINDS} | {kind.kind: table for kind, table in _TABLES.items()}
 
 Table = dict[str, Object]
 """Objects of one kind, by key."""
@@ -117,7 +142,7 @@ class ChangeQueue:
         self._queue: deque[Change] = deque()
 
     def observe(self, kind: Kind, event: str, obj: Object) -> None:
-        table = _table_of(kind)
+        table = _TABLES.get(kind, kind)
         self._queue.append(Change(table, key_of(table, obj), None if event == "DELETED" else obj))
 
     def changes(self) -> list[Change]:
@@ -130,13 +155,10 @@ class ChangeQueue:
         return sorted(latest.values(), key=lambda change: KINDS[change.kind])
 
 
-def _table_of(kind: Kind) -> Kind:
-    return kind if kind in KINDS else POD_GROUP
-
-
 def key_of(kind: Kind, obj: Object) -> str:
-    """`namespace/name`, or the name of a cluster-scoped object; after the API group for a pod group."""
-    if kind is POD_GROUP:
+    """`namespace/name`, or the name of a cluster-scoped object; after the API group for what many systems
+    have."""
+    if kind in (POD_GROUP, FABRIC):
         return f"{str(obj.get('apiVersion')).partition('/')[0]}/{objects.key(obj)}"
     return objects.key(obj) if kind.namespaced else objects.name(obj)
 
@@ -160,16 +182,28 @@ class Informers:
     def start(self) -> bool:
         """List and watch, one thread per kind, until `stop`; False when that was set before every kind was
         listed."""
-        kinds = list(NEEDED)
-        for kind in OPTIONAL:
-            known = {(each.group, each.plural) for each in kinds}
+        self._by_kind = dict(map(self._watch, NEEDED)) | self._found(OPTIONAL)
+        listed = start_watches(self._by_kind.values(), self.stop)
+        spawn(self._look_again, name="informers-look-again", until=self.stop)
+        return listed
+
+    def _watch(self, kind: Kind) -> tuple[Kind, WatchCache]:
+        return kind, WatchCache(self.client, kind, on_change=self._listener(kind), trim=kept_of(kind))
+
+    def _found(self, kinds: Iterable[Kind]) -> dict[Kind, WatchCache]:
+        """Those that are served and not watched yet, in one version each."""
+        found = dict[Kind, WatchCache]()
+        for kind in kinds:
+            known = {(each.group, each.plural) for each in (*self._by_kind, *found)}
             if (kind.group, kind.plural) not in known and self._is_served(kind):
-                kinds.append(kind)
-        self._by_kind = {
-            kind: WatchCache(self.client, kind, on_change=self._listener(kind), trim=kept_of(kind))
-            for kind in kinds
-        }
-        return start_watches(self._by_kind.values(), self.stop)
+                found.update([self._watch(kind)])
+        return found
+
+    def _look_again(self) -> None:
+        while not self.stop.wait(LOOK_AGAIN):
+            found = self._found((*POD_GROUPS, *FABRICS))
+            self._by_kind = self._by_kind | found
+            start_watches(found.values(), self.stop)
 
     def source(self) -> ChangeQueue:
         """For one worker, before `start`: every change from then on, and full reads."""

@@ -36,7 +36,9 @@ from koordra.api.kinds import (
 from koordra.api.objects import Fields, Object
 from koordra.api.tables import set_or_drop
 from koordra.controller.cache.assume_cache import AssumeCache, is_older
+from koordra.controller.cache.capacity_epoch import CapacityEpoch
 from koordra.controller.cache.changes import (
+    FABRIC,
     KINDS,
     POD_GROUP,
     Change,
@@ -45,13 +47,13 @@ from koordra.controller.cache.changes import (
     Tables,
 )
 from koordra.controller.cache.claim_index import ClaimIndex
+from koordra.controller.cache.fabrics import Fabrics
 from koordra.controller.cache.immediate_claims import DEFAULT_RULES, ImmediateRules
 from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
 from koordra.errors import KoordraError
 from koordra.logs import get_logger
-from koordra.placement.node_class import node_predicate_inputs
 from koordra.process.lifecycle import count_failure
 from koordra.process.progress import step
 
@@ -88,6 +90,7 @@ class ClusterCache:
         self.holds = self._tables[DEVICE_HOLDS]
         self.pods = self._tables[PODS]
         self.pod_groups = self._tables[POD_GROUP]
+        self.fabrics = Fabrics(self._tables[FABRIC], self.nodes)
         entries = dict[str, ClaimEntry]()
         self.pod_index = PodIndex(entries, self.classes)
         self.claim_index = ClaimIndex(self.pod_index, rules, self.namespaces, entries)
@@ -97,8 +100,10 @@ class ClusterCache:
         pods.on_touch.append(claims.on_pod_touched)
         claims.on_touch += (epoch.on_claim, pods.on_claim)
         self.listen(NODES, epoch.on_node)
+        self.listen(NODES, self.fabrics.on_node)
+        self.listen(FABRIC, self.fabrics.on_fabric)
         self.listen(RESOURCE_SLICES, self.slice_index.on_slice)
-        for kind in (RESOURCE_SLICES, DEVICE_CLASSES, DEVICE_TAINT_RULES, PERSISTENT_VOLUMES):
+        for kind in (RESOURCE_SLICES, DEVICE_CLASSES, DEVICE_TAINT_RULES, PERSISTENT_VOLUMES, FABRIC):
             self.listen(kind, epoch.on_published)
         self.listen(DEVICE_CLASSES, pods.on_class)
         self.listen(DEVICE_CLASSES, claims.on_class)
@@ -245,47 +250,6 @@ class ClusterCache:
                 for key, obj in list(table.items()):
                     step()
                     self._tell(on_change, kind, key, obj, obj)
-
-
-class CapacityEpoch:
-    """Kept by the changes of a ClusterCache. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self._changed_nodes: set[str] = set()
-
-    def changed_nodes(self) -> list[str]:
-        """Nodes whose scheduler-relevant fields have changed since the last call (not those that are new)."""
-        found, self._changed_nodes = sorted(self._changed_nodes), set()
-        return found
-
-    def on_published(self, _key: str, before: Object | None, now: Object | None) -> None:
-        self.epoch += before is None or now is None or _identity(before) != _identity(now)
-
-    def on_node(self, name: str, before: Object | None, now: Object | None) -> None:
-        if before is None or now is None:
-            self.epoch += 1
-        elif _predicate_inputs(before) != _predicate_inputs(now):
-            self.epoch += 1
-            self._changed_nodes.add(name)
-
-    def on_claim(self, _key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
-        """A claim that moved has left room behind."""
-        if before is not None and before.is_allocated:
-            self.epoch += now is None or (now.uid, now.is_allocated, now.devices) != (
-                before.uid,
-                True,
-                before.devices,
-            )
-
-
-def _predicate_inputs(node: Object) -> object:
-    """What the scheduler's predicates look at; heartbeats are left out."""
-    return objects.labels_of(node), node_predicate_inputs(node)
-
-
-def _identity(obj: Object) -> tuple[str, str]:
-    return objects.uid(obj), objects.resource_version(obj)
 
 
 class Audit:

@@ -12,7 +12,8 @@ from koordra.controller.gangs.membership import Gang, Member
 
 def gang_document(view: ClusterView, gang: Gang) -> Object:
     status, holds = view.statuses[gang.key], view.cache.holds.values()
-    entry = gang_entry(gang, status, view.placer, excluded=view.excluded, holds=holds)
+    fabrics = view.cache.fabrics
+    entry = gang_entry(gang, status, view.placer, excluded=view.excluded, holds=holds, fabrics=fabrics)
     return {**entry, "done": gang.done, "pods": [_member(view, one) for one in gang.members]}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from koordra.api.objects import Object
 from koordra.controller.allocation.placer import Placer
+from koordra.controller.cache.fabrics import Fabrics
 from koordra.controller.gangs.member_placement import ExcludedFor, request_for
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus
@@ -20,7 +21,13 @@ from koordra.placement.gang import GangPlaced
 
 
 def gang_entry(
-    gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor, holds: Iterable[Object]
+    gang: Gang,
+    status: GangStatus,
+    placer: Placer,
+    *,
+    excluded: ExcludedFor,
+    holds: Iterable[Object],
+    fabrics: Fabrics,
 ) -> dict[str, Any]:
     """One gang, as if it were its turn now; of one that is whole, nothing is planned. `holds`: all
     DeviceHolds."""
@@ -31,7 +38,10 @@ def gang_entry(
     if status.plan:
         own = holds_by_gang(holds).get(gang.key, ())
         seats = held_for((*status.plan, *status.coming), own)
-        answer = request_for(gang, status, placer, excluded=excluded, seats=seats, unfit=excluded).place()
+        request = request_for(
+            gang, status, placer, excluded=excluded, seats=seats, unfit=excluded, fabrics=fabrics
+        )
+        answer = request.place()
         if isinstance(answer, GangPlaced):
             coming = f", {len(status.coming)} of which are made later" if status.coming else ""
             number = len(gang.members) + len(status.coming)

@@ -9,7 +9,8 @@ Pure.
 
 What the allocator cannot see is affinity, spread and ports *between* the members. So its answer is gone
 through, member by member, as if those before had come; where that shows an obstacle, places are looked for
-one by one, which knows them, and without regard to the fabric.
+one by one, which knows them: in the domains of that answer where a level is required, else without regard to
+the fabric.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from koordra.allocator.reasons import ClaimRefused, Reason
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, reason_of
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.placer import GroupPlacement, Placer
+from koordra.controller.cache.fabrics import Fabrics
 from koordra.controller.cache.groups import Group, GroupIndex
+from koordra.controller.gangs.declared.parts import fabric_request
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangStatus, places
 from koordra.controller.gangs.ranks import known_ranks
@@ -39,6 +42,7 @@ from koordra.placement.request.claim_groups import ClaimGroup
 
 ExcludedFor = Callable[[Group], Excluded]
 
+_ELSEWHERE: Final = "others of its gang are in another domain of the level that is required"
 _SPENT: Final = "no placement was found or excluded within what one gang may cost a pass"
 
 
@@ -67,7 +71,7 @@ class PlacementRequest:
             except PlanError as error:  # a taint rule that cannot be read concerns everybody
                 return placement.GangUnsatisfiable(len(self.asked.fixed), str(error), {})
             if isinstance(answer, placement.GangPlaced) and self._is_obstructed(answer):
-                return self._one_by_one()
+                return self._one_by_one(answer)
             return answer
 
     def without(self, gone: frozenset[str]) -> placement.GangAnswer:
@@ -85,9 +89,12 @@ class PlacementRequest:
                 self._assume(group, placed.allocations)
         return False
 
-    def _one_by_one(self) -> placement.GangAnswer:
-        """Each group where it fits best beside those before it; those that ask the most first."""
-        gang, undecided = self.asked, False
+    def _one_by_one(self, together: placement.GangPlaced) -> placement.GangAnswer:
+        """Each group where it fits best beside those before it; those that ask the most first. Another domain
+        than that of the answer `together` might have room: what is not found so is not known."""
+        gang = self.asked
+        homes = placement.homes_of(gang, together, self.placer.engine.index)
+        undecided = homes is not None
         chosen: dict[str, GroupPlacement] = {}
         reasons: dict[str, tuple[Reason, ...]] = {}
         with self.placer.overlay():
@@ -98,8 +105,12 @@ class PlacementRequest:
                 if is_spent():
                     undecided = True
                     break
+                if homes is not None and member.key not in homes:
+                    continue
                 if group.pending:
-                    found = self.placer.place(group, self.excluded(group))
+                    found = self.placer.place(
+                        group, self._kept(group, None if homes is None else homes[member.key])
+                    )
                 else:
                     nodes = {node for claim in group.placed if (node := claims_of.node_of(claim)) is not None}
                     found = GroupPlacement(nodes.pop() if len(nodes) == 1 else None)
@@ -110,7 +121,8 @@ class PlacementRequest:
                 chosen[member.key] = found
                 self._assume(group, found.allocations)
         size, fixed = len(gang.fixed) + len(chosen), gang.fixed
-        if size < gang.minimum or not chosen:
+        is_cut = homes is not None and len(chosen) < len(homes)
+        if size < gang.minimum or not chosen or is_cut:
             text = f"{size} of {len(fixed) + len(gang.members)} members fit, {gang.minimum} are needed"
             unplaced = placement.GangUndecided if undecided else placement.GangUnsatisfiable
             return unplaced(size, text, reasons)
@@ -123,6 +135,14 @@ class PlacementRequest:
         score = placement.GangScore(size, 0, domains=(), opened=0, nodes=len(nodes - {""}), rails=0, spare=0)
         left = tuple(member.key for member in gang.members if member.key not in chosen)
         return placement.GangPlaced(tuple(ranks(placed, fixed)), left, size, score, proven=False)
+
+    def _kept(self, group: Group, home: frozenset[str] | None) -> Excluded:
+        """Nodes that the group is kept off: outside of its home, too."""
+        excluded = self.excluded(group)
+        if home is None:
+            return excluded
+        elsewhere = reason_of(Cause.TOPOLOGY_SCOPE_UNMET, _ELSEWHERE)
+        return {**dict.fromkeys(self.placer.nodes.keys() - home, elsewhere), **excluded}
 
     def _assume(self, group: Group, allocations: Mapping[str, Mapping[str, Any]]) -> None:
         for claim in group.pending:
@@ -139,9 +159,11 @@ def request_for(
     excluded: ExcludedFor,
     seats: Mapping[str, placement.KeptSeat],
     unfit: ExcludedFor,
+    fabrics: Fabrics,
 ) -> PlacementRequest:
     """`seats`: what is held for members, by their keys. A node that is kept free for others is none for a new
-    place, and no hindrance for what was given out before: only where it is `unfit` does a seat not count."""
+    place, and no hindrance for what was given out before: only where it is `unfit` does a seat not count.
+    `fabrics`: which levels there are."""
     asking = (*status.plan, *status.coming)
     groups = {objects.key(group.pods[0]): group for group in _colocated(asking)}
     planned = {member.uid for member in asking}
@@ -174,7 +196,19 @@ def request_for(
     fitting = {
         key: seat for key, seat in seats.items() if key in groups and seat.node not in unfit(groups[key])
     }
-    asked = placement.GangRequest(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
+    topology = gang.terms.topology
+    levels = fabrics.levels_for(topology.words)
+    fabric = fabric_request(topology, gang.members, levels, coming=status.coming)
+    asked = placement.GangRequest(
+        gang.key,
+        members,
+        len(fixed) + least,
+        fixed,
+        required=fabric.required,
+        preferred=fabric.preferred,
+        parts=fabric.parts,
+        levels=fabric.levels,
+    )
     return PlacementRequest(gang, status, asked, groups, excluded, placer, fitting)
 
 

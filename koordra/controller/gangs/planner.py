@@ -29,7 +29,7 @@ from koordra.controller.allocation.preemption import EvictedWith
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
-from koordra.controller.gangs.declared.annotations import GANG_TOPOLOGY
+from koordra.controller.gangs.declared.parts import who_says
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import victims_for
 from koordra.controller.gangs.member_placement import (
@@ -113,6 +113,7 @@ class GangPlanner:
             excluded=lambda group: {**reserved, **self.excluded(group)},
             seats=self.holds.seats_for(gang, (*status.plan, *status.coming)),
             unfit=self.unfit,
+            fabrics=self.context.cache.fabrics,
         )
         basis = self._basis(request)
         before = self._considered.pop(key, None)
@@ -161,7 +162,7 @@ class GangPlanner:
         )
         asked, status = request.asked, request.status
         fixed = tuple((entry.key, entry.node) for entry in asked.fixed)
-        return self.epoch, status.phase, status.needed, asked.required, members, fixed
+        return self.epoch, status.phase, status.needed, request.gang.terms.topology, members, fixed
 
     # it fits
 
@@ -231,8 +232,7 @@ class GangPlanner:
         gang = request.gang
         reason = events.OF_PHASE.get(request.status.phase)
         if reason is not None:
-            is_unknown = answer.text.startswith(f"{request.asked.required} is no ")
-            said = f"annotation {GANG_TOPOLOGY}: " if is_unknown else ""
+            said = who_says(gang.terms.topology, gang.members, answer.text.partition(" ")[0])
             self.reporter.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
         self.why[gang.key] = headline([one for key in sorted(answer.reasons) for one in answer.reasons[key]])
         waits = reason_of(Cause.NODE_UNSUITABLE, f"waits with its gang {gang.key}: {answer.text}")

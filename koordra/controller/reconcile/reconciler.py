@@ -54,6 +54,7 @@ from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
 from koordra.placement.policy.learned_order import Learned
 from koordra.process.lifecycle import count_failure
+from koordra.topology.network_topology import Levels
 
 log = get_logger(__name__)
 
@@ -64,7 +65,8 @@ _PINNED: Final = "pinned/"
 class Reconciler:
     """Joint allocation for one cluster.
 
-    `source` has the objects that are watched; `clock` is monotonic; `report` is told what happens.
+    `source` has the objects that are watched; `clock` is monotonic; `report` is told what happens. `levels`:
+    those of the network between nodes, as the operator wrote them.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Reconciler:
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
         immediate: ImmediateRules = DEFAULT_RULES,
+        levels: Levels | None = None,
     ) -> None:
         self._context = context = PassContext(
             source, writer, clock=clock, report=report, latency=latency, immediate=immediate
@@ -89,6 +92,7 @@ class Reconciler:
         )
         self._driver_release = DriverRelease(context, self.allocation.gangs.together)
         self.cache = cache = context.cache
+        cache.fabrics.written = levels
         self.audit, self.waiting = context.audit, context.waiting
         self._capacity = ClusterCapacity(self.allocation.placer.engine.index)
         self._native = NativeDevices(cache)

@@ -66,6 +66,7 @@ class Part:
     `members`   keys of new and fixed ones, with the number that each has in the part; None: it has none, and
                 may be in any slice
     `required`, `preferred`     as in `Slices`, for the part as a whole
+    `size`      how many members it is to have, if that is known: with fewer it waits
     `slices`    into which the part is cut: layers, the outer first; each size divides the one before
     `parts`     of which it consists, among others
 
@@ -79,6 +80,7 @@ class Part:
     preferred: str | None = None
     slices: tuple[Slices, ...] = ()
     parts: tuple[Part, ...] = ()
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

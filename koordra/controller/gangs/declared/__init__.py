@@ -5,6 +5,9 @@
     gang_by        which replica of its job a pod belongs to, where each is a gang of its own
     gang_ref       which gang a pod names: koordra's own annotation, or the pod group of somebody else
     member_index   at which position of its job a pod stands, the same for the pod that is made instead of it
+    said           what the members of a gang say together
+    topology_terms, topology_of_others, parts
+                   where in the fabric it wants to be, and how the placement is asked for it
     terms          how many members, for how long, and where: what all members agree on
     admission      which pods are held, and what the webhook refuses
 

@@ -16,6 +16,13 @@ GANG_SHRINK: Final = GANG + "-shrink"
 GANG_TOPOLOGY: Final = GANG + "-topology"
 GANG_HOLD: Final = GANG + "-hold"
 GANG_START: Final = GANG + "-start"
+GANG_TOPOLOGY_PREFERRED: Final = GANG_TOPOLOGY + "-preferred"
+GANG_SLICE_SIZE: Final = GANG + "-slice-size"
+GANG_SLICE_TOPOLOGY: Final = GANG + "-slice-topology"
+GANG_SLICE_TOPOLOGY_PREFERRED: Final = GANG_SLICE_TOPOLOGY + "-preferred"
+GANG_ROLE: Final = GANG + "-role"
+GANG_ROLE_TOPOLOGY: Final = GANG_ROLE + "-topology"
+GANG_ROLE_TOPOLOGY_PREFERRED: Final = GANG_ROLE_TOPOLOGY + "-preferred"
 OWN: Final = (
     GANG,
     GANG_BY,
@@ -27,6 +34,13 @@ OWN: Final = (
     GANG_TOPOLOGY,
     GANG_HOLD,
     GANG_START,
+    GANG_TOPOLOGY_PREFERRED,
+    GANG_SLICE_SIZE,
+    GANG_SLICE_TOPOLOGY,
+    GANG_SLICE_TOPOLOGY_PREFERRED,
+    GANG_ROLE,
+    GANG_ROLE_TOPOLOGY,
+    GANG_ROLE_TOPOLOGY_PREFERRED,
 )
 """Annotations that tenants write."""
 

@@ -10,12 +10,11 @@ A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kuber
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -28,8 +27,6 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_SHRINK,
     GANG_START,
     GANG_TIMEOUT,
-    GANG_TOPOLOGY,
-    whole_number,
 )
 from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.gang_ref import (
@@ -39,18 +36,17 @@ from koordra.controller.gangs.declared.gang_ref import (
     GangRef,
     Source,
 )
+from koordra.controller.gangs.declared.said import LONGEST_TIMEOUT, Said, seconds_of
+from koordra.controller.gangs.declared.topology_of_others import topology_terms
+from koordra.controller.gangs.declared.topology_terms import ANYWHERE, TopologyTerms
 from koordra.controller.gangs.declared.workload_kind import kind_of, role_of
 
 TIMEOUT: Final = 300.0
-LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
 HOLD: Final = 600.0
 """Until pods of a dead node are replaced it takes 340 s (40 until it is NotReady, 300 that pods tolerate it);
 a Job makes a pod anew after 10 s to 10 min."""
 LONGEST_HOLD: Final = 3600.0
 _LONGEST_NAME: Final = 253
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TIME: Final = re.compile(r"(?:[0-9]{1,9}[smhd])+")
-_PART: Final = re.compile(r"([0-9]+)([smhd])")
 
 
 class TimeoutPolicy(StrEnum):
@@ -92,10 +88,6 @@ _LEAST_BY: Final = {
 """What on a pod says how many are needed."""
 
 
-_Word = TypeVar("_Word", bound=StrEnum)
-_Read = Callable[[Object], Mapping[str, str]]
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """`least`: members that have to be placed before any starts; None while not known. `most`: None is no
@@ -107,67 +99,10 @@ class Terms:
     timeout: float = TIMEOUT
     policy: TimeoutPolicy = TimeoutPolicy.RESTART
     shrink: Shrink = Shrink.NEVER
-    topology: str | None = None
+    topology: TopologyTerms = ANYWHERE
     problems: tuple[str, ...] = ()
     hold: float = HOLD
     start: Start | None = None
-
-
-@dataclass(slots=True)
-class _Said:
-    """What the members say together; `problems`: what cannot be meant."""
-
-    pods: list[Object]
-    problems: list[str]
-
-    def text(self, name: str, of: _Read = objects.annotations_of) -> str | None:
-        """What all agree on, None where nobody says anything."""
-        said = sorted({str(value) for pod in self.pods if (value := of(pod).get(name)) is not None})
-        if len(said) > 1:
-            self.problems.append(f"its members disagree about {name}: {', '.join(said)}")
-        return said[0] if said else None
-
-    def number(self, name: str, of: _Read = objects.annotations_of) -> int | None:
-        text = self.text(name, of)
-        number = None if text is None else whole_number(text)
-        if text is not None and not 0 < (number or 0) <= 100_000:
-            self.problems.append(f"{name} is {text[:40]!r}: write a number from 1 on")
-            return None
-        return number
-
-    def seconds(self, name: str) -> float | None:
-        text = self.text(name)
-        seconds = None if text is None else _seconds(text)
-        if text is not None and seconds is None:
-            self.problems.append(
-                f"{name} is {text[:40]!r}: write a time such as 300s, 5m or 1h30m, 7 days at most"
-            )
-        return seconds
-
-    def replica_problems(self, *, labelled: bool) -> list[str]:
-        """Why some member's replica is not known, once."""
-        found = (replica_of(pod, default=False) for pod in self.pods)
-        texts = filter(None, (one.invalid or (one.missing if labelled else "") for one in found))
-        return list(islice(texts, 1))
-
-    def hold(self) -> float:
-        text = self.text(GANG_HOLD)
-        if text is None or text in ("0", "0s"):
-            return HOLD if text is None else 0.0
-        seconds = _seconds(text)
-        if seconds is None or seconds > LONGEST_HOLD:
-            self.problems.append(
-                f"{GANG_HOLD} is {text[:40]!r}: write a time such as 90s or 10m, 1 hour at most, or 0"
-            )
-            return HOLD
-        return seconds
-
-    def word(self, name: str, words: type[_Word]) -> _Word | None:
-        text = self.text(name)
-        if text is None or text in list(words):
-            return None if text is None else words(text)
-        self.problems.append(f"{name} is {text[:40]!r}: write {' or '.join(words)}")
-        return None
 
 
 def terms_of(
@@ -178,7 +113,7 @@ def terms_of(
     `pod_groups`: `API group/namespace/name` -> object. `labelled`: the pods have all their labels; not while
     they are being created.
     """
-    said = _Said(list(pods), [])
+    said = Said(list(pods), [])
     problems = said.problems
     keys = [f"{domain}/{ref.namespace}/{ref.group}" for domain in _POD_GROUPS.get(ref.source, ())]
     group = next((pod_groups[key] for key in keys if key in pod_groups), {})
@@ -192,7 +127,7 @@ def terms_of(
         problems.append(
             f"its name {ref.group[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
         )
-    problems.extend(said.replica_problems(labelled=labelled))
+    problems.extend(_replica_problems(said.pods, labelled=labelled))
     least = said.number(GANG_MIN)
     if least is None and ref.replica and ref.source is not Source.KOORDRA:
         problems.append(
@@ -214,18 +149,20 @@ def terms_of(
     if timeout is None and (seconds := _positive(spec.get("scheduleTimeoutSeconds"))) is not None:
         timeout = min(float(seconds), LONGEST_TIMEOUT)
     if timeout is None:
-        timeout = _seconds(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
+        timeout = seconds_of(said.text(KOORDINATOR + "waiting-time") or "") or TIMEOUT
     if ref.source is Source.KOORDRA and least is None and not problems:
         problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
-    hold, start = said.hold(), said.word(GANG_START, Start)
-    levels = (spec.get("schedulingConstraints") or {}).get("topology") or ()
+    hold, start = _hold(said), said.word(GANG_START, Start)
+    topology = topology_terms(ref, said, spec, least=least)
+    if topology.least is not None:
+        least = max(least or 0, topology.least)
     return Terms(
         least,
         most,
         timeout,
         said.word(GANG_POLICY, TimeoutPolicy) or TimeoutPolicy.RESTART,
         said.word(GANG_SHRINK, Shrink) or Shrink.NEVER,
-        said.text(GANG_TOPOLOGY) or next((str(level["key"]) for level in levels if level.get("key")), None),
+        topology,
         tuple(problems),
         hold,
         start,
@@ -242,6 +179,26 @@ def _launcher_comes(group: Mapping[str, Any], pods: Iterable[Object]) -> bool:
     return not any(role_of(pod, kind) == "launcher" for pod, kind in kinds)
 
 
+def _replica_problems(pods: Iterable[Object], *, labelled: bool) -> list[str]:
+    """Why some member's replica is not known, once."""
+    found = (replica_of(pod, default=False) for pod in pods)
+    texts = filter(None, (one.invalid or (one.missing if labelled else "") for one in found))
+    return list(islice(texts, 1))
+
+
+def _hold(said: Said) -> float:
+    text = said.text(GANG_HOLD)
+    if text is None or text in ("0", "0s"):
+        return HOLD if text is None else 0.0
+    seconds = seconds_of(text)
+    if seconds is None or seconds > LONGEST_HOLD:
+        said.problems.append(
+            f"{GANG_HOLD} is {text[:40]!r}: write a time such as 90s or 10m, 1 hour at most, or 0"
+        )
+        return HOLD
+    return seconds
+
+
 def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy of a PodGroup of Kubernetes, or of the part of a Workload."""
     if not ref.part:
@@ -253,11 +210,3 @@ def _policy_of(ref: GangRef, spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _positive(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _seconds(text: str) -> float | None:
-    """`300`, `90s`, `5m`, `1h30m`; None where it is no time, or too long."""
-    spelled, total = f"{text}s" if text.isdecimal() else text, 0.0
-    if _TIME.fullmatch(spelled):
-        total = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(spelled))
-    return total if 0 < total <= LONGEST_TIMEOUT else None

@@ -77,7 +77,7 @@ def _units(topology: GangTopology, part: Part) -> list[Unit]:
     required, preferred = topology.numbers(part.required, part.preferred)
     if required is None and preferred is None:
         return below
-    return [Unit(part.name, required, preferred, new=new, fixed=fixed, parts=below)]
+    return [Unit(part.name, required, preferred, part.size, new=new, fixed=fixed, parts=below)]
 
 
 @dataclass(slots=True)
