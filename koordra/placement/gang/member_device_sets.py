@@ -26,7 +26,7 @@ worth a table. Then the search is asked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -46,7 +46,7 @@ from koordra.allocator.score import ALTERNATIVE, Cost
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.opaque.parameters import DevicePolicy, PlacementPolicy
-from koordra.placement.gang.member_assignment import steps_apart
+from koordra.placement.gang.member_assignment import Rails, rail_of, steps_apart
 
 MOST_OWN: Final = 4_000
 MOST_SETS: Final = 20_000
@@ -78,6 +78,7 @@ class MemberDeviceSets:
                  not shared at all)
     `preferred`  some scope may be relaxed, so that only what fits is known here
     `members`    the masks of `sets`
+    `rails`      the NICs on each rail
     """
 
     state: AllocationState
@@ -91,6 +92,34 @@ class MemberDeviceSets:
     preferred: bool
     sets: list[DeviceTable]
     members: list[frozenset[int]]
+    rails: Mapping[str, int]
+    _answers: dict[Free, TableAnswer] = field(default_factory=dict)
+
+    def on_rails(self, free: Free, rails: Rails) -> Free:
+        """With the NICs of other rails taken away."""
+        away = sum(mask for rail, mask in self.rails.items() if rail not in rails)
+        return Free(free.takeable & ~away, free.untouched)
+
+    def answer(self, free: Free) -> TableAnswer:
+        if free not in self._answers:
+            self._answers[free] = TableAnswer(self, free, self._numbers(free))
+        return self._answers[free]
+
+    def _numbers(self, free: Free) -> list[tuple[int, int]]:
+        found = list[tuple[int, int]]()
+        spare = (free.untouched & self.gpus).bit_count()
+        for number in range(1, len(self.sets)):
+            best = self.best(number, free)
+            if not best.size:
+                break
+            if len(self.shares) == 1:
+                ((apart, gpus),) = self.shares
+                found.append((apart * number, spare - gpus * number))
+                continue
+            divided = self.divided(best, number)
+            left = free.untouched & self.gpus & ~sum(divided)
+            found.append((sum(self.apart[own] for own in divided), left.bit_count()))
+        return found
 
     def best(self, number: int, free: Free) -> Masks:
         """The cheapest sets for so many members; empty where none fits."""
@@ -109,6 +138,15 @@ class MemberDeviceSets:
                     wanted = rest
                     break
         return found
+
+
+class TableAnswer(NamedTuple):
+    """What a table says of a node: how good it is (apart, spare) to give 1, 2, … members the best sets of
+    what is free."""
+
+    table: MemberDeviceSets
+    free: Free
+    numbers: list[tuple[int, int]]
 
 
 def table_of(
@@ -153,6 +191,10 @@ def table_of(
         one: steps_apart([state.devices[device].plain for taken in way for device in taken])
         for one, way in own.items()
     }
+    rails = dict[str, int]()
+    for device in machine.nics:
+        rail = rail_of(state.devices[device].plain)
+        rails[rail] = rails.get(rail, 0) | bit[device]
     return MemberDeviceSets(
         state=state,
         devices=devices,
@@ -165,6 +207,7 @@ def table_of(
         preferred=any(len(relaxation_levels(joint)) > 1 for claim in asked for joint in claim.joints),
         sets=tables,
         members=[frozenset(one.tolist()) for one in sets],
+        rails=rails,
     )
 
 

@@ -21,19 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from koordra.allocator.allocation_state import AllocationState
 from koordra.allocator.devices.capacity import Demand
-from koordra.allocator.devices.inventory import NIC, Usage
+from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.offer import Offer
 from koordra.allocator.score import effective_policy
 from koordra.allocator.search.solution import Placed
 from koordra.effort import is_spent, spend
 from koordra.placement.decide import Engine
 from koordra.placement.gang.equivalence import MemberClass, NodeKind, NodeKinds
-from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of, rail_of
-from koordra.placement.gang.member_device_sets import Free, MemberDeviceSets, table_of
+from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by_class, fit_of
+from koordra.placement.gang.member_device_sets import Free, MemberDeviceSets, TableAnswer, table_of
 from koordra.placement.gang.node_search import NodeSearch, together
 from koordra.placement.gang.topology.cost_tables import Count
 from koordra.placement.gang.topology.packing import NodeCounts
@@ -64,8 +64,13 @@ class NodeFit:
     asked: int = 0
     _alike: dict[Count, Alike] = field(default_factory=dict)
 
-    def takes(self, kind: NodeKind, rails: Rails | None = None) -> NodeCounts:
-        """All counts that fit on a node of the kind."""
+    def takes(
+        self, kind: NodeKind, rails: Rails | None = None, *, of: NodeCounts | None = None
+    ) -> NodeCounts:
+        """All counts that fit on a node of the kind. `of`: what it takes on all rails."""
+        by_table = self._takes_by_table(kind, rails)
+        if by_table is not None:
+            return by_table
         found: dict[Count, tuple[int, int]] = {}
         zero = (0,) * len(self.classes)
         reached, frontier = {zero}, [zero]
@@ -81,7 +86,8 @@ class NodeFit:
                     if len(reached) > _MOST_COUNTS * self.budget or is_spent():
                         self.unknown = True
                         continue
-                    if not self.kinds.has_room(kind, count) or not _all_smaller(count, found, zero):
+                    has_room = self.kinds.has_room(kind, count) if of is None else count in of.takes
+                    if not has_room or not _all_smaller(count, found, zero):
                         continue
                     numbers = self.numbers(kind, count, rails)
                     if numbers is not None:
@@ -89,6 +95,21 @@ class NodeFit:
                         following.append(count)
             frontier = following
         return NodeCounts(found, kind.fixed, max(map(sum, found), default=0))
+
+    def _takes_by_table(self, kind: NodeKind, rails: Rails | None) -> NodeCounts | None:
+        """The same where there is one class, and a table has all that it asks."""
+        if len(self.classes) > 1 or not kind.suits[0]:
+            return None
+        known = self._from_table(kind, self._alike_of((1,)), rails)
+        if known is None or known.table.preferred:
+            return None
+        found = {}
+        for number, numbers in enumerate(known.numbers[: len(self.classes[0].members)], start=1):
+            if not self.kinds.has_room(kind, (number,)):
+                break
+            found[number,] = numbers
+        spend(1 + len(found))
+        return NodeCounts(found, kind.fixed, len(found))
 
     def numbers(self, kind: NodeKind, count: Count, rails: Rails | None = None) -> tuple[int, int] | None:
         """How good the node's answer to a count is (apart, spare); None where the count does not fit."""
@@ -170,9 +191,14 @@ class NodeFit:
         ((asks, members),) = alike
         known, key = _kept(asks, "sets"), (kind.where, rails)
         if key not in known:
-            table = self._table(kind, asks, members[0])
-            free = None if table is None else self._free(kind.info, table, rails)
-            known[key] = None if table is None or free is None else _answer_of(table, free)
+            if rails is None:
+                table = self._table(kind, asks, members[0])
+                free = None if table is None else self._free(kind.info, table)
+            else:
+                every = self._from_table(kind, alike, None)
+                table = None if every is None else every.table
+                free = None if every is None else every.table.on_rails(every.free, rails)
+            known[key] = None if table is None or free is None else table.answer(free)
         found: TableAnswer | None = known[key]
         return found
 
@@ -193,14 +219,12 @@ class NodeFit:
         found: MemberDeviceSets | None = tables[key]
         return found
 
-    def _free(self, info: NodeInfo, table: MemberDeviceSets, rails: Rails | None) -> Free | None:
+    def _free(self, info: NodeInfo, table: MemberDeviceSets) -> Free | None:
         """None where a device is in use and yet whole."""
         taken = self.engine.index.taken
         bit = {device: 1 << at for at, device in enumerate(table.devices)}
         blocked = used = 0
         for device, offered in enumerate(offered for pool in info.pools for offered in pool.devices):
-            if rails is not None and offered.kind == NIC and rail_of(offered.plain) not in rails:
-                blocked |= bit.get(device, 0)
             if not taken.in_use(offered.id):
                 continue
             capacity = table.whole.get(device)
@@ -211,32 +235,6 @@ class NodeFit:
             blocked |= table.blocks.get(device, 0)
         whole = (1 << len(table.devices)) - 1
         return Free(whole & ~blocked, whole & ~used)
-
-
-class TableAnswer(NamedTuple):
-    """What a table says of a node: how good it is (apart, spare) to give 1, 2, … members the best sets of
-    what is free."""
-
-    table: MemberDeviceSets
-    free: Free
-    numbers: list[tuple[int, int]]
-
-
-def _answer_of(table: MemberDeviceSets, free: Free) -> TableAnswer:
-    found = TableAnswer(table, free, [])
-    spare = (free.untouched & table.gpus).bit_count()
-    for number in range(1, len(table.sets)):
-        best = table.best(number, free)
-        if not best.size:
-            break
-        if len(table.shares) == 1:
-            ((apart, gpus),) = table.shares
-            found.numbers.append((apart * number, spare - gpus * number))
-            continue
-        divided = table.divided(best, number)
-        left = free.untouched & table.gpus & ~sum(divided)
-        found.numbers.append((sum(table.apart[own] for own in divided), left.bit_count()))
-    return found
 
 
 def _all_smaller(count: Count, found: Mapping[Count, object], zero: Count) -> bool:

@@ -80,17 +80,16 @@ class SharedTables:
     def convolved(self, left: Costs, right: Costs) -> Costs:
         """The least of all shifts of one table by the counts of the other, many shifts at once, as far as
         they are feasible."""
-        few, many = left, right
-        counts, others = (np.argwhere(side < self.infeasible) for side in (left, right))
+        few, many = (left, right) if left.size <= right.size else (right, left)
+        if few.ndim == 1 and few.size * many.size <= _MOST_ADDED:
+            return self._of_one_class(few, many)
+        counts, others = (np.argwhere(side < self.infeasible) for side in (few, many))
         if len(others) < len(counts):
-            few, many, counts = right, left, others
+            few, many, counts = many, few, others
         sizes = zip(few.shape, many.shape, self.want, strict=True)
         shape = tuple([min(a + b - 1, most + 1) for a, b, most in sizes])
         size = math.prod(shape)
-        self.operations -= len(counts) * size
-        spend(len(counts) * size // _ADDED)
-        if self.operations < 0:
-            raise TooMuch
+        self._pay(len(counts) * size)
         reach = np.array(few.shape) - 1
         inside = tuple([slice(min(a, b)) for a, b in zip(many.shape, shape, strict=True)])
         padded = np.full(
@@ -108,6 +107,23 @@ class SharedTables:
             shifted += few[tuple(shifts.T)].reshape(-1, *[1] * few.ndim)
             np.minimum(least, shifted.min(axis=0), out=least)
         return least
+
+    def _of_one_class(self, few: Costs, many: Costs) -> Costs:
+        """The same in few calls: most tables are of one class, and small."""
+        size = min(few.size + many.size - 1, self.want[0] + 1)
+        self._pay(few.size * size)
+        padded = np.full(few.size - 1 + size, self.infeasible, many.dtype)
+        kept = min(many.size, size)
+        padded[few.size - 1 : few.size - 1 + kept] = many[:kept]
+        windows: Costs = np.ndarray((few.size, size), many.dtype, padded, 0, padded.strides * 2)
+        least: Costs = (windows + few[::-1, None]).min(axis=0)
+        return np.minimum(least, self.infeasible, out=least)
+
+    def _pay(self, additions: int) -> None:
+        self.operations -= additions
+        spend(additions // _ADDED)
+        if self.operations < 0:
+            raise TooMuch
 
     def each(self, table: CostTable, one: CostTable, count: Count) -> list[Count]:
         """What each of the alike parts takes whose power the table is, those that take most first."""

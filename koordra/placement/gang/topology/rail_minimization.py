@@ -116,7 +116,9 @@ class FewerRails:
         """What nodes take of what they took, with the NICs of other rails taken away."""
         if rails not in self._takes:
             self._takes[rails] = {
-                kind: replace(self.fitting.takes(kind, rails), alone=counts.alone) if counts.takes else counts
+                kind: replace(self.fitting.takes(kind, rails, of=counts), alone=counts.alone)
+                if counts.takes
+                else counts
                 for kind, counts in takes.items()
             }
         return self._takes[rails]
