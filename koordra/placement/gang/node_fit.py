@@ -98,12 +98,12 @@ class NodeFit:
 
     def _takes_by_table(self, kind: NodeKind, rails: Rails | None) -> NodeCounts | None:
         """The same where there is one class, and a table has all that it asks."""
-        if len(self.classes) > 1 or not kind.suits[0]:
+        if len(self.classes) != 1 or not kind.suits[0]:
             return None
         known = self._from_table(kind, self._alike_of((1,)), rails)
         if known is None or known.table.preferred:
             return None
-        found = {}
+        found = dict[Count, tuple[int, int]]()
         for number, numbers in enumerate(known.numbers[: len(self.classes[0].members)], start=1):
             if not self.kinds.has_room(kind, (number,)):
                 break

@@ -266,6 +266,24 @@ def test_volcanos_pod_group_says_tiers_and_subgroups_by_label() -> None:
     ]
 
 
+def test_gangs_that_koordinator_binds_together_are_refused_with_the_way_to_say_it() -> None:
+    def of(groups: str) -> Object:
+        found = pod("w0")
+        name = "gang.scheduling.koordinator.sh/"
+        found["metadata"]["annotations"] = {
+            name + "name": "a",
+            name + "min-available": "1",
+            name + "groups": groups,
+        }
+        return found
+
+    assert terms(of('["team/a"]')).problems == ()
+    for groups in ('["team/a", "team/b"]', "a,b"):
+        (problem,) = terms(of(groups)).problems
+        assert "groups binds it to " in problem
+        assert "one koordra.io/gang, with koordra.io/gang-role for each" in problem
+
+
 def test_parts_that_cross_are_refused() -> None:
     pods = [
         pod("a", **{f"{OWN}-role": "r", f"{OWN}-role-topology": "rack"}),

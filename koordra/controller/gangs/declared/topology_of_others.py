@@ -45,6 +45,7 @@ PODSET: Final = "kueue.x-k8s.io/podset-"
 KAI: Final = "kai.scheduler/"
 VOLCANO: Final = "volcano.sh/network-topology-"
 _GATHER: Final = KOORDINATOR + "network-topology-spec"
+_GROUPS: Final = KOORDINATOR + "groups"
 _LOWEST_TIER: Final = "tier-1"
 
 
@@ -57,6 +58,7 @@ def topology_terms(ref: GangRef, said: Said, spec: Mapping[str, Any], *, least: 
     _kueue(said.pods, wishes)
     _kai(said, wishes)
     _koordinator(said, wishes)
+    _no_gang_groups(ref, said)
     _volcano(said, spec if ref.source is Source.VOLCANO else {}, wishes)
     return wishes.terms(said.pods, least=least)
 
@@ -141,6 +143,27 @@ def _koordinator(said: Said, wishes: Wishes) -> None:
     layers = checked(tuple(sorted(slices, key=lambda one: -one.size)), _GATHER, said.problems)
     if layers:
         wishes.parts.append(part_of("", said.pods, slices=layers))
+
+
+def _no_gang_groups(ref: GangRef, said: Said) -> None:
+    """Koordinator's gangs of which none starts before all can: one gang of koordra's."""
+    text = said.text(_GROUPS)
+    if text is None or ref.source is not Source.KOORDINATOR:
+        return
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    others = (
+        {str(name).rpartition("/")[2] for name in found} - {ref.group}
+        if isinstance(found, list)
+        else {text[:60]}
+    )
+    if others:
+        said.problems.append(
+            f"{_GROUPS} binds it to {', '.join(sorted(others)[:3])}, and gangs of koordra's start one by one: give the pods of "
+            "all these gangs one koordra.io/gang, with koordra.io/gang-role for each"
+        )
 
 
 def _volcano(said: Said, spec: Mapping[str, Any], wishes: Wishes) -> None:
