@@ -98,6 +98,19 @@ def test_where_slices_are_only_preferred_as_many_as_can_be_are_whole() -> None:
     assert sorted(map(len, homes)) == [1, 1, 1, 2]
 
 
+def test_who_is_in_a_whole_slice_goes_where_one_fits_whatever_comes_first_in_the_fabric() -> None:
+    nodes = {
+        f"r{rack}-{at}": {RACK: f"cluster.{rack}"}
+        for rack, trays in enumerate((3, 4, 1))
+        for at in range(trays)
+    }
+    answer = placed(nodes, range(8), slices=(Slices(4, preferred="nvlink"),))
+    assert isinstance(answer, GangPlaced)
+    assert answer.score.cut == (("nvlink", 4),)
+    homes = [{one.domains["nvlink"] for one in answer.members if one.rank // 4 == at} for at in range(2)]
+    assert homes == [{"cluster.0", "cluster.2"}, {"cluster.1"}]
+
+
 def test_a_lost_trays_replacement_gets_a_place_in_its_slices_rack_or_none() -> None:
     for numbered in (True, False):
         nodes = racks()

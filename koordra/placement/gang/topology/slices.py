@@ -113,7 +113,7 @@ def _by_number(layers: Sequence[Layer], members: Sequence[tuple[int, Member]], o
 
 
 def _by_domain(layers: Sequence[Layer], fixed: Sequence[Fixed], paths: Mapping[str, Path]) -> list[Unit]:
-    """What the members that stay make up: fuller units first, so that few are left open."""
+    """What the members that stay make up."""
 
     def domain(unit: Unit, layer: Layer) -> Path:
         return paths.get(unit.every_fixed()[0].node, ())[: layer.narrowest + 1]
@@ -129,7 +129,6 @@ def _by_domain(layers: Sequence[Layer], fixed: Sequence[Fixed], paths: Mapping[s
             groups.setdefault(domain(unit, layer), []).append(unit)
         found, each = [], layer.size // below
         for own in groups.values():
-            own.sort(key=lambda unit: unit.missing)
             for first in range(0, len(own), each):
                 unit, chosen = _slice(layer), own[first : first + each]
                 if layer is inner:
