@@ -255,6 +255,7 @@ def rich_pod(name: str = "rich", claim: str = "rich") -> Object:
                 f"{gang}-topology": "zone",
                 "gate.koordra.io/gang": "g",
                 "gate.koordra.io/gang-held": "x",
+                "gate.koordra.io/gang-told": "x",
             },
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}],
             "creationTimestamp": "2026-01-01T00:00:00Z",

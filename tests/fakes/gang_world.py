@@ -10,6 +10,7 @@ hold:
                      whose claims had devices
     at rest          a gang that is not committed holds nothing; a committed one runs with its least, or
                      nobody of it waits
+                     every member that reads them is told the hosts that have devices, by rank
     at the end       jobs that run finish, one after the other, and every job that fits into the cluster gets
                      its turn
 """
@@ -41,6 +42,8 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_SHRINK,
     GANG_START,
     GANG_TIMEOUT,
+    LIVE_ENV,
+    LIVE_HOSTS,
 )
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from tests.fakes.joint_cluster import gpu_slice
@@ -76,6 +79,15 @@ class Job:
     def cards(self) -> int:
         """Cards that the least of members need."""
         return self.least - (1 if self.launcher else 0)
+
+
+def live_volume(*names: str) -> Object:
+    """In which a pod reads annotations of its own."""
+    items = [
+        {"path": name.rpartition("-")[2], "fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
+        for name in names
+    ]
+    return {"name": "gang", "downwardAPI": {"items": items}}
 
 
 def is_of(job: Job, pod: Object) -> bool:
@@ -208,6 +220,8 @@ class GangWorld(World):
             annotations[GANG_SHRINK] = "ForOthers"
         claims = [] if job.launcher and index == 0 else [{"name": "gpu", "resourceClaimTemplateName": "one"}]
         spec: Object = {"resourceClaims": claims, "containers": [{"name": "main", "image": "busybox"}]}
+        if job.made % 2:
+            spec["volumes"] = [live_volume(LIVE_HOSTS, LIVE_ENV)]
         if self.calm or self.random.random() > 0.02:
             spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
         if job.priority:
@@ -529,6 +543,8 @@ class GangWorld(World):
             assert not (placed and pod["spec"].get("schedulingGates")), (
                 f"{pod['metadata']['name']} was left behind"
             )
+        if running and not any(pod["metadata"].get("deletionTimestamp") for pod in members):
+            self.check_told(running, held)
         ranks = [rank for pod in held for rank in self.ranks_of(pod)]
         assert len(set(ranks)) == len(ranks), f"{job.name} has ranks {sorted(ranks)}"
         if not running:
@@ -538,6 +554,17 @@ class GangWorld(World):
             assert not waiting or len(running) + done >= job.least, (
                 f"{job.name} runs with {len(running)} of {job.least}, {len(waiting)} wait"
             )
+
+    def check_told(self, pods: list[Object], held: list[Object]) -> None:
+        """In the files of the members that run are the members that have devices, by rank."""
+        placed = [pod for pod in held if not pod["spec"].get("schedulingGates")]
+        by_rank = sorted(placed, key=lambda pod: min(self.ranks_of(pod), default=-1))
+        hosts = [pod["metadata"]["name"] for pod in by_rank]
+        for pod in pods:
+            if pod["spec"].get("volumes") and not pod["metadata"].get("deletionTimestamp"):
+                said = pod["metadata"]["annotations"].get(LIVE_HOSTS, "nothing at all")
+                read = [line.partition(" slots=")[0] for line in said.splitlines()]
+                assert read == hosts, f"{pod['metadata']['name']} reads {read} of {hosts}"
 
     def ranks_of(self, pod: Object) -> set[int]:
         return {

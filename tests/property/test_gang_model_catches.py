@@ -15,6 +15,7 @@ from koordra.controller.gangs import commit, eviction, member_placement, phase
 from koordra.controller.gangs.commit import allocate
 from koordra.controller.gangs.declared import gang_ref
 from koordra.controller.gangs.declared.gang_by import Replica
+from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangPhase, GangStatus, status_of
 from koordra.controller.gangs.seats import device_holds
@@ -74,6 +75,11 @@ def forgets_to_undo(*given: Any, undo: bool, **named: Any) -> bool:
 def sees_no_replicas(*_pod: Any, **_default: Any) -> Replica:
     """Replicas of one name are one gang."""
     return Replica()
+
+
+def tells_at_the_start_alone(self: Any, gangs: Any) -> None:
+    """Members that run do not hear of those that come and go."""
+    del self, gangs
 
 
 def counts_from_zero(placed: Any, fixed: Any) -> list[Any]:
@@ -137,6 +143,7 @@ BROKEN: dict[str, list[Patch]] = {
         (phase, "status_of", counts_who_is_to_come),
         (DeviceHolds, "reserve", reserves_nothing),
     ],
+    "tells at the start alone": [(LiveFiles, "sync", tells_at_the_start_alone)],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 

@@ -2,6 +2,7 @@
 reads.
 
 kept_fields     what is kept of an object
+downward        annotations that a pod's volumes show
 changes         the kinds, the watches of one term of leadership, and the queue between their threads and the
                 worker
 assume_cache    our own writes that the watches do not show yet, laid over the claims

@@ -2,9 +2,10 @@
 
 A tenant writes up to a megabyte into one object, and has thousands of them. What nobody reads goes before it
 is stored: managed fields (of claims all but who allocated them), what kubectl applied last, long annotations,
-programs and mounts of containers, volumes without a claim, statuses of containers, images of nodes. Of a
-claim that has its devices, the parameters of other drivers go, too: they are copied when it is allocated,
-never later. A pod that was rewritten from another stack's words keeps its containers, which are read again.
+programs and mounts of containers, volumes but for those with a claim and those that show annotations,
+statuses of containers, images of nodes. Of a claim that has its devices, the parameters of other drivers go,
+too: they are copied when it is allocated, never later. A pod that was rewritten from another stack's words
+keeps its containers, which are read again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Fields, Object
 from koordra.compat.original_request import ANNOTATION
+from koordra.controller.cache import downward
 
 LONGEST_ANNOTATION: Final = 4 << 10
 MOST_ANNOTATIONS: Final = 32 << 10
@@ -70,6 +72,8 @@ def _pod(pod: Object) -> Object:
 def _volume(volume: Fields) -> Object | None:
     if volume.get("ephemeral"):
         return {**_only(volume, "name"), "ephemeral": True}
+    if shown := downward.items_of(volume):
+        return {**_only(volume, "name"), "downwardAPI": {"items": shown}}
     return _only(volume, "name", "persistentVolumeClaim") if volume.get("persistentVolumeClaim") else None
 
 

@@ -11,10 +11,10 @@
                         killed
     controller          what happens to gangs in a pass
     planner             a gang's turn: places are looked for and written, or it is told why it waits
-    ranks               whose rank is which, where some members have theirs
     member_placement    places for the members: `koordra.placement.gang`, shown what the controller knows
     imex/               gangs share memory over NVLink: whose the channels of each node are
     seats/              what a started gang has, on record, and what is held for it when a member is lost
+    live/               whose rank is which, and what a gang is now, in the pods that have a volume for it
     commit              the writes: allocations, then gates; what was written is taken back when one fails
     preemption          who gives way to a gang that is more urgent
     eviction            members that are evicted for the gang, or for another one

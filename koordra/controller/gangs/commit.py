@@ -4,8 +4,8 @@ allocate   claim by claim, each conditional (allocation/writes.py). One that is 
            was written in this pass is given back at once. Where no answer comes the pass ends: the next one,
            of whatever process, finds the gang PartiallyAllocated and gives back
 ungate     pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the
-           same write, by which the pod is known as let go from then on. The first one that lands commits the
-           gang
+           same write, by which the pod is known as let go from then on, and what it is told of its gang. The
+           first one that lands commits the gang
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.gangs.declared.annotations import COMMITTED, HELD
 from koordra.controller.gangs.imex.domains import with_domain
+from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import PlacementRequest
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
 from koordra.errors import ApiUnreachable
@@ -79,13 +80,27 @@ def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> 
     )
 
 
-def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> None:
-    """Let the members go. Raises ApiUnreachable where no answer comes."""
+def ungate(
+    gang: Gang,
+    members: tuple[Member, ...],
+    *,
+    context: PassContext,
+    ungating: UngateTracker,
+    live: LiveFiles,
+) -> None:
+    """Let the members go, each told the gang if it has a file for it. A pod whose own annotations leave no
+    room goes untold. Raises ApiUnreachable where no answer comes."""
+    told = live.at_start(gang, members)
     for member in members:
         if ungating.is_ungated(member.pod) or not context.may_ungate(member.pod):
             continue
         ungating.sending(member.pod)
-        written = context.writer.ungate_member(member.pod, {COMMITTED: gang.ref.name})
+        mark, files = {COMMITTED: gang.ref.name}, told.get(member.uid, {})
+        written = context.writer.ungate_member(member.pod, {**mark, **files})
+        if files and written.ok:
+            live.started(gang.key, member.uid, files)
+        elif files and written.outcome is WriteOutcome.REFUSED:
+            written = context.writer.ungate_member(member.pod, mark)
         if written.outcome is WriteOutcome.UNREACHABLE:
             raise ApiUnreachable(written.message)
         context.settled(written)

@@ -4,7 +4,7 @@
               what is BelowMinMember for too long is restarted, or kept, as its policy says
     plan      in the order of planning, between the other pods: gangs BelowMinMember first within their
               priority, Waiting ones by urgency, Growing ones last
-    ungate    Ready gangs, and members that joined a committed one
+    ungate    Ready gangs, and members that joined a committed one; who reads it is told what a gang is now
 
 A gang is planned again when something could have changed for it: room was made, its pods or claims are
 others, or other nodes are excluded than before.
@@ -31,6 +31,7 @@ from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import GangRestarts, spare_members
 from koordra.controller.gangs.leader_first import awaiting
+from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangPhase, GangStatus, statuses_of, within_quota
@@ -64,6 +65,7 @@ class GangController:
         self._gang_index = GangIndex(context.cache, self.ungating)
         self._events = GangEvents(context)
         self.holds = DeviceHolds(context, self._gang_index)
+        self._live = LiveFiles(context)
         self.restarts = GangRestarts(context, self._events, self.holds)
         self._planner = GangPlanner(
             context,
@@ -171,6 +173,7 @@ class GangController:
         )
         changed |= {key for key, status in self.statuses.items() if before.get(key) is not status}
         self.holds.touch(changed)
+        self._live.touch(changed)
         self._to_sync |= changed
         self._to_plan |= changed
         for key in changed:
@@ -324,15 +327,20 @@ class GangController:
     # gates
 
     def ungate(self) -> None:
-        """Let go whoever may go, after all writes of this pass."""
-        if not self.all:
-            return
+        """Let go whoever may go, after all writes of this pass, and tell gangs what has changed in them."""
         self._refresh()
         for key in sorted(self._to_ungate & self.all.keys(), key=self._by_urgency):
             status = self.statuses[key]
             if status.ungate and key not in self.restarts:
                 self.holds.record(self.all[key], status.ungate)
-                commit.ungate(self.all[key], status.ungate, context=self._context, ungating=self.ungating)
+                commit.ungate(
+                    self.all[key],
+                    status.ungate,
+                    context=self._context,
+                    ungating=self.ungating,
+                    live=self._live,
+                )
+        self._live.sync(self.all)
 
     def counts(self) -> dict[str, int]:
         return {**dict.fromkeys(GangPhase, 0), **Counter(status.phase for status in self.statuses.values())}

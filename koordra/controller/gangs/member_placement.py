@@ -30,9 +30,9 @@ from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.fabrics import Fabrics
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.gangs.declared.parts import fabric_request
+from koordra.controller.gangs.live.ranks import known_ranks
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import GangStatus, places
-from koordra.controller.gangs.ranks import known_ranks
 from koordra.effort import is_spent
 from koordra.errors import PlanError, SelectorsCostTooMuch
 from koordra.placement import gang as placement

@@ -19,7 +19,6 @@ from typing import Final
 from koordra.allocator.explain.telling import headline
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
-from koordra.api.objects import Object
 from koordra.controller.allocation.displacement import Unused
 from koordra.controller.allocation.disruption_budgets import refused_together
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
@@ -32,6 +31,7 @@ from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.declared.parts import who_says
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import victims_for
+from koordra.controller.gangs.live.texts import host_of
 from koordra.controller.gangs.member_placement import (
     ExcludedFor,
     PlacementRequest,
@@ -168,7 +168,7 @@ class GangPlanner:
 
     def _write(self, request: PlacementRequest, answer: GangPlaced) -> None:
         gang, growing = request.gang, request.status.phase is GangPhase.GROWING
-        hosts = {member.key: _host(member.pod) for member in gang.members}
+        hosts = {member.key: host_of(member.pod) for member in gang.members}
         coming = {member.key: member for member in request.status.coming}
         config = gang_members(
             gang.ref.name, answer, fixed=request.asked.fixed, hosts=hosts, unnamed=frozenset(coming)
@@ -312,13 +312,6 @@ class GangPlanner:
         if not is_short:
             self.reservation.keep_free(key, gang.urgency, nodes, now=now)
         return self._shrunk[key]
-
-
-def _host(pod: Object) -> str:
-    """The name by which other members resolve the pod."""
-    spec = objects.spec_of(pod)
-    name = str(spec.get("hostname") or objects.name(pod))
-    return f"{name}.{spec['subdomain']}" if spec.get("subdomain") else name
 
 
 def _all_on(nodes: Iterable[NodeInfo], users: Users) -> frozenset[str]:

@@ -21,7 +21,7 @@ Every file imports only earlier ones:
 
 from koordra.placement.gang.kept_seats import KeptSeat, place_in_seats
 from koordra.placement.gang.place import place_gang
-from koordra.placement.gang.rank_assignment import gang_members
+from koordra.placement.gang.rank_assignment import gang_members, gpus_of
 from koordra.placement.gang.topology.homes import homes_of
 from koordra.placement.gang.types import (
     Fixed,
@@ -53,6 +53,7 @@ __all__ = [
     "PlacedMember",
     "Slices",
     "gang_members",
+    "gpus_of",
     "homes_of",
     "place_gang",
     "place_in_seats",

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from koordra.api import objects
+from koordra.api.objects import Fields
 from koordra.api.opaque.gang_member import GangMember
 from koordra.placement.gang.types import Fixed, GangPlaced, NewMember, PlacedMember
 
@@ -59,12 +60,13 @@ def gang_members(
     their key's name. `unnamed` members have no host yet: then only the leader's is told.
     """
     ranked = [
-        _RankedMember(one.rank, one.key, one.node, _gpus(one.allocations.values())) for one in answer.members
+        _RankedMember(one.rank, one.key, one.node, gpus_of(one.allocations.values()))
+        for one in answer.members
     ]
     for each in fixed:
         held = [objects.status_of(claim).get("allocation") or {} for claim in each.claims]
         rank = -1 if each.rank is None else each.rank
-        ranked.append(_RankedMember(rank, each.key, each.node, _gpus(held)))
+        ranked.append(_RankedMember(rank, each.key, each.node, gpus_of(held)))
     ranked.sort(key=lambda one: (one.rank < 0, one))
     beside: dict[str, list[str]] = {}
     for one in ranked:
@@ -105,7 +107,7 @@ def _all_ranks(ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(next(behind) if rank < 0 else rank for rank in ranks)
 
 
-def _gpus(allocations: Any) -> int:
+def gpus_of(allocations: Iterable[Fields]) -> int:
     """GPUs and parts of GPUs: the processes that a launcher starts in the member."""
     return sum(
         str(result.get("device")).startswith(_GPU_PREFIX)

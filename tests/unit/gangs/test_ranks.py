@@ -14,8 +14,8 @@ from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.declared.gang_ref import GangRef, Source
 from koordra.controller.gangs.declared.member_index import member_indexes
 from koordra.controller.gangs.declared.terms import Terms
+from koordra.controller.gangs.live.ranks import known_ranks
 from koordra.controller.gangs.membership import Gang, Member
-from koordra.controller.gangs.ranks import known_ranks
 from tests.unit.gangs.workload_pods import KINDS, job, mpi
 
 

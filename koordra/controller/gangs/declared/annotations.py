@@ -52,6 +52,16 @@ HELD: Final = "gate.koordra.io/gang-held"
 """Annotation that the controller writes to a pod that it may have let go without an answer, and that has to
 stay."""
 
+LIVE: Final = "gate.koordra.io/gang-"
+LIVE_HOSTS: Final = LIVE + "hosts"
+LIVE_RUNNING: Final = LIVE + "running"
+LIVE_ENV: Final = LIVE + "env"
+LIVE_FILES: Final = (LIVE_HOSTS, LIVE_RUNNING, LIVE_ENV)
+"""Annotations that the controller writes to members of whose volumes one shows them, and keeps up to date
+(`koordra.controller.gangs.live`)."""
+LIVE_DIGEST: Final = LIVE + "told"
+"""Annotation that the controller writes with them: what they say, in short."""
+
 _MOST_DIGITS: Final = 9
 """Longer texts are no numbers: whoever wrote them may write 256 KiB of digits."""
 

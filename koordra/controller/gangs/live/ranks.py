@@ -17,7 +17,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from koordra.api.objects import Object
+from koordra.api.objects import Fields
+from koordra.api.opaque.gang_member import is_gang_member
 from koordra.controller import claims as claims_of
 from koordra.controller.gangs.declared.member_index import MemberIndex
 from koordra.controller.gangs.membership import Gang, Member
@@ -64,10 +65,18 @@ def _counted(index: MemberIndex, row: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _told(member: Member) -> _Told | None:
+    told = told_to(member)
+    rank, size = told.get("rank"), told.get("size")
+    if not isinstance(rank, int):
+        return None
+    return _Told(rank, size if isinstance(size, int) else 0)
+
+
+def told_to(member: Member) -> Fields:
+    """The GangMember that its allocation carries; nothing where it has none."""
     for claim in member.ours:
         for entry in ((claims_of.allocation(claim) or {}).get("devices") or {}).get("config") or ():
-            told: Object = (entry.get("opaque") or {}).get("parameters") or {}
-            rank, size = told.get("rank"), told.get("size")
-            if told.get("kind") == "GangMember" and isinstance(rank, int):
-                return _Told(rank, size if isinstance(size, int) else 0)
-    return None
+            told: Fields = (entry.get("opaque") or {}).get("parameters") or {}
+            if is_gang_member(told):
+                return told
+    return {}
