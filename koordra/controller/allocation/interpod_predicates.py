@@ -104,7 +104,9 @@ class InterPodPredicates:
         yield from self._affinity_unmet(pod, list(terms_of(pod, "podAffinity")), mine)
         for term in terms_of(pod, "podAntiAffinity"):
             (domains,) = self._domains([term], mine)
-            text = f"required pod anti-affinity: a matching pod is in its {term.key}"
+            # one example for all domains, so that nodes are told together
+            such = f"such as {min(domains.values())}" if domains else ""
+            text = f"required pod anti-affinity: a pod that it must not be near, {such}, is in its {term.key}"
             yield from (
                 (name, text) for name, info in self.nodes.items() if info.labels.get(term.key) in domains
             )
@@ -141,13 +143,18 @@ class InterPodPredicates:
                 elif not is_first and info.labels.get(term.key) not in domains:
                     yield name, f"required pod affinity: no matching pod in its {term.key}"
 
-    def _domains(self, terms: Sequence[Term], mine: set[str]) -> list[set[str]]:
-        """Per term the domains of the pods that all terms mean; a pod that only some mean does not count."""
-        found: list[set[str]] = [set() for _ in terms]
-        for at in {placed.node for placed in self._guests.meant_by(terms, mine)} & self.nodes.keys():
+    def _domains(self, terms: Sequence[Term], mine: set[str]) -> list[dict[str, str]]:
+        """Per term the domains of the pods that all terms mean, each with the first of these pods by name; a
+        pod that only some mean does not count."""
+        first = dict[str, str]()
+        for placed in self._guests.meant_by(terms, mine):
+            key = objects.key(placed.pod)
+            first[placed.node] = min(key, first.get(placed.node, key))
+        found: list[dict[str, str]] = [{} for _ in terms]
+        for at in first.keys() & self.nodes.keys():
             for term, domains in zip(terms, found, strict=True):
                 if (domain := self.nodes[at].labels.get(term.key)) is not None:
-                    domains.add(domain)
+                    domains[domain] = min(first[at], domains.get(domain, first[at]))
         return found
 
     def _repelled_by_existing(self, pod: Object, mine: set[str]) -> _Unsuitable:

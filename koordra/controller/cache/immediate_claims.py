@@ -135,7 +135,7 @@ _UNGUARDED: Final = (
 def _beyond(number: int, allowed: int, whose: str) -> str:
     """What is left is not in it: one claim that comes or goes would have it told of all others anew."""
     return (
-        f"it asks for {number} devices without a pod, and {whose} lets the Immediate claims of a namespace have "
-        f"{allowed}, of which those that come first leave less: it waits for a pod. Delete claims that hold devices, "
-        "or have more allowed"
+        f"it asks for {number} device{'s' if number != 1 else ''} without a pod, and {whose} lets the Immediate claims "
+        f"of a namespace have {allowed} in all, which does not do for it and those before it: it waits for a pod. Delete "
+        "Immediate claims that nobody needs, or have more allowed"
     )

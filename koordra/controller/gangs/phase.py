@@ -220,7 +220,8 @@ def _lacking(gang: Gang, count: int) -> str:
     if least is None:
         return f"how many members it needs is not known: there is no pod group {gang.ref.key}"
     foreign = sum(1 for member in gang.held if not member.may_be_planned)
-    waiting = f", {foreign} more wait for another gate or for a claim" if foreign else ""
+    wait = "waits" if foreign == 1 else "wait"
+    waiting = f", {foreign} more {wait} for another gate or for a claim" if foreign else ""
     apart = (
         f"; its replicas are gangs of their own ({GANG_BY}: {WHOLE} joins them)" if gang.ref.replica else ""
     )
