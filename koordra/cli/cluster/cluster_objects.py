@@ -11,6 +11,7 @@ from koordra import logs
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.cli.options import Access, Scope
+from koordra.cli.progress import progress
 from koordra.errors import Forbidden, InvalidInput, NotFound
 from koordra.inert import inert
 from koordra.kube.client import KubeClient
@@ -81,13 +82,18 @@ def listed(client: KubeClient, sources: Sequence[Source]) -> Listed:
     return found
 
 
+def _read(client: KubeClient, sources: Sequence[Source]) -> Listed:
+    with progress("reading the cluster", line=False):
+        return listed(client, sources)
+
+
 def listed_once(client: KubeClient, sources: Sequence[Source]) -> Iterator[Listed]:
-    yield listed(client, sources)
+    yield _read(client, sources)
 
 
 def followed(client: KubeClient, sources: Sequence[Source]) -> Iterator[Listed]:
     """Everything that the sources have, and again after every change, until Ctrl-C."""
-    first = listed(client, sources)
+    first = _read(client, sources)
     yield first
     logs.configure(level="warning")
     stop, changed = threading.Event(), threading.Event()
