@@ -131,6 +131,7 @@ _PART: Final = frozenset(
     }
 )
 """Kinds that placements depend on; all others do by the pods in them alone."""
+_MOST_NAMED: Final = 3
 _CLUSTER: Final = (
     "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o yaml > cluster.yaml"
 )
@@ -151,6 +152,23 @@ def notes_on(manifests: Sequence[Fields]) -> list[str]:
             f"there are no nodes in the files: add those of a cluster ({_CLUSTER}) with -f cluster.yaml"
         )
     return notes
+
+
+def unmade_pods(manifests: Sequence[Fields]) -> list[str]:
+    """What is told of workloads of which a cluster has not made pods yet, to who explains pods."""
+    named = [
+        f"{one['kind']} {objects.name(dict(one))}"
+        for one in manifests
+        if one["kind"] != "Pod" and not objects.uid(dict(one)) and any(pods_in(dict(one)))
+    ]
+    if not named:
+        return []
+    shown = ", ".join(named[:_MOST_NAMED]) + (
+        f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
+    )
+    return [
+        f"the pods of {shown} are not made yet, and not explained: koordra plan takes one of each that has claims"
+    ]
 
 
 def _meant(kind: str) -> str:

@@ -12,7 +12,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
 from koordra.cli.cluster.admitted import as_admitted
 from koordra.cli.cluster.answers import DEFAULT_NAMESPACE, Answers, nobody, place, question_about
-from koordra.cli.manifest_files import notes_on, read_objects
+from koordra.cli.manifest_files import notes_on, read_objects, unmade_pods
 from koordra.cli.options import Scope, say
 from koordra.cli.output import Document
 from koordra.cli.progress import progress
@@ -34,7 +34,7 @@ def of_files(
     """What waits is planned: also claims of which no pod is in the files. Raises InvalidManifest."""
     with progress("reading the files", line=False):
         manifests = as_admitted(read_objects(files))
-    for note in notes_on(manifests):
+    for note in (*notes_on(manifests), *unmade_pods(manifests)):
         say(f"koordra: {note}", err=True)
     with progress("planning", line=False):
         return _answers(manifests, words, scope, policy=policy, features=features)

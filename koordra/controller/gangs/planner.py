@@ -187,7 +187,8 @@ class GangPlanner:
         if growing:
             self.reporter.report(gang, events.GROWS, f"{where} more; {answer.size} are placed")
         elif request.status.phase is GangPhase.WAITING:
-            left = f", {len(answer.left)} wait for room" if answer.left else ""
+            wait = "waits" if len(answer.left) == 1 else "wait"
+            left = f", {len(answer.left)} {wait} for room" if answer.left else ""
             kept = sum(bool(member.ours) for member in coming.values())
             left += f", places are kept for {kept} that come later" if kept else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)

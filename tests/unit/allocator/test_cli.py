@@ -218,3 +218,20 @@ def test_files_without_nodes_and_kinds_without_a_part_are_told(
     )
     assert nodes.endswith(" > cluster.yaml) with -f cluster.yaml")
     assert not run(command, *files).stderr
+
+
+def test_workloads_whose_pods_are_not_made_are_told_by_explain(files: list[str], tmp_path: Path) -> None:
+    """Else "no claim is waiting" would be all that is said of a file of Jobs."""
+    jobs = tmp_path / "jobs.yaml"
+    spec = {"template": {"spec": {"containers": [{"name": "main"}]}}}
+    named = [
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"j{number}"}, "spec": spec}
+        for number in range(5)
+    ]
+    named[0]["metadata"] = {"name": "j0", "uid": "stored"}
+    jobs.write_text(yaml.safe_dump_all(named))
+    told = run(explain, *files, "-f", str(jobs)).stderr
+    assert told == (
+        "koordra: the pods of Job j1, Job j2, Job j3 and 1 more are not made yet, and not explained: koordra plan "
+        "takes one of each that has claims\n"
+    )

@@ -117,6 +117,22 @@ def test_anti_affinity_works_both_ways() -> None:
     assert excluded(labelled("p", {"app": "db"}), loner) == {}
 
 
+@pytest.mark.parametrize(("one", "other"), [("n0", "n1"), ("n1", "n0")])
+def test_the_first_pod_by_name_is_the_example_for_all_nodes(one: str, other: str) -> None:
+    """Where each node's own were named, a thousand nodes would be told in a thousand lines."""
+    waits = labelled("p", {}, affinity=affinity("podAntiAffinity", ZONE, {"app": "db"}))
+    running = {
+        one: [labelled("db-3", {"app": "db"})],
+        other: [labelled(name, {"app": "db"}) for name in ("db-4", "db-1", "db-5")],
+        "n2": [labelled("db-0", {"app": "web"}), labelled("db-2", {"app": "db"})],
+    }
+    found = excluded(waits, running)
+    assert list(found) == ["n0", "n1", "n2"]
+    assert set(found.values()) == {
+        f"required pod anti-affinity: a pod that it must not be near, such as default/db-1, is in its {ZONE}"
+    }
+
+
 def test_terms_reach_other_namespaces_only_when_they_say_so() -> None:
     away = labelled("q", {"app": "db"})
     away["metadata"]["namespace"] = "other"
