@@ -93,6 +93,11 @@ def test_figures_carry_the_names_of_claim_pod_and_container(tmp_path: Path) -> N
         labels = {"namespace": namespace, "claim": claim, "pod": pod, "container": container, "uuid": UUID}
         return sample(metrics, "koordra_limiter_limit_bytes", labels)
 
+    named = {"namespace": "team", "claim": "claim-a", "pod": "p", "container": "train"}
+    for figure in ("limit", "used", "peak", "unseen", "context"):
+        assert sample(metrics, f"koordra_limiter_{figure}_bytes", {**named, "uuid": UUID}) is not None, figure
+    assert sample(metrics, "koordra_limiter_denied_requests_total", {**named, "uuid": UUID}) == 0
+    assert sample(metrics, "koordra_limiter_turned_away_processes_total", named) == 0
     assert limit("team", "claim-a", "p", "train") == GIB
     assert limit("team", "claim-b", "p", "") == GIB
     assert limit("team", "claim-c", "", "") == GIB
