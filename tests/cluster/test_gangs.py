@@ -19,7 +19,7 @@ from tests.cluster.waiting import NODES, eventually
 
 pytestmark = pytest.mark.cluster
 
-POD_GROUPS_ALPHA = POD_GROUPS[1]
+POD_GROUPS_ALPHA = next(kind for kind in POD_GROUPS if kind.version == "v1alpha2")
 JOBS = Kind("batch", "v1", "jobs", "Job")
 MEMBERS = 8
 PATIENCE = 240.0

@@ -20,7 +20,7 @@ from typing import Any
 from koordra.api import kinds, objects
 from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import NEEDED, OPTIONAL, Change, ChangeQueue
+from koordra.controller.cache.changes import NEEDED, OPTIONAL, POD_GROUP, Change, ChangeQueue
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import Conflict, Invalid, NotFound
 from tests.fakes.cluster import Cluster
@@ -270,6 +270,7 @@ KINDS = (
     kinds.DEVICE_CLASSES,
     kinds.DEVICE_TAINT_RULES,
     kinds.DEVICE_HOLDS,
+    POD_GROUP,
 )
 _BY_PLURAL = {kind.plural: kind for kind in KINDS}
 
@@ -330,6 +331,7 @@ class FakeCaches:
             taint_rules=by_kind.get("devicetaintrules", []),
             claims=by_kind.get("resourceclaims", []),
             pods=by_kind.get("pods", []),
+            pod_groups=by_kind.get("podgroups", []),
             holds=by_kind.get("deviceholds", []),
         )
 

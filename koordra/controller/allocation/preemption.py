@@ -13,8 +13,9 @@ or higher priority uses too is nobody's to take, nor is one that keeps its devic
 are evicted through the eviction API, so PodDisruptionBudgets hold; the node is then kept free for the group.
 
 The members of a gang are of use only together, so they are one victim: all of them, on whatever node they
-are, or none. A gang is as urgent as its most urgent member, and it counts as many victims as it has members,
-so single pods are taken before gangs. A gang that is just being started is nobody's victim.
+are, or none, but for those beyond the least of a group whose pods end one by one. A gang is as urgent as its
+group says, or as its most urgent member, and it counts as many victims as it has members, so single pods are
+taken before gangs. A gang that is just being started is nobody's victim.
 
 Who may not be evicted now (a budget says no) is nobody's victim for a while, and his gang with him: a gang of
 which a budget gives up one member at a time would lose that one again and again, for nobody's good.
@@ -23,7 +24,7 @@ which a budget gives up one member at a time would lose that one again and again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -34,7 +35,7 @@ from koordra.controller.allocation.node_backoff import PodBackoff
 from koordra.controller.cache.groups import Group
 from koordra.controller.claims import Users
 from koordra.placement.index import NodeInfo
-from koordra.placement.request.claim_groups import urgency
+from koordra.placement.request.claim_groups import Urgency, urgency
 
 MOST_NODES: Final = 100
 """Nodes that are worked out for one group in one pass."""
@@ -74,24 +75,26 @@ class EvictionBackoff(PodBackoff):
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Evictions that make room for a group; members of gangs may be elsewhere."""
+    """Evictions that make room for a group; members of gangs may be elsewhere. `priorities`: of pods, by uid,
+    that are as urgent as the group they are in."""
 
     group: Group
     users: Users
     together: EvictedWith
     fits: Fits
+    priorities: Mapping[str, int] = field(default_factory=dict)
 
     def cheapest(self, nodes: Iterable[NodeInfo]) -> tuple[str, Victim] | None:
         """The node, and the pods to evict. None when there is none."""
         pods = self.group.pods
         if not pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in pods):
             return None
-        priority = min(map(_priority, pods))
+        priority = min(map(self._priority, pods))
         weaker = {info.name: (info, found) for info in nodes if (found := self._weaker(info, priority))}
         victims = {name: self._victims(*weaker[name]) for name in sorted(weaker)[:MOST_NODES]}
         return min(
             (one for one in victims.items() if one[1]),
-            key=lambda one: (max(map(_priority, one[1])), len(one[1]), one[0]),
+            key=lambda one: (max(map(self._priority, one[1])), len(one[1]), one[0]),
             default=None,
         )
 
@@ -99,11 +102,12 @@ class Preemption:
         if not self.fits(self.group, info, self._freed(info, weaker)):
             return ()
         gone = list(weaker)
-        for victim in sorted(weaker, key=lambda each: min(map(urgency, each))):
+        for victim in sorted(weaker, key=self._put_back):
             rest = [other for other in gone if other is not victim]
             if self.fits(self.group, info, self._freed(info, rest)):
                 gone = rest
-        return tuple(sorted(chain.from_iterable(gone), key=objects.key))
+        ended = {objects.uid(pod): pod for pod in chain.from_iterable(gone)}
+        return tuple(sorted(ended.values(), key=objects.key))
 
     def _weaker(self, info: NodeInfo, priority: int) -> list[Victim]:
         """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
@@ -113,7 +117,7 @@ class Preemption:
             if claims_of.is_kept(claim):
                 continue
             taken = [self.together.get(objects.uid(pod), (pod,)) for pod in using]
-            if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):
+            if not all(victim and all(self._priority(pod) < priority for pod in victim) for victim in taken):
                 continue
             for victim in taken:
                 if living := tuple(pod for pod in victim if not objects.is_deleting(pod)):
@@ -129,6 +133,9 @@ class Preemption:
             if (using := self.users.get(objects.key(claim))) and gone.issuperset(map(objects.uid, using))
         )
 
+    def _put_back(self, victim: Victim) -> tuple[int, Urgency, int]:
+        """The most urgent first, and a gang before a member that may go without it."""
+        return -max(map(self._priority, victim)), min(map(urgency, victim)), -len(victim)
 
-def _priority(pod: Object) -> int:
-    return -urgency(pod)[0]
+    def _priority(self, pod: Object) -> int:
+        return self.priorities.get(objects.uid(pod), -urgency(pod)[0])

@@ -38,6 +38,7 @@ POD_GROUPS: Final = tuple(
     Kind(group, version, kind.lower() + "s", kind)
     for group, version, kind in (
         ("scheduling.k8s.io", "v1beta1", "PodGroup"),
+        ("scheduling.k8s.io", "v1alpha3", "PodGroup"),
         ("scheduling.k8s.io", "v1alpha2", "PodGroup"),
         ("scheduling.k8s.io", "v1alpha1", "Workload"),
         ("scheduling.x-k8s.io", "v1alpha1", "PodGroup"),

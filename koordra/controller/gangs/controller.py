@@ -29,7 +29,7 @@ from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.eviction import GangRestarts, spare_members
+from koordra.controller.gangs.eviction import GangRestarts, evicted_with, spare_members
 from koordra.controller.gangs.leader_first import awaiting
 from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import ExcludedFor
@@ -230,11 +230,15 @@ class GangController:
         return found
 
     def together(self) -> dict[str, tuple[Object, ...]]:
-        """Whom each member, by uid, is evicted with: all that were let go; nobody while its gang is not
-        started yet."""
+        """Whom each member, by uid, is evicted with."""
+        return {uid: pods for gang in self.all.values() for uid, pods in evicted_with(gang).items()}
+
+    def priorities(self) -> dict[str, int]:
+        """Of members, by uid, whose group says how urgent it is."""
         return {
-            member.uid: tuple(each.pod for each in gang.committed) if member.is_committed else ()
+            member.uid: gang.terms.disruption.priority
             for gang in self.all.values()
+            if gang.terms.disruption.priority is not None
             for member in gang.members
         }
 

@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import objects
+from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events
+from koordra.controller.gangs.declared.disruption import DisruptionMode
 from koordra.controller.gangs.declared.terms import Shrink, TimeoutPolicy
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.leader_first import may_go_first
@@ -140,11 +142,31 @@ def victims_for(
 
 def spare_members(gang: Gang) -> list[Member]:
     """Members that run beyond the least, and make room for others: the last ones."""
-    if gang.terms.shrink is not Shrink.FOR_OTHERS or not gang.committed:
+    if gang.terms.shrink is not Shrink.FOR_OTHERS:
         return []
-    running = [member for member in gang.members if member.is_bound]
-    kept = max(0, (gang.terms.least or len(running)) - gang.done)
-    return [member for member in running[kept:] if member.ours]
+    return [member for member in beyond_least(gang) if member.ours]
+
+
+def beyond_least(gang: Gang) -> tuple[Member, ...]:
+    """Members of a started gang that run and without which it has its least: the last ones. Nobody where its
+    group says that all end together."""
+    if gang.terms.disruption.mode is DisruptionMode.ALL or not gang.committed:
+        return ()
+    running = [one for one in gang.members if one.is_bound and not gang.is_without_claims(one)]
+    kept = max(0, (gang.terms.least or len(running)) - gang.others)
+    return tuple(running[kept:])
+
+
+def evicted_with(gang: Gang) -> dict[str, tuple[Object, ...]]:
+    """Whom each member, by uid, is evicted with: all that were let go, nobody while the gang is not started
+    yet; itself, where it is beyond the least and the group says that its pods end one by one."""
+    is_single = gang.terms.disruption.mode is DisruptionMode.SINGLE
+    alone = {member.uid for member in beyond_least(gang)} if is_single else set()
+    started = tuple(member.pod for member in gang.committed)
+    return {
+        member.uid: (member.pod,) if member.uid in alone else started if member.is_committed else ()
+        for member in gang.members
+    }
 
 
 def _gone(entries: Iterable[tuple[Gang, Member]], users: Users) -> frozenset[str]:

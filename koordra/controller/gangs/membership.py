@@ -115,7 +115,7 @@ class Gang:
     @property
     def committed(self) -> tuple[Member, ...]:
         """Who was let go, and in a gang of which somebody was, who is not held."""
-        ours = [member for member in self.members if not self._is_without_claims(member)]
+        ours = [member for member in self.members if not self.is_without_claims(member)]
         if not any(member.is_committed for member in ours):
             return ()
         return tuple(member for member in ours if not member.is_held)
@@ -128,9 +128,9 @@ class Gang:
     def others(self) -> int:
         """How many count towards the least without devices: members without claims, and those that have
         finished well."""
-        return self.done + sum(map(self._is_without_claims, self.members))
+        return self.done + sum(map(self.is_without_claims, self.members))
 
-    def _is_without_claims(self, member: Member) -> bool:
+    def is_without_claims(self, member: Member) -> bool:
         """A member of a foreign pod group that needs nothing of koordra's and was never held, wherever it is
         by now."""
         return not (
@@ -147,13 +147,16 @@ class Gang:
         return tuple(
             member
             for member in self.members
-            if not (member.is_committed or member.is_held or self._is_without_claims(member))
+            if not (member.is_committed or member.is_held or self.is_without_claims(member))
         )
 
     @property
     def urgency(self) -> Urgency:
-        """Its place in the order of planning: its most urgent member's."""
-        return min(urgency(member.pod) for member in self.members)
+        """Its place in the order of planning: its most urgent member's, with the priority of its group where
+        that has one."""
+        rank, created, name = min(urgency(member.pod) for member in self.members)
+        priority = self.terms.disruption.priority
+        return (rank if priority is None else -priority, created, name)
 
 
 class UngateTracker:

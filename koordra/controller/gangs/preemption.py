@@ -5,10 +5,10 @@
     3. the others are put back one by one, gangs first, the most urgent first: who does not stand in the way
        stays
 
-A gang is taken whole, or it gives up members beyond its least: never so many that it is left with too few. It
-is as urgent as its most urgent member. A gang that started and lost members takes the place of single pods
-alone: two of them would else take from each other. Nobody is taken for a gang of which a member has
-`preemptionPolicy: Never`.
+A gang is taken whole, or it gives up members beyond its least, unless its group says that all end together:
+never so many that it is left with too few. It is as urgent as its group says, or as its most urgent member. A
+gang that started and lost members takes the place of single pods alone: two of them would else take from each
+other. Nobody is taken for a gang of which a member, or the group, has `preemptionPolicy: Never`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.preemption import EvictedWith
 from koordra.controller.cache import pod_index
 from koordra.controller.claims import Users
+from koordra.controller.gangs.eviction import beyond_least
 from koordra.controller.gangs.membership import Gang
 from koordra.placement.gang import GangAnswer, GangPlaced
 from koordra.placement.request.claim_groups import urgency
@@ -60,7 +61,9 @@ class GangPreemption:
     def victims(self, *, singles_only: bool) -> tuple[list[Victim], frozenset[str]] | None:
         """Who is evicted, and the nodes on which the gang then has its places; None where that does not
         help."""
-        if any(objects.spec_of(one.pod).get("preemptionPolicy") == "Never" for one in self.gang.members):
+        if not self.gang.terms.disruption.preempts or any(
+            objects.spec_of(one.pod).get("preemptionPolicy") == "Never" for one in self.gang.members
+        ):
             return None
         weaker = [one for one in self._candidates() if one.priority < -self.gang.urgency[0]]
         singles = [one for one in weaker if not one.gang]
@@ -86,9 +89,7 @@ class GangPreemption:
                 continue
             priority = -gang.urgency[0]
             found[f"gang {key}"] = Victim(tuple(one.pod for one in committed), priority, key, is_whole=True)
-            running = [one for one in gang.members if one.is_bound]
-            kept = max(0, (gang.terms.least or len(running)) - gang.others)
-            for one in running[kept:]:
+            for one in beyond_least(gang):
                 found[one.uid] = Victim((one.pod,), priority, key)
         return [found[name] for name in sorted(found)]
 
@@ -145,4 +146,4 @@ def _contains(whole: Victim, one: Victim) -> bool:
 
 def _put_back(victim: Victim) -> tuple[Any, ...]:
     """Whole gangs first, then members of gangs, then single pods; of each the most urgent."""
-    return not victim.is_whole, not victim.gang, min(map(urgency, victim.pods))
+    return not victim.is_whole, not victim.gang, -victim.priority, min(map(urgency, victim.pods))

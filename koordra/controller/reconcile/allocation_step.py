@@ -277,7 +277,9 @@ class AllocationStep:
         if self.reservations.holds(group.key):
             return True
         excluded = self.excluded(group)
-        preemption = Preemption(group, self._context.users(), self._spared(), self.placer.fits)
+        preemption = Preemption(
+            group, self._context.users(), self._spared(), self.placer.fits, self.gangs.priorities()
+        )
         found = preemption.cheapest(info for name, info in self.placer.nodes.items() if name not in excluded)
         if found is None:
             return not self._eviction_backoff.is_active(now)

@@ -28,6 +28,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_START,
     GANG_TIMEOUT,
 )
+from koordra.controller.gangs.declared.disruption import NOT_SAID, Disruption, disruption_of
 from koordra.controller.gangs.declared.gang_by import replica_of
 from koordra.controller.gangs.declared.gang_ref import (
     COSCHEDULING_OLD,
@@ -103,6 +104,7 @@ class Terms:
     problems: tuple[str, ...] = ()
     hold: float = HOLD
     start: Start | None = None
+    disruption: Disruption = NOT_SAID
 
 
 def terms_of(
@@ -166,6 +168,7 @@ def terms_of(
         tuple(problems),
         hold,
         start,
+        disruption_of({} if ref.part or ref.source is not Source.KUBERNETES else spec),
     )
 
 
