@@ -25,6 +25,9 @@ from koordra.api.allocation import pinned_node
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.objects import Fields, Object
 
+POD_GROUPS: Final = "scheduling.k8s.io"
+"""API group of Kubernetes' own PodGroups."""
+
 Users = Mapping[str, Sequence[Object]]
 """Claim key -> the pods that name it and have not finished."""
 
@@ -146,6 +149,17 @@ def is_kept(claim: Fields) -> bool:
     return is_immediate(claim) and names.RETAIN_FINALIZER in objects.finalizers_of(claim)
 
 
+def outlives_pods(claim: Fields) -> bool:
+    """Whether it has its devices still when no pod uses it any more: it is kept, or reserved for a PodGroup,
+    which ends when its maker deletes it."""
+    return is_kept(claim) or any(map(is_pod_group, _mappings(objects.status_of(claim).get("reservedFor"))))
+
+
+def is_pod_group(consumer: Fields) -> bool:
+    """Of an entry of `status.reservedFor` (KEP 5729, DRAWorkloadResourceClaims)."""
+    return consumer.get("apiGroup") == POD_GROUPS and consumer.get("resource") == "podgroups"
+
+
 def requested_devices(claim: Fields) -> int:
     """How many devices it asks for at most; all of a node's are as many as an allocation can name, as in
     Kubernetes' ResourceQuota."""
@@ -208,7 +222,8 @@ class ClaimEntry:
 
     `devices` are those of all drivers, as driver, pool, device and share id; `places` pool and device of
     koordra's, `pools` their pools. `owners` are the uids of the objects that it goes with, `made_for` those
-    of them for which it was made from a template, None where it was not.
+    of them for which it was made from a template, None where it was not; `made_for_group`: the name of the
+    PodGroup among these, of which its pods do not know the uid.
     """
 
     claim: Object
@@ -222,6 +237,7 @@ class ClaimEntry:
     is_reserved: bool
     owners: tuple[str, ...]
     made_for: tuple[str, ...] | None
+    made_for_group: str | None
     is_deleting: bool
 
     @classmethod
@@ -230,6 +246,7 @@ class ClaimEntry:
         uid, references = objects.uid(claim), _mappings(objects.metadata(claim).get("ownerReferences"))
         named = tuple(class_names(claim)) if before is None or before.uid != uid else before.class_names
         devices = tuple(sorted(map(_device, results(claim))))
+        makers = [one for one in references if one.get("controller")]
         places = frozenset([(pool, device) for driver, pool, device, _ in devices if driver == names.DRIVER])
         return cls(
             claim,
@@ -242,9 +259,10 @@ class ClaimEntry:
             frozenset([pool for pool, _ in places]),
             bool(objects.status_of(claim).get("reservedFor")),
             tuple([str(one.get("uid")) for one in references]),
-            tuple([str(one.get("uid")) for one in references if one.get("controller")])
+            tuple([str(one.get("uid")) for one in makers])
             if names.POD_CLAIM_NAME in objects.annotations_of(claim)
             else None,
+            next((str(one.get("name")) for one in makers if _is_pod_group(one)), None),
             objects.is_deleting(claim),
         )
 
@@ -256,6 +274,11 @@ class ClaimEntry:
         if not self.pools or self.is_reserved:
             return False
         return not (self.is_deleting and names.DELETE_PROTECTION in objects.finalizers_of(self.claim))
+
+
+def _is_pod_group(owner: Fields) -> bool:
+    """Whatever its version."""
+    return owner.get("kind") == "PodGroup" and str(owner.get("apiVersion")).startswith(f"{POD_GROUPS}/")
 
 
 def _device(result: Fields) -> Device:

@@ -20,7 +20,8 @@ from typing import Any
 from koordra.api import kinds, objects
 from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import NEEDED, OPTIONAL, POD_GROUP, Change, ChangeQueue
+from koordra.controller.cache.changes import KINDS as TABLES
+from koordra.controller.cache.changes import POD_GROUP, Change, ChangeQueue
 from koordra.controller.cache.kept_fields import kept_of
 from koordra.errors import Conflict, Invalid, NotFound
 from tests.fakes.cluster import Cluster
@@ -305,7 +306,7 @@ class FakeCaches:
             self._objects.pop(key, None)
         else:
             self._objects[key] = obj
-        if _BY_PLURAL[plural] in (*NEEDED, *OPTIONAL):  # what a controller watches
+        if _BY_PLURAL[plural] in TABLES:  # what a controller watches
             self._queue.observe(_BY_PLURAL[plural], event, obj)
 
     def observe(self, kind: Kind, obj: Object, *, event: str = "ADDED") -> None:

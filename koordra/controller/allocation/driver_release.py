@@ -25,6 +25,7 @@ from typing import Final
 from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
+from koordra.controller import claims as claims_of
 from koordra.controller.allocation.disruption_budgets import refused_together
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.preemption import EvictedWith, Victim
@@ -111,9 +112,11 @@ class DriverRelease:
 
     def _holders(self, claim: Object) -> list[Object]:
         """The pods that it is reserved for: those that name it, and those for whose extended resources the
-        scheduler made it."""
+        scheduler made it. Where that is a PodGroup, all that name it."""
         pods, place = self._context.cache.pods, objects.namespace(claim)
         reserved = objects.status_of(claim).get("reservedFor") or ()
+        if any(map(claims_of.is_pod_group, reserved)):
+            return list(self._context.users().get(objects.key(claim), ()))
         found = [(one.get("uid"), pods.get(f"{place}/{one.get('name')}")) for one in reserved]
         return [pod for uid, pod in found if pod is not None and objects.uid(pod) == uid]
 

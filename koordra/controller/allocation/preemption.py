@@ -9,8 +9,8 @@ priority. On each node that has such pods with claims of koordra's
 
 and of all nodes the one whose most urgent victim is the least urgent is chosen, then the one with fewer
 victims, then by name. A pod with `preemptionPolicy: Never` takes nobody's place. A claim that a pod of equal
-or higher priority uses too is nobody's to take, nor is one that keeps its devices between pods. The victims
-are evicted through the eviction API, so PodDisruptionBudgets hold; the node is then kept free for the group.
+or higher priority uses too is nobody's to take, nor is one that has its devices without pods. The victims are
+evicted through the eviction API, so PodDisruptionBudgets hold; the node is then kept free for the group.
 
 The members of a gang are of use only together, so they are one victim: all of them, on whatever node they
 are, or none, but for those beyond the least of a group whose pods end one by one. A gang is as urgent as its
@@ -130,7 +130,9 @@ class Preemption:
         return gone.union(
             objects.uid(claim)
             for claim in info.holders
-            if (using := self.users.get(objects.key(claim))) and gone.issuperset(map(objects.uid, using))
+            if (using := self.users.get(objects.key(claim)))
+            and gone.issuperset(map(objects.uid, using))
+            and not claims_of.outlives_pods(claim)
         )
 
     def _put_back(self, victim: Victim) -> tuple[int, Urgency, int]:

@@ -8,6 +8,7 @@ changes         the kinds, the watches of one term of leadership, and the queue 
 assume_cache    our own writes that the watches do not show yet, laid over the claims
 cluster_cache   the objects by kind; applies changes and keeps the indices below, and the epoch of what could
                 have made room
+consumers       whom a claim is reserved for: a pod, or the group it is in
 pod_index       pods with their claims, sorted by what is to be done about them
 claim_index     claims, read once a version: held, orphaned, asking for devices without a pod; by pool
 slice_index     slices by node and by pool

@@ -23,6 +23,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Fields, Object
 from koordra.api.tables import keep_if, set_or_drop
 from koordra.controller import claims as claims_of
+from koordra.controller.cache import consumers
 from koordra.controller.claims import ClaimEntry, Owner
 from koordra.placement.request.claim_groups import claim_keys
 
@@ -219,7 +220,7 @@ class PodIndex:
 
     def _claims_of(self, pod: Object, entries: Sequence[ClaimEntry]) -> PodClaims | None:
         """The pod's claims sorted by owner; None while one is another pod's."""
-        if any(one.made_for is not None and objects.uid(pod) not in one.made_for for one in entries):
+        if not all(_may_use(pod, entry) for entry in entries):
             return None
         owned = [(one.claim, self._owner(one)) for one in entries]
         return PodClaims(
@@ -258,6 +259,13 @@ class PodIndex:
 
 
 _NONE: Final = frozenset[str]()
+
+
+def _may_use(pod: Object, claim: ClaimEntry) -> bool:
+    """Whether the claim was not made for another pod, or another PodGroup than the pod's."""
+    if claim.made_for is None or objects.uid(pod) in claim.made_for:
+        return True
+    return claim.made_for_group is not None and claim.made_for_group == consumers.group_name(pod)
 
 
 def _sets(pod: Object, found: PodClaims | None, *, missing: bool) -> frozenset[str]:

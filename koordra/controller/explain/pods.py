@@ -17,9 +17,10 @@ from koordra.compat.quota_charges import amounts as amounts_of
 from koordra.compat.settings import Settings
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_index
+from koordra.controller.cache.consumers import first_consumers
 from koordra.controller.explain.claims import claim_entry
 from koordra.controller.explain.view import ClusterView
-from koordra.controller.reconcile.unplanned import first_consumers, why_full
+from koordra.controller.reconcile.unplanned import why_full
 from koordra.placement.request.claim_groups import MAX_CONSUMERS, claim_keys
 
 
@@ -58,7 +59,10 @@ def _full(view: ClusterView, pod: Object) -> list[Object]:
     users = view.cache.pod_index.users
     crowded = [key for key in claim_keys(pod) if len(users.get(key, ())) > MAX_CONSUMERS]
     claims = [view.cache.claims[key] for key in crowded if key in view.cache.claims]
-    return [one for one in claims if objects.uid(pod) not in first_consumers(one, users[objects.key(one)])]
+    groups = view.cache.pod_groups
+    return [
+        one for one in claims if objects.uid(pod) not in first_consumers(one, users[objects.key(one)], groups)
+    ]
 
 
 def _extended_text(view: ClusterView, extended: Mapping[str, str]) -> str:

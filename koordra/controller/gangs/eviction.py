@@ -177,5 +177,6 @@ def _gone(entries: Iterable[tuple[Gang, Member]], users: Users) -> frozenset[str
         for member in members
         for claim in member.ours
         if {objects.uid(pod) for pod in users.get(objects.key(claim), ())} <= pods
+        and not claims_of.outlives_pods(claim)
     }
     return frozenset(pods | claims)

@@ -134,7 +134,9 @@ class GangPreemption:
         claims = {
             objects.uid(claim)
             for claim in self.claims
-            if (using := self.users.get(objects.key(claim))) and pods.issuperset(map(objects.uid, using))
+            if (using := self.users.get(objects.key(claim)))
+            and pods.issuperset(map(objects.uid, using))
+            and not claims_of.outlives_pods(claim)
         }
         return frozenset(pods | claims)
 

@@ -23,12 +23,13 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.guest_index import Concern, concerns_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache import pod_index
+from koordra.controller.cache.consumers import first_consumers
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
-from koordra.controller.reconcile.unplanned import Unplanned, created, first_consumers
+from koordra.controller.reconcile.unplanned import Unplanned, created
 from koordra.controller.reporting.claim_events import QUOTA_EXCEEDED
 from koordra.placement.decide import Excluded
 from koordra.placement.request.claim_groups import MAX_CONSUMERS
@@ -181,7 +182,7 @@ class GroupQueue:
             self._touched.update(objects.uid(pod) for pod in pods.users.get(key, ()))
         self._crowded = crowded
         return {
-            key: first_consumers(claim, pods.users[key])
+            key: first_consumers(claim, pods.users[key], self._context.cache.pod_groups)
             for key in crowded
             if (claim := self._context.cache.claims.get(key))
         }

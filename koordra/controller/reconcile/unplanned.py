@@ -10,7 +10,7 @@ a quota is full                         the words are the quota's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from koordra.allocator.explain.telling import headline, waiting_for_others
@@ -24,7 +24,7 @@ from koordra.controller.cache import pod_index
 from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.claims import Owner
 from koordra.controller.reporting.claim_events import CLAIM_MISSING
-from koordra.placement.request.claim_groups import MAX_CONSUMERS, urgency
+from koordra.placement.request.claim_groups import MAX_CONSUMERS
 
 LACKS_FOR: Final = 10.0
 _APART: Final = "unplanned/"
@@ -33,13 +33,6 @@ _APART: Final = "unplanned/"
 
 def created(obj: Object) -> str:
     return str(objects.metadata(obj).get("creationTimestamp") or "")
-
-
-def first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
-    """The 256 pods that have the claim: those it is reserved for, then by urgency."""
-    reserved = set(claims_of.reserved_for(claim))
-    first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
-    return frozenset(map(objects.uid, first[:MAX_CONSUMERS]))
 
 
 def why_full(claim: Object, users: Sequence[Object]) -> str:

@@ -32,15 +32,17 @@ NETWORK_ATTACHMENTS: Final = Kind(
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The pods that the claim is reserved for: their uids; `host_network` if all of them use the host's
-    network, `own_users` if one has its own user namespace; the CNI configurations of the attachments that the
-    claim names, as JSON text; `multus` if Multus gives one of them networks, and `resources`, the names by
-    which those networks ask for devices (k8s.v1.cni.cncf.io/resourceName); `pools` of addresses that the
-    operator has, where the claim has to do with addresses, and `given`, those that its classes name, with
-    this node's parts; `of_host`, the host's own addresses, and their interfaces; `problem`, why what its
-    classes name cannot be had, which does not matter to a claim that has it already."""
+    """Whom the claim is reserved for: `pods`, their uids; `group`, a PodGroup's name; `host_network` if all
+    of the pods use the host's network, `own_users` if one has its own user namespace; the CNI configurations
+    of the attachments that the claim names, as JSON text; `multus` if Multus gives one of them networks, and
+    `resources`, the names by which those networks ask for devices (k8s.v1.cni.cncf.io/resourceName); `pools`
+    of addresses that the operator has, where the claim has to do with addresses, and `given`, those that its
+    classes name, with this node's parts; `of_host`, the host's own addresses, and their interfaces;
+    `problem`, why what its classes name cannot be had, which does not matter to a claim that has it
+    already."""
 
     pods: tuple[str, ...] = ()
+    group: str = ""
     host_network: bool = False
     own_users: bool = False
     attachments: Mapping[Attachment, str] = field(default_factory=dict)
@@ -87,11 +89,8 @@ class ClaimSource:
         """Raises ApiErrors."""
         namespace = objects.namespace(claim)
         wanted = _networks(claim)
-        reserved = [
-            entry
-            for entry in objects.status_of(claim).get("reservedFor") or ()
-            if entry.get("resource") == "pods" and not entry.get("apiGroup")
-        ]
+        entries = objects.status_of(claim).get("reservedFor") or ()
+        reserved = [one for one in entries if one.get("resource") == "pods" and not one.get("apiGroup")]
         pods = [self._pod(namespace, entry) for entry in reserved]
         specs = [objects.spec_of(pod) for pod in pods]
         reads = self.reads_networks and holds_nics(claim)
@@ -100,6 +99,7 @@ class ClaimSource:
         }
         found = Consumers(
             pods=tuple(str(entry.get("uid")) for entry in reserved),
+            group=next((str(one.get("name")) for one in entries if one.get("resource") == "podgroups"), ""),
             host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
             own_users=any(spec.get("hostUsers") is False for spec in specs),
             multus=bool(networks),

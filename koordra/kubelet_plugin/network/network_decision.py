@@ -92,6 +92,11 @@ def network_plans(
     for device in record.devices:
         plan = None
         if _is_nic(device):
+            if consumers is not None and consumers.group:
+                raise PrepareError(
+                    f"{record.ref}: {device.device} is a NIC, which one pod gets, and the claim is reserved for PodGroup "
+                    f"{consumers.group}, whose pods share it; give each pod a claim of its own (a template)"
+                )
             plan = _plan(
                 record,
                 device,

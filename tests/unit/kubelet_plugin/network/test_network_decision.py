@@ -331,6 +331,8 @@ def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNod
     two = Consumers(pods=("pod-1", "pod-2"))
     assert "reserved for 2 pods" in refused(roce, claim(1, vf(VF_0)), two)
     assert "reserved for 2 pods" in refused(roce, claim(1, nic("nic", PF, "50")), two)
+    for request in (vf(VF_0), nic("nic", PF, "50")):
+        assert "reserved for PodGroup train" in refused(roce, claim(1, request), Consumers(group="train"))
     config = [parameters("RdmaConfig", source=FROM_CLASS, network=NETWORK)]
     assert "one set of addresses" in refused(roce, claim(1, vf(VF_0), vf(VF_3), config=config))
     both = [parameters("RdmaConfig", network={"interface": "rail0"})]
@@ -571,6 +573,10 @@ def test_who_the_claim_is_for() -> None:
     config = [parameters("RdmaConfig", source=FROM_CLASS, network={"attachment": {"name": "absent"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
     assert "NetworkAttachmentDefinition team-a/absent does not exist" in found.problem
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "train", "uid": "g"}
+    shared = claim(1, vf(VF_0))
+    shared["status"]["reservedFor"] = [group]
+    assert source.consumers(shared) == Consumers(group="train")
     # A pod that is gone, or another one of its name, says nothing.
     away = source.consumers(reserved(claim(1, vf(VF_0)), "gone"))
     assert (away.pods, away.host_network) == (("uid-gone",), False)
