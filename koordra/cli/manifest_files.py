@@ -21,6 +21,7 @@ from koordra.api.field_types import parse_types, wrong_fields
 from koordra.api.objects import Fields
 from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
+from koordra.inert import inert
 from koordra.spelling import meant
 from koordra.yaml_text import read_yaml
 
@@ -145,7 +146,7 @@ def notes_on(manifests: Sequence[Fields]) -> list[str]:
     )
     notes = []
     if other:
-        named = [f"{number} {kind}{_meant(kind)}" for kind, number in sorted(other.items())]
+        named = [f"{number} {inert(kind)}{_meant(kind)}" for kind, number in sorted(other.items())]
         notes.append(f"no part in this have {', '.join(named)}")
     if not any(one["kind"] in ("Node", "ResourceSlice") for one in manifests):
         notes.append(
@@ -157,7 +158,7 @@ def notes_on(manifests: Sequence[Fields]) -> list[str]:
 def unmade_pods(manifests: Sequence[Fields]) -> list[str]:
     """What is told of workloads of which a cluster has not made pods yet, to who explains pods."""
     named = [
-        f"{one['kind']} {objects.name(dict(one))}"
+        inert(f"{one['kind']} {objects.name(dict(one))}")
         for one in manifests
         if one["kind"] != "Pod" and not objects.uid(dict(one)) and any(pods_in(dict(one)))
     ]

@@ -113,9 +113,9 @@ def test_a_namespace_has_its_share_of_a_pass_and_the_others_are_served() -> None
     judged: list[str] = []
     place = Placer.place
 
-    def noted(self: Placer, group: Group, excluded: Any) -> Any:
+    def noted(self: Placer, group: Group, excluded: Any, **named: Any) -> Any:
         judged.append(objects.namespace(group.first))
-        return place(self, group, excluded)
+        return place(self, group, excluded, **named)
 
     for each in range(300):
         cluster.ask(f"c{each}", age=each % 50, **WAITING["all different"](each))
