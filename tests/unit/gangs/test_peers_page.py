@@ -1,0 +1,30 @@
+"""docs/gangs-peers.md: every yes of koordra's names a test that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PAGE = (ROOT / "docs/gangs-peers.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("|")
+][2:]
+
+
+def test_every_yes_names_a_test_that_is_there() -> None:
+    assert len(ROWS) > 20
+    for feature, *_peers, ours, shown in ROWS:
+        assert ours.startswith("y") == bool(shown), feature
+        if shown:
+            name, _, function = shown.strip("`").partition("::")
+            text = (ROOT / "tests/unit" / name).read_text()
+            assert not function or re.search(rf"^def {function}\(", text, re.MULTILINE), (feature, shown)
+
+
+def test_what_is_no_yes_is_explained_below() -> None:
+    assert {ours for *_, ours, _ in ROWS} <= {"y", "y, y", "y, 3", "p", "-"}
+    assert "What koordra lacks" in PAGE
