@@ -39,7 +39,9 @@ class Term:
         self.may_write = writer.may_write
         self.stands, self.go = threading.Event(), threading.Event()
         self.worker = threading.current_thread()
-        self.allocation = SimpleNamespace(placer=SimpleNamespace(order=None))
+        self.allocation = SimpleNamespace(
+            placer=SimpleNamespace(order=None), imex=SimpleNamespace(changed=set())
+        )
         self.begun.append(self)
 
     def reconcile(self) -> None:

