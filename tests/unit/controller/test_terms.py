@@ -14,9 +14,11 @@ import pytest
 from koordra.allocator.features import Features
 from koordra.api.kinds import LEASES
 from koordra.controller import run as run_module
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.leadership import LeaseTimes
 from koordra.controller.reconcile.leader_figures import LeaderFigures
 from koordra.controller.reporting.capacity import ClusterCapacity
+from koordra.controller.reporting.native_devices import NativeDevices
 from koordra.controller.reporting.waiting_groups import WaitingGroups
 from koordra.controller.run import run
 from koordra.controller.settings import Settings
@@ -56,6 +58,7 @@ class Term:
                     gangs={},
                     waiting=WaitingGroups(),
                     refused_nodes=0,
+                    native=NativeDevices(ClusterCache()),
                     capacity=ClusterCapacity(ClusterIndex(Features.of(None))),
                 )
         return True
