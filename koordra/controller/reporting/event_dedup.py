@@ -10,6 +10,7 @@ Events after an hour.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -59,8 +60,8 @@ class EventDedup:
         self.report = report
         self._clock = clock
         self._holds = holds
-        self._old = DueKeys()
-        self._reported: dict[str, _Reported] = {}
+        self._reported = OrderedDict[str, _Reported]()
+        """By uid, the longest told first."""
         self._held_back: dict[str, tuple[ClaimEvent, object]] = {}
         self._due = DueKeys()
 
@@ -104,10 +105,10 @@ class EventDedup:
         for uid in sorted(self._due.pop(now) & self._held_back.keys()):
             if self._reported[uid].due_for(self._held_back[uid][1]) <= now:
                 self._report_new(uid, *self._held_back.pop(uid))
-        for uid in sorted(self._old.pop(now) & self._reported.keys()):
-            told = self._reported[uid]
+        while self._reported:
+            uid, told = next(iter(self._reported.items()))
             if told.at + RETOLD > now:
-                continue
+                break
             if self._holds(told.event):
                 self._report_new(uid, told.event, told.about)
             else:
@@ -120,7 +121,7 @@ class EventDedup:
             lately = now < before.at + before.pause + LONGEST_PAUSE
             pause = min(before.pause * 2, LONGEST_PAUSE) if lately else FIRST_PAUSE
         self._reported[uid] = _Reported(claim_event, about, now, pause)
-        self._old.add(now + RETOLD, uid)
+        self._reported.move_to_end(uid)
         log.info(
             "claim_waits",
             about=objects.describe(claim_event.about[0]),

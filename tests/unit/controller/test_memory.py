@@ -114,7 +114,7 @@ def test_deleted_claims_leave_nothing(what: str, times: int, bytes_now: Callable
     if times > 3:
         gc.collect()
     left = bytes_now() - before
-    assert left < MOST_TEXT + _programs.most if what == "selectors" else left < 4 * BIG
+    assert left < MOST_TEXT + _programs.most if what == "selectors" else left < 3 * BIG
     assert sum(len(key[0]) for key in _programs) <= _programs.most
     assert len(_outcomes) <= _outcomes.most // 256
 
