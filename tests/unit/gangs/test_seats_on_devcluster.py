@@ -107,7 +107,8 @@ def pods(client: KubeClient, job: str) -> list[Object]:
 
 
 def fail(client: KubeClient, pod: Object) -> None:
-    """As a kubelet says it: a back-off counts from the end of the container, else from the making of the pod."""
+    """As a kubelet says it: a back-off counts from when the container ended, else from when the pod was
+    made."""
     ended = {"exitCode": 1, "finishedAt": datetime.now(UTC).isoformat(timespec="seconds")}
     status = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
     client.patch(PODS, objects.name(pod), {"status": status}, namespace="default", subresource="status")
