@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 from koordra.api import objects
 from koordra.api.kinds import NODES
@@ -52,6 +53,7 @@ class DomainNotReady(PrepareError):
     """The kubelet tries again, and so does Prepare itself for a while."""
 
 
+_Read = TypeVar("_Read")
 Nodes = tuple[DomainNode, ...]
 
 
@@ -193,18 +195,17 @@ class ImexMembership(NoImex):
         return wanted
 
     def _read(self) -> NodeDomain | None:
-        with reported(CheckpointError, self._folder.domain, "read"):
-            data = self._disk.read(self._folder.domain)
-        try:
-            return decode_domain(data) if data is not None else None
-        except ValueError:
-            return None
+        return self._read_as(self._folder.domain, decode_domain)
 
     def _status(self) -> DomainStatus | None:
-        with reported(CheckpointError, self._folder.status, "read"):
-            data = self._disk.read(self._folder.status)
+        return self._read_as(self._folder.status, decode_status)
+
+    def _read_as(self, path: Path, decode: Callable[[bytes], _Read]) -> _Read | None:
+        """None where it is not there, or is not what it should be."""
+        with reported(CheckpointError, path, "read"):
+            data = self._disk.read(path)
         try:
-            return decode_status(data) if data is not None else None
+            return decode(data) if data is not None else None
         except ValueError:
             return None
 
