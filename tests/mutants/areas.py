@@ -29,7 +29,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "grants": (
         "koordra.controller.cache.immediate_claims",
         "koordra.controller.cache.claim_index",
-        "koordra.controller.allocation.displacement",
+        "koordra.controller.allocation.eviction.displacement",
     ),
     "events": ("koordra.controller.reporting.event_recorder",),
     "client": (

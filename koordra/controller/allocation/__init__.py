@@ -12,6 +12,5 @@ waiting_reasons       why claims wait, in the words of each
 guest_index           pods on nodes by what such predicates ask about them
 label_selectors       label selectors and terms of affinity, read once
 reservations          nodes that are kept free for groups and gangs that would starve
-driver_release        nodes whose GPU driver is to be free are emptied, under the budgets, gangs whole
-preemption            whom to evict so that a more urgent pod fits
+eviction/             who loses devices to others: to more urgent pods, to pods that wait, to drivers
 """

@@ -13,7 +13,7 @@ write. Claims that have devices count first, used or not, then older ones; a cla
 left is passed over. What is not granted is a claim like every other: it waits for a pod, and gives its
 devices back when no pod can use them.
 
-What is granted gives way to pods that wait (allocation/displacement) for as long as no pod has reserved it,
+What is granted gives way to pods that wait (eviction/displacement) for as long as no pod has reserved it,
 unless it *keeps* its devices: its classes say Retain, or the finalizer koordra.io/retain was put on it while
 they did (the same policy guards it). When its last pod ends, kube-controller-manager frees a
 claim that does not keep its devices; then it waits again.

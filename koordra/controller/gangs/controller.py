@@ -22,9 +22,9 @@ from koordra.api import objects
 from koordra.api.kinds import NODES
 from koordra.api.objects import Object
 from koordra.api.tables import DueKeys
+from koordra.controller.allocation.eviction.preemption import EvictedWith
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
-from koordra.controller.allocation.preemption import EvictedWith
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events

@@ -19,12 +19,12 @@ from typing import Final
 from koordra.allocator.explain.telling import headline
 from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
-from koordra.controller.allocation.displacement import Unused
-from koordra.controller.allocation.disruption_budgets import refused_together
+from koordra.controller.allocation.eviction.displacement import Unused
+from koordra.controller.allocation.eviction.disruption_budgets import refused_together
+from koordra.controller.allocation.eviction.preemption import EvictedWith
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.placer import Placer
-from koordra.controller.allocation.preemption import EvictedWith
 from koordra.controller.allocation.reservations import GangReservation
 from koordra.controller.claims import Users
 from koordra.controller.gangs import commit, events

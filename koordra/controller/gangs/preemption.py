@@ -20,7 +20,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.preemption import EvictedWith
+from koordra.controller.allocation.eviction.preemption import EvictedWith
 from koordra.controller.cache import pod_index
 from koordra.controller.claims import Users
 from koordra.controller.gangs.eviction import beyond_least

@@ -6,7 +6,7 @@
                                                    their gates go when it has reserved them
     not so, and it holds claims that nobody uses   those are given back: waiting while holding could lock two
                                                    pods against each other
-    not so, but without Immediate claims that no   those lose their devices (allocation/displacement)
+    not so, but without Immediate claims that no   those lose their devices (allocation/eviction/displacement)
     pod uses
     otherwise                                      it waits, with the allocator's reasons
 
@@ -29,12 +29,12 @@ from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.api.tables import set_or_drop
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.displacement import Unused, displaced
-from koordra.controller.allocation.disruption_budgets import refused_together
+from koordra.controller.allocation.eviction.displacement import Unused, displaced
+from koordra.controller.allocation.eviction.disruption_budgets import refused_together
+from koordra.controller.allocation.eviction.preemption import EvictedWith, EvictionBackoff, Preemption
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.placer import GroupPlacement, Placer
-from koordra.controller.allocation.preemption import EvictedWith, EvictionBackoff, Preemption
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.groups import Group, StartedPods

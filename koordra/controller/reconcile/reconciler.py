@@ -32,7 +32,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.driver_release import DriverRelease
+from koordra.controller.allocation.eviction.driver_release import DriverRelease
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import SchedulerRefusal

@@ -10,7 +10,7 @@ koordra.io/driver-release, whose value is the phase:
 
 - its effect is NoSchedule. NoExecute would have the cluster delete the pods, whatever their disruption
   budgets say. In phase Evicting the controller evicts them through the Eviction API, gangs whole
-  (koordra.controller.allocation.driver_release);
+  (koordra.controller.allocation.eviction.driver_release);
 - Prepare refuses GPUs from phase Evicting on, and while NVML is closed; Unprepare goes on, or pods would hang
   in Terminating;
 - NVML is closed at once where that is asked, else when no claim is left. Readings of the machine then keep

@@ -11,8 +11,8 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, POD_DISRUPTION_BUDGETS, PODS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.allocation.disruption_budgets import refusing_budget
-from koordra.controller.allocation.driver_release import ASK_AGAIN, places_to_empty
+from koordra.controller.allocation.eviction.disruption_budgets import refusing_budget
+from koordra.controller.allocation.eviction.driver_release import ASK_AGAIN, places_to_empty
 from koordra.errors import ApiUnreachable, Forbidden
 from tests.fakes.joint_cluster import JointCluster
 from tests.fakes.kube_api import Write

@@ -26,9 +26,9 @@ from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_SLICES
 from koordra.api.objects import Fields, Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.disruption_budgets import refused_together
+from koordra.controller.allocation.eviction.disruption_budgets import refused_together
+from koordra.controller.allocation.eviction.preemption import EvictedWith, Victim
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.allocation.preemption import EvictedWith, Victim
 from koordra.controller.allocation.writes import WriteOutcome
 from koordra.controller.cache.pod_index import is_bound, is_living
 from koordra.controller.cache.slice_index import is_ours, pool_name

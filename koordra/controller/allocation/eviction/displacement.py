@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from koordra.api import objects
 from koordra.api.objects import Fields
-from koordra.controller.allocation.preemption import Fits
+from koordra.controller.allocation.eviction.preemption import Fits
 from koordra.controller.cache.groups import Group
 from koordra.placement.holders.device_hold import HOLD
 from koordra.placement.index import NodeInfo
