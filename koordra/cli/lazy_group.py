@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from koordra.spelling import meant
+
 
 class LazyGroup(click.Group):
     """`commands_by_name`: name -> (where the command is, `module:attribute`; its line in the help).
@@ -41,6 +43,16 @@ class LazyGroup(click.Group):
                 raise
             raise click.UsageError(f"{ctx.info_name} {cmd_name} is not installed; type: {remedy}") from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With the command that may have been meant, which click cannot tell of commands not yet imported."""
+        word = args[0]
+        if word not in self._commands and not word.startswith("-") and not ctx.resilient_parsing:
+            close = meant(word, self._commands)
+            ctx.fail(f"No such command {word!r}." + (f" Did you mean {close!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

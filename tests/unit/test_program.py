@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import koordra
 from koordra import logs
+from koordra.cli.main import cli
 from koordra.cli.processes import controller, nri
 from koordra.controller import run as controller_run
 from koordra.controller.webhook.cert_rotation import WebhookSettings
@@ -126,6 +127,23 @@ def test_explain_imports_nothing_that_allocates_where_the_controller_answers() -
         "networkx",
     )
     assert not {one for one in imported.split() if one.startswith(heavy)}
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["explian"], "No such command 'explian'. Did you mean 'explain'?"),
+        (["node", "chekc"], "No such command 'chekc'. Did you mean 'check'?"),
+        (["debug", "dmup"], "No such command 'dmup'. Did you mean 'dump'?"),
+        (["explain", "--wathc"], "No such option '--wathc'. Did you mean '--watch'?"),
+        (["xyzzy"], "No such command 'xyzzy'.\n"),
+        (["-x"], "No such option '-x'."),
+    ],
+)
+def test_a_word_that_is_misspelt_is_answered_with_the_one_that_was_meant(typed: list[str], said: str) -> None:
+    found = CliRunner().invoke(cli, typed)
+    assert found.exit_code == 2
+    assert said in found.output
 
 
 @pytest.mark.parametrize("command", ["demo", "devcluster"])
