@@ -29,7 +29,7 @@ from benchmarks import _results
 from koordra import logs
 from tests.fakes import prepare_world, watch_world
 from tests.fakes.model_wire import Faults
-from tests.property import test_controller_model
+from tests.property import test_controller_model, test_gang_model
 
 ROOT: Final = Path(__file__).parents[2]
 EVERY: Final = 60.0
@@ -45,6 +45,10 @@ def _controller(seed: int) -> Faults:
     return test_controller_model.one_schedule(seed).faults
 
 
+def _gangs(seed: int) -> Faults:
+    return test_gang_model.one_schedule(seed).faults
+
+
 def _prepare(seed: int) -> Faults:
     return prepare_world.one_schedule(seed).faults
 
@@ -52,6 +56,7 @@ def _prepare(seed: int) -> Faults:
 MODELS: Final[dict[str, Callable[[int], Faults]]] = {
     "watches": _watches,
     "controller": _controller,
+    "gangs": _gangs,
     "prepare": _prepare,
 }
 
@@ -105,7 +110,7 @@ def write(name: str, runs: Sequence[Run]) -> None:
         "What `python -m tests.soak` has run, each run with its commit; `make soak` adds 100,000 schedules of each",
         "model. Seconds are of a processor that others used as well. A violation was a defect of the commit at which",
         "it was found, in koordra or in the model; its seed is a test since (in",
-        "tests/property/test_controller_model.py and test_prepare_model.py).",
+        "tests/property/test_controller_model.py, test_gang_model.py and test_prepare_model.py).",
         "",
         _results.table(
             ("model", "commit", "from seed", "schedules", "violations", "processor seconds"),
