@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from koordra.api import names
@@ -49,7 +50,7 @@ from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
 from tests.fakes.joint_cluster import gpu_slice
 from tests.fakes.model_api import Request
 from tests.fakes.model_planner import CARD, results_of
-from tests.fakes.model_world import WATCHED, Controller, World, use_of
+from tests.fakes.model_world import WATCHED, Controller, InFlight, World, use_of
 
 TIMEOUT = 40.0
 HOLD = 60.0
@@ -286,9 +287,9 @@ class GangWorld(World):
 
     def land(self, sender: Controller, request: Request, what: str) -> Object:
         if what == "evictions":
-            return self.land_eviction(sender, request, what)
+            return self.eviction_lands(partial(super().land, sender, request, what))
         if what == DEVICE_HOLDS.plural:
-            return self.land_hold(sender, request, what)
+            return self.hold_lands(partial(super().land, sender, request, what), self.most_urgent(sender))
         if what != PODS.plural:
             return super().land(sender, request, what)
         before = self.let_go()
@@ -300,27 +301,37 @@ class GangWorld(World):
                 self.check_commit(job, pod, before, sender)
         return answer
 
-    def land_eviction(self, sender: Controller, request: Request, what: str) -> Object:
+    def sent(self, sender: Controller, request: Request, what: str) -> InFlight:
+        """Also of a request that lands late it is known what it was sent for."""
+        if what == "evictions":
+            request = partial(self.eviction_lands, request)
+        elif what == DEVICE_HOLDS.plural:
+            request = partial(self.hold_lands, request, self.most_urgent(sender))
+        return super().sent(sender, request, what)
+
+    def eviction_lands(self, request: Request) -> Object:
         before = {pod["metadata"]["uid"]: pod for pod in self.pods()}
-        answer = super().land(sender, request, what)
+        answer = request()
         after = {pod["metadata"]["uid"]: pod for pod in self.pods()}
         self.given_up |= {uid for uid, pod in before.items() if after.get(uid) is not pod}
         return answer
 
-    def land_hold(self, sender: Controller, request: Request, what: str) -> Object:
+    def hold_lands(self, request: Request, urgent: int) -> Object:
         """Seats may be taken for somebody more urgent, as far as the controller knows."""
         before = self.held_seats()
-        answer = super().land(sender, request, what)
-        assert sender.reconciler is not None
-        waiting = [
-            pod["spec"].get("priority", 0)
-            for pod in sender.reconciler.cache.pods.values()
-            if not pod["spec"].get("nodeName")
-        ]
+        answer = request()
         for key in before - self.held_seats():
-            if key in self.kept and max(waiting, default=0) > self.kept[key].priority:
+            if key in self.kept and urgent > self.kept[key].priority:
                 del self.kept[key]
         return answer
+
+    def most_urgent(self, sender: Controller) -> int:
+        """Of those who wait, as the sender knows them."""
+        assert sender.reconciler is not None
+        pods = sender.reconciler.cache.pods.values()
+        return max(
+            (pod["spec"].get("priority", 0) for pod in pods if not pod["spec"].get("nodeName")), default=0
+        )
 
     def held_seats(self) -> set[tuple[str, str]]:
         return {
@@ -487,10 +498,11 @@ class GangWorld(World):
                     self.ask_to_end(pod)
 
     def is_stray(self, pod: Object) -> bool:
-        """It came past the webhook: it is not held and was not let go, and runs nowhere, or has ended without
-        the others."""
-        runs = pod["spec"].get("nodeName") and pod["status"].get("phase") != "Succeeded"
-        return not (pod["spec"].get("schedulingGates") or runs or COMMITTED in pod["metadata"]["annotations"])
+        """It came past the webhook: it is not held, was not let go, and runs nowhere."""
+        placed = pod["spec"].get("nodeName")
+        return not (
+            pod["spec"].get("schedulingGates") or placed or COMMITTED in pod["metadata"]["annotations"]
+        )
 
     def has_lost_its_claim(self, pod: Object) -> bool:
         """Such a pod can never run; its owner sees that, in a real cluster after some time."""

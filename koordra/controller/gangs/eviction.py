@@ -9,15 +9,15 @@ Restart, of started gangs that lack members for too long:
 
 Shrink: only gangs that say `koordra.io/gang-shrink: ForOthers` give up members, only those above their least,
 and only to a gang whose priority is not lower. If the one that waits would fit without any of these, they are
-put back one by one, the earliest members of the most urgent gang first, and every one beside which it still
-fits stays.
+put back (`in_the_way`), the earliest members of the most urgent gang first, and every one beside which it
+still fits stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -31,14 +31,15 @@ from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.leader_first import may_go_first
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
+from koordra.effort import is_spent
 from koordra.placement.gang import GangAnswer, GangPlaced
 
 EVICT_PAUSE: Final = 5.0
 EVICT_PATIENCE: Final = 60.0
-MOST_TRIED: Final = 64
 
 Fits = Callable[[frozenset[str]], GangAnswer]
 """The answer as if these claims and pods (by uid) were gone."""
+_Victim = TypeVar("_Victim")
 
 
 @dataclass(slots=True)
@@ -131,13 +132,33 @@ def victims_for(
     answer = fits(_gone(spare, users)) if spare else None
     if not isinstance(answer, GangPlaced):
         return None
-    gone = list(spare)
-    for entry in spare[:MOST_TRIED]:
-        rest = [other for other in gone if other is not entry]
-        without = fits(_gone(rest, users))
-        if rest and isinstance(without, GangPlaced):
-            gone, answer = rest, without
+    gone, answer = in_the_way(spare, answer, fits=lambda rest: fits(_gone(rest, users)) if rest else None)
     return gone, frozenset(placed.node for placed in answer.members)
+
+
+def in_the_way(
+    gone: Sequence[_Victim], answer: GangPlaced, *, fits: Callable[[Sequence[_Victim]], GangAnswer | None]
+) -> tuple[list[_Victim], GangPlaced]:
+    """Who of these has to go, and the gang's places then. Put back in the order given: who of the first half
+    may stay, all at once where that goes, then of the other half. So whoever may stay beside those before him
+    stays, as if each had been put back alone, and a few who have to go cost a few questions, however many are
+    asked about. `answer`: the places without all of them; `fits`: the answer if only these are gone, None
+    where that is known not to do.
+
+    There is no bound of its own: each question counts as what a gang may cost a pass (`koordra.effort`), and
+    once that is spent nothing fits, so those go who were not asked about yet."""
+    left, parts = list(gone), [list(gone)] if gone else []
+    while parts:
+        part = parts.pop()
+        stay = set(map(id, part))
+        rest = [one for one in left if id(one) not in stay]
+        without = fits(rest)
+        if isinstance(without, GangPlaced):
+            left, answer = rest, without
+        elif len(part) > 1 and not is_spent():
+            middle = len(part) // 2
+            parts += [part[middle:], part[:middle]]
+    return left, answer
 
 
 def spare_members(gang: Gang) -> list[Member]:

@@ -285,7 +285,7 @@ class GangIndex:
         if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
         terms = terms_of(ref, living, self.cache.pod_groups)
-        return None if terms is None else Gang(ref, terms, members, _done(ref, pods, living))
+        return None if terms is None else Gang(ref, terms, members, _done(pods, living))
 
     def _member(self, pod: Object, index: MemberIndex | None) -> Member:
         entry = self.cache.pod_index.entries.get(objects.uid(pod))
@@ -309,17 +309,12 @@ def _order(member: Member) -> tuple[bool, tuple[MemberIndex, ...], Urgency]:
     return (member.index is None, (member.index,) if member.index else (), urgency(member.pod))
 
 
-def _done(ref: GangRef, pods: Iterable[Object], living: Iterable[Object]) -> int:
-    """Members of somebody else's group that have ended count whether koordra let them go or not: the
-    initializers of a TrainJob, which its group counts."""
+def _done(pods: Iterable[Object], living: Iterable[Object]) -> int:
+    """Members that have ended well, whether koordra let them go or not: the initializers of a TrainJob, which
+    its group counts, or a launcher that came without its gate. Nobody makes them again, so the others would
+    wait for ever."""
     jobs = {job for pod in living if (job := _job(pod))}
-    return sum(
-        1
-        for pod in pods
-        if objects.status_of(pod).get("phase") == "Succeeded"
-        and (ref.source is not Source.KOORDRA or COMMITTED in objects.annotations_of(pod))
-        and _job(pod) in jobs
-    )
+    return sum(objects.status_of(pod).get("phase") == "Succeeded" and _job(pod) in jobs for pod in pods)
 
 
 def _job(pod: Mapping[str, Any]) -> str:

@@ -210,8 +210,10 @@ class GangPlanner:
     def _displace(self, request: PlacementRequest, now: float) -> bool:
         """Take devices from Immediate claims that no pod uses, and what is held for gangs that are less
         urgent, on the nodes where that makes room for the gang; whether any were taken. The nodes are kept
-        free for it, so that the claims do not come back."""
-        key, weaker = request.gang.key, self.holds.weaker_than(-request.gang.urgency[0])
+        free for it, so that the claims do not come back. A gang that grows comes after all that wait, so it
+        takes nothing of theirs: a leader that goes first would have its places taken again and again."""
+        key, is_growing = request.gang.key, request.status.phase is GangPhase.GROWING
+        weaker = [] if is_growing else self.holds.weaker_than(-request.gang.urgency[0])
         idle: list[Unused] = [*self.context.cache.claim_index.idle(), *weaker]
         if not idle or self.reservation.holds(key):
             return False

@@ -2,8 +2,9 @@
 
     1. single pods that are less urgent are taken away; if the gang does not fit, gangs too
     2. of those, who has none of the devices that the gang then gets stays
-    3. the others are put back one by one, gangs first, the most urgent first: who does not stand in the way
-       stays
+    3. the others are put back (`in_the_way`), gangs first, the most urgent first: who does not stand in the
+       way stays. Where the effort of a pass ends before that is known of all, the rest go: they have devices
+       that the gang gets
 
 A gang is taken whole, or it gives up members beyond its least, unless its group says that all end together:
 never so many that it is left with too few. It is as urgent as its group says, or as its most urgent member. A
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -23,13 +24,10 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.eviction.preemption import EvictedWith
 from koordra.controller.cache import pod_index
 from koordra.controller.claims import Users
-from koordra.controller.gangs.eviction import beyond_least
+from koordra.controller.gangs.eviction import beyond_least, in_the_way
 from koordra.controller.gangs.membership import Gang
 from koordra.placement.gang import GangAnswer, GangPlaced
 from koordra.placement.request.claim_groups import urgency
-
-MOST_TRIED: Final = 16
-"""Victims that are put back to see whether the gang fits beside them."""
 
 Fits = Callable[[frozenset[str]], GangAnswer]
 """The answer as if these claims and pods (by uid) were gone."""
@@ -101,31 +99,40 @@ class GangPreemption:
             for allocation in placed.allocations.values()
             for result in allocation["devices"]["results"]
         }
-        met = [one for one in able if not given.isdisjoint(self._places(one))]
-        gangs = {one.gang for one in met if one.gang}
-        in_the_way = [one for one in able if one in met or one.gang in gangs]
-        if len(in_the_way) < len(able):
-            fewer = self.fits(self._gone(in_the_way))
+        holding = self._holding(given)
+        met = [one for one in able if any(objects.uid(pod) in holding for pod in one.pods)]
+        ids, gangs = set(map(id, met)), {one.gang for one in met if one.gang}
+        having = [one for one in able if id(one) in ids or one.gang in gangs]
+        if len(having) < len(able):
+            fewer = self.fits(self._gone(having))
             if isinstance(fewer, GangPlaced):
-                able, answer = in_the_way, fewer
-        for victim in sorted(able, key=_put_back)[:MOST_TRIED]:
-            if victim not in able:
-                continue
-            rest = [one for one in able if one is not victim and not _contains(one, victim)]
-            without = self.fits(self._gone(rest)) if rest else None
-            if isinstance(without, GangPlaced):
-                able, answer = rest, without
-        whole = {one.gang for one in able if one.is_whole}
-        left = [one for one in able if one.is_whole or one.gang not in whole or not one.gang]
-        return left, frozenset(placed.node for placed in answer.members)
+                able, answer = having, fewer
+        able, answer = self._put_back(able, answer, whole=True)
+        gone = {one.gang for one in able if one.is_whole}
+        able = [one for one in able if one.is_whole or not one.gang or one.gang not in gone]
+        able, answer = self._put_back(able, answer, whole=False)
+        return able, frozenset(placed.node for placed in answer.members)
 
-    def _places(self, victim: Victim) -> set[tuple[str, str]]:
-        pods = {objects.uid(pod) for pod in victim.pods}
+    def _put_back(
+        self, able: list[Victim], answer: GangPlaced, *, whole: bool
+    ) -> tuple[list[Victim], GangPlaced]:
+        """Those without whom the gang fits, of whole gangs or of the others only who is in the way."""
+        rest = [one for one in able if one.is_whole is not whole]
+        asked = sorted((one for one in able if one.is_whole is whole), key=_most_urgent)
+        gone, answer = in_the_way(
+            asked, answer, fits=lambda some: self.fits(self._gone(both)) if (both := [*rest, *some]) else None
+        )
+        return [*rest, *gone], answer
+
+    def _holding(self, devices: set[tuple[str, str]]) -> set[str]:
+        """Pods, by uid, with a claim that has some of the devices (pool and name)."""
         return {
-            (str(result.get("pool")), str(result.get("device")))
+            objects.uid(pod)
             for claim in self.claims
-            if pods & {objects.uid(pod) for pod in self.users.get(objects.key(claim), ())}
-            for result in claims_of.results(claim)
+            if any(
+                (str(one.get("pool")), str(one.get("device"))) in devices for one in claims_of.results(claim)
+            )
+            for pod in self.users.get(objects.key(claim), ())
         }
 
     def _gone(self, victims: Iterable[Victim]) -> frozenset[str]:
@@ -141,11 +148,6 @@ class GangPreemption:
         return frozenset(pods | claims)
 
 
-def _contains(whole: Victim, one: Victim) -> bool:
-    """Whether the one is put back with that gang, or cannot be without it."""
-    return whole.is_whole and not one.is_whole and whole.gang == one.gang
-
-
-def _put_back(victim: Victim) -> tuple[Any, ...]:
-    """Whole gangs first, then members of gangs, then single pods; of each the most urgent."""
-    return not victim.is_whole, not victim.gang, -victim.priority, min(map(urgency, victim.pods))
+def _most_urgent(victim: Victim) -> tuple[Any, ...]:
+    """Members of gangs before single pods; of each the most urgent."""
+    return not victim.gang, -victim.priority, min(map(urgency, victim.pods))

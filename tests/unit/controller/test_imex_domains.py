@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, DEVICE_HOLDS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.api.opaque.imex import MOST_NODES, ImexDomain, domain_of
 from koordra.api.resource_class import CONFIG_MAPS
@@ -148,6 +148,28 @@ def test_another_leader_knows_whose_a_node_is(cluster: JointCluster, step: int) 
         assert domain(cluster, name) is not None
         held.setdefault(cluster.node_of(name), set()).add(domain(cluster, name))
     assert all(len(domains) == 1 for domains in held.values())
+
+
+@pytest.mark.parametrize(("priority", "node"), [(0, None), (5, "n0")])
+def test_a_tray_that_is_held_keeps_its_domain(cluster: JointCluster, priority: int, node: str | None) -> None:
+    """Its only member is lost; the GPU beside what it had is free, and the channels can be shared."""
+    member(cluster, "w", "train", least=1, **HERE)
+    cluster.settle()
+    devices = (cluster.allocation("w") or {})["devices"]["results"]
+    seat = {"node": "n0", "devices": devices, "pod": "uid-w", "until": "2026-11-21T01:00:00Z"}
+    hold = {
+        "metadata": {"name": "h"},
+        "spec": {"owner": "gang default/train", "seconds": 600, "seats": [seat]},
+    }
+    cluster.api.delete(PODS, "w", namespace="default")
+    cluster.scheduler_erases("w")
+    cluster.api.create(DEVICE_HOLDS, hold, namespace="default")
+    cluster.start_again()
+    member(cluster, "x", "other", least=1, priority=priority, **HERE)
+    cluster.settle()
+    assert cluster.node_of("x") == node
+    said = [one.message for one in cluster.told if objects.name(one.about[0]) == "x"]
+    assert any("channels are in the domain of gang default/train" in one for one in said) is (node is None)
 
 
 # what the nodes are told

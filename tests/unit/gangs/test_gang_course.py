@@ -141,6 +141,22 @@ def test_a_member_without_claims_is_held_and_let_go_with_the_others() -> None:
     assert let_go(cluster) == ["launcher", "w0", "w1"]
 
 
+def test_a_launcher_that_ended_without_the_others_does_not_keep_them_waiting() -> None:
+    """It came past the webhook without its gate, and ended well; nobody makes it again."""
+    cluster = JointCluster(nodes=1, gpus=2)
+    owner = {"kind": "Job", "name": "train", "uid": "uid-train", "controller": True}
+    member(cluster, "launcher", least=3, gated=False, claims=False)
+    for name in ("a", "b"):
+        member(cluster, name, least=3)
+    for name in ("launcher", "a", "b"):
+        cluster.api.edit(PODS, name, lambda found: found["metadata"].update(ownerReferences=[owner]))
+    cluster.settle()
+    assert allocated(cluster) == [], "it could start without the others"
+    cluster.api.edit(PODS, "launcher", lambda found: found["status"].update(phase="Succeeded"))
+    cluster.settle()
+    assert let_go(cluster) == ["a", "b"]
+
+
 def test_a_foreign_gate_is_waited_for() -> None:
     cluster = JointCluster()
     member(cluster, "w0")

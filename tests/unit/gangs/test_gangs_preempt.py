@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordra.api import names, objects
 from koordra.api.kinds import POD_DISRUPTION_BUDGETS, PODS
-from koordra.controller.gangs.declared.annotations import GANG_MAX
+from koordra.controller.gangs.declared.annotations import GANG, GANG_MAX, GANG_MIN
+from koordra.controller.gangs.eviction import in_the_way
+from koordra.placement.gang import GangPlaced, GangScore
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.gangs.test_gang_course import allocated, member
 
@@ -78,6 +83,49 @@ def test_an_elastic_gang_gives_up_what_is_beyond_its_least() -> None:
     gang(cluster, "u", 2, priority=5)
     cluster.settle()
     assert evicted(cluster) == ["w2", "w3"]
+
+
+def test_of_many_who_have_the_devices_only_those_are_taken_who_have_to_go() -> None:
+    """24 pods have 3 GiB each of one card of 80; 8 GiB are free, 20 are asked."""
+    cluster = JointCluster(nodes=1, gpus=1, preemption=True)
+    pods = [f"p{number:02d}" for number in range(24)]
+    for name in pods:
+        cluster.claim(name, memory="3Gi")
+        cluster.pod(name, name, gates=[names.JOINT_GATE], priority=1 if name < "p20" else 0)
+    running(cluster, *pods)
+    cluster.claim("u", memory="20Gi")
+    cluster.pod("u", "u", gates=[names.JOINT_GATE], priority=5)
+    said = {GANG: "u", GANG_MIN: "1"}
+    cluster.api.edit(PODS, "u", lambda found: found["metadata"].update(annotations=said))
+    cluster.settle()
+    assert evicted(cluster) == ["p20", "p21", "p22", "p23"]
+
+
+@given(
+    amounts=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+    free=st.integers(0, 20),
+    asked=st.integers(1, 120),
+)
+def test_putting_back_halves_is_putting_back_one_by_one(amounts: list[int], free: int, asked: int) -> None:
+    victims, questions = [(at, amount) for at, amount in enumerate(amounts)], 0
+    score = GangScore(1, 0, (), 0, 1, 0, 0)
+
+    def fits(gone: Sequence[tuple[int, int]]) -> GangPlaced | None:
+        nonlocal questions
+        questions += 1
+        is_room = free + sum(amount for _, amount in gone) >= asked
+        return GangPlaced((), (), 1, score) if is_room and gone else None
+
+    answer = fits(victims)
+    if answer is None:
+        return
+    found, _ = in_the_way(victims, answer, fits=fits)
+    asked_for, left = questions, list(victims)
+    for one in victims:
+        rest = [other for other in left if other is not one]
+        left = rest if fits(rest) else left
+    assert found == left
+    assert asked_for <= 2 + 2 * len(found) * (1 + len(victims).bit_length())
 
 
 @pytest.mark.parametrize("priority", [1, 0])

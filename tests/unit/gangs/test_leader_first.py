@@ -10,7 +10,14 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs import events, leader_first
-from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN, GANG_START
+from koordra.controller.gangs.declared.annotations import (
+    COMMITTED,
+    GANG,
+    GANG_HOLD,
+    GANG_MAX,
+    GANG_MIN,
+    GANG_START,
+)
 from koordra.controller.gangs.declared.workload_kind import LWS
 from tests.fakes.joint_cluster import JointCluster, claim, explode_at, pod
 from tests.fakes.kube_api import Killed
@@ -157,6 +164,28 @@ def test_what_is_held_for_a_worker_is_nobody_elses() -> None:
     assert cluster.allocation("single") is None
     groups.go(0)
     assert groups.running() == ["serve-0", "serve-0-1"]
+
+
+def test_a_gang_that_grows_does_not_take_what_is_held_for_workers() -> None:
+    """It comes after all that wait; the leader would have its places taken and found again for ever."""
+    cluster = JointCluster(nodes=1, gpus=3)
+    grows = [f"e{number}" for number in range(2)]
+    for name in grows:
+        cluster.claim(name)
+        cluster.pod(name, name, gates=[names.JOINT_GATE], priority=5)
+        said = {GANG: "e", GANG_MIN: "1", GANG_MAX: "2"}
+        cluster.api.edit(PODS, name, lambda pod, said=said: pod["metadata"].update(annotations=said))
+    groups = Groups(cluster)
+    leader = groups.make(0)
+    cluster.api.delete(PODS, "e1", namespace="default")
+    cluster.settle()
+    cluster.pod("e1", "e1", gates=[names.JOINT_GATE], priority=5)
+    cluster.api.edit(PODS, "e1", lambda pod: pod["metadata"].update(annotations=said))
+    assert COMMITTED in objects.annotations_of(cluster.api.get(PODS, leader))
+    for _ in range(3):
+        cluster.settle()
+        assert cluster.allocation("e1") is None
+    assert len(groups.held()) == 1
 
 
 def test_a_leader_without_a_word_goes_once_it_has_been_alone_for_a_while() -> None:

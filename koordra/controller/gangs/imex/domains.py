@@ -2,8 +2,9 @@
 
 A gang is a domain in each clique that it is in; a pod that is in no gang is a domain of its own. NVIDIA's
 driver serves one domain on a node at a time, so a node whose channels somebody has is left out for everybody
-else's claims of channels, and for those alone. What a node has follows from the allocations, so that a new
-leader knows the same.
+else's claims of channels, and for those alone. So is a node whose channels are held for a gang that lost a
+member (DeviceHolds), for all that are not more urgent. What a node has follows from the allocations and the
+holds, so that a new leader knows the same.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from collections.abc import Mapping
 from koordra.allocator.devices.nvlink_fabric import clique_of
 from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import names, objects
-from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_HOLDS, RESOURCE_CLAIMS
 from koordra.api.objects import Fields, Object
 from koordra.api.opaque.imex import ImexDomain, domain_of
+from koordra.api.tables import set_or_drop
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.declared.gang_ref import gang_of
 from koordra.placement.decide import Excluded
+from koordra.placement.holders.device_hold import DeviceHold
 from koordra.placement.index import NodeInfo
 
 
@@ -56,7 +59,10 @@ class ImexDomains:
         self.members: dict[ImexDomain, dict[str, str]] = {}
         self.changed: set[ImexDomain] = set()
         self._of_claim: dict[str, tuple[ImexDomain, str]] = {}
+        self._of_hold: dict[str, tuple[DeviceHold, frozenset[str]]] = {}
+        """By key, with the nodes whose channels a seat of it has."""
         cache.listen(RESOURCE_CLAIMS, self._on_claim, replay=True)
+        cache.listen(DEVICE_HOLDS, self._on_hold, replay=True)
 
     def _on_claim(self, key: str, _before: Object | None, claim: Object | None) -> None:
         found = None if claim is None else domain_of(claims_of.allocation(claim))
@@ -75,13 +81,26 @@ class ImexDomains:
             self.members.setdefault(now[0], {})[key] = now[1]
             self.changed.add(now[0])
 
+    def _on_hold(self, key: str, _before: Object | None, now: Object | None) -> None:
+        hold = None if now is None else DeviceHold.of(now)
+        seats = () if hold is None else hold.seats
+        nodes = frozenset(seat.node for seat in seats if any(map(_is_channels, seat.devices)))
+        set_or_drop(self._of_hold, key, (hold, nodes) if hold is not None and nodes else None)
+
     def excluded(self, group: Group) -> Excluded:
         """Nodes whose channels are in another domain than the group's would be."""
         asking = [claim for claim in group.pending if asks_for_channels(claim)]
-        if not asking or not self.members:
+        if not asking or not (self.members or self._of_hold):
             return {}
         wanted = {name_of(group, objects.key(claim)) for claim in asking}
+        priority = -group.urgency[0]
         holders: dict[str, str] = {}
+        for (
+            hold,
+            nodes,
+        ) in self._of_hold.values():  # a gang's domain is called as those are whom it is held for
+            if wanted != {hold.owner} and hold.priority >= priority:
+                holders |= dict.fromkeys(nodes, hold.owner)
         for domain, claims in self.members.items():
             if wanted != {domain.domain}:
                 holders |= dict.fromkeys(claims.values(), domain.domain)
