@@ -13,7 +13,7 @@ from koordra.controller.allocation.placer import GroupPlacement, Placer
 from koordra.controller.cache.changes import Tables
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.gangs.leader_first import awaiting
+from koordra.controller.gangs.expected.leader_first import Known, awaiting
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, statuses_of
 from koordra.controller.gangs.seats.recorded import holds_by_gang, kept_of
@@ -48,8 +48,9 @@ def view_of(cluster: Tables, *, refused: Refusals, now: datetime) -> ClusterView
     index = GangIndex(run.cache, UngateTracker())
     index.gather()
     holds = holds_by_gang(run.cache.holds.values())
+    known = Known(classes=run.cache.classes, pod_groups=run.cache.pod_groups)
     gangs = {
-        gang.key: awaiting(gang, kept_of(holds.get(gang.key, ())), now.timestamp())[0]
+        gang.key: awaiting(gang, kept_of(holds.get(gang.key, ())), now.timestamp(), known)[0]
         for gang in index.gangs.values()
     }
     group_of = {objects.key(claim): group for group in run.groups.values() for claim in group.pending}

@@ -5,7 +5,7 @@
                         position of its job, and on what terms; what the webhook refuses
     membership          the pods of each gang, and how far each of them is; gates that were removed and that
                         the caches do not show yet
-    leader_first        members that are not made before those that are there have started
+    expected/           members that are not made before those that are there have started
     phase               from that to the one thing that is to be done next; pure, and nothing but the API
                         objects go in, so that a controller that starts anew goes on where its predecessor was
                         killed

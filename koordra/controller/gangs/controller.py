@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Final
 
 from koordra.allocator.reasons import Reason
@@ -30,7 +29,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.eviction import GangRestarts, evicted_with, spare_members
-from koordra.controller.gangs.leader_first import awaiting
+from koordra.controller.gangs.expected.awaiting import Awaiting
 from koordra.controller.gangs.live.writes import LiveFiles
 from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
@@ -65,6 +64,7 @@ class GangController:
         self._gang_index = GangIndex(context.cache, self.ungating)
         self._events = GangEvents(context)
         self.holds = DeviceHolds(context, self._gang_index)
+        self._awaiting = Awaiting.of_context(context)
         self._live = LiveFiles(context)
         self.restarts = GangRestarts(context, self._events, self.holds)
         self._planner = GangPlanner(
@@ -110,6 +110,7 @@ class GangController:
         """Find the gangs, and take back what is held without reason."""
         context, now = self._context, self._context.clock()
         entries = context.cache.pod_index.entries
+        self._awaiting.begin()
         self.ungating.sync(lambda uid: entries[uid].pod if uid in entries else None)
         self._refresh()
         if self._invalidate_pending_ungates():
@@ -187,10 +188,9 @@ class GangController:
 
     def _await(self, gang: Gang) -> None:
         """Members that come later, and what is kept for them."""
-        now = datetime.fromisoformat(self._context.writer.now()).timestamp()
-        self.all[gang.key], at = awaiting(gang, self.holds.kept(gang.key), now)
+        self.all[gang.key], at = self._awaiting.of(gang, self.holds.kept(gang.key))
         if at is not None:
-            self._late.add(self._context.clock() + at - now, gang.key)
+            self._late.add(at, gang.key)
             self._context.wake(self._late.next)
 
     def _count_waiting(self, key: str) -> None:

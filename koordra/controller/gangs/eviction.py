@@ -28,7 +28,7 @@ from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.declared.disruption import DisruptionMode
 from koordra.controller.gangs.declared.terms import Shrink, TimeoutPolicy
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.leader_first import may_go_first
+from koordra.controller.gangs.expected.leader_first import may_go_first
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.seats.device_holds import DeviceHolds
 from koordra.effort import is_spent

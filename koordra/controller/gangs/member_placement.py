@@ -198,7 +198,7 @@ def request_for(
     }
     topology = gang.terms.topology
     levels = fabrics.levels_for(topology.words)
-    fabric = fabric_request(topology, gang.members, levels, coming=status.coming)
+    fabric = fabric_request(topology, (*gang.members, *status.coming), levels)
     asked = placement.GangRequest(
         gang.key,
         members,

@@ -95,7 +95,8 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Gang:
     """`members` by their positions in their job, then by urgency; `done` members have finished well;
-    `coming` are those that do not exist yet, and without whom the others start (leader_first).
+    `coming` are those that do not exist yet, and without whom the others start (expected/), some of them
+    taken to ask what `coming_like` asks.
 
     Of what is held for the gang and nobody has, `kept` places are for those who come; `unused` are places
     that nobody had yet."""
@@ -105,6 +106,7 @@ class Gang:
     members: tuple[Member, ...]
     done: int = 0
     coming: tuple[Member, ...] = ()
+    coming_like: str = ""
     kept: int = 0
     unused: int = 0
 

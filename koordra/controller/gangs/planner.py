@@ -190,7 +190,8 @@ class GangPlanner:
             wait = "waits" if len(answer.left) == 1 else "wait"
             left = f", {len(answer.left)} {wait} for room" if answer.left else ""
             kept = sum(bool(member.ours) for member in coming.values())
-            left += f", places are kept for {kept} that come later" if kept else ""
+            like = f", taken to ask what {gang.coming_like} asks" if gang.coming_like else ""
+            left += f", places are kept for {kept} that come later{like}" if kept else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)
             self.reporter.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
 

@@ -9,7 +9,7 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
-from koordra.controller.gangs import events, leader_first
+from koordra.controller.gangs import events
 from koordra.controller.gangs.declared.annotations import (
     COMMITTED,
     GANG,
@@ -19,6 +19,7 @@ from koordra.controller.gangs.declared.annotations import (
     GANG_START,
 )
 from koordra.controller.gangs.declared.workload_kind import LWS
+from koordra.controller.gangs.expected import leader_first
 from tests.fakes.joint_cluster import JointCluster, claim, explode_at, pod
 from tests.fakes.kube_api import Killed
 from tests.unit.gangs.workload_pods import KINDS, mpi

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.gangs.declared.annotations import OWN, whole_number
+from koordra.controller.gangs.declared.annotations import whole_number
 from koordra.controller.gangs.declared.member_index import MemberIndex
 from koordra.controller.gangs.declared.topology_terms import PartTerms, TopologyTerms
 from koordra.controller.gangs.declared.workload_kind import told
@@ -45,10 +45,7 @@ class FabricRequest:
     levels: Levels
 
 
-def fabric_request(
-    terms: TopologyTerms, members: Sequence[Member], levels: Levels, *, coming: Sequence[Member] = ()
-) -> FabricRequest:
-    """`coming`: members that do not exist yet; each is in the parts of a member that says the same."""
+def fabric_request(terms: TopologyTerms, members: Sequence[Member], levels: Levels) -> FabricRequest:
     parts: list[Part] = []
     inner: dict[str, list[Part]] = {}
     for at in range(len(terms.parts) - 1, -1, -1):
@@ -56,7 +53,7 @@ def fabric_request(
         outer = next((other for other in terms.parts[:at][::-1] if part.pods <= other.pods), None)
         found = Part(
             part.name or ("" if part.pods == frozenset(member.uid for member in members) else "its members"),
-            _numbers((*members, *coming), _inside(members, part, coming), part),
+            _numbers(members, [member for member in members if member.uid in part.pods], part),
             _narrowest(part.required, levels),
             _narrowest(part.preferred, levels),
             part.slices,
@@ -92,19 +89,6 @@ def _narrowest(words: Sequence[str], levels: Levels) -> str | None:
         return len(levels.levels) + 1 if at is None else at
 
     return max(words, key=place, default=None)
-
-
-def _inside(members: Sequence[Member], part: PartTerms, coming: Sequence[Member]) -> list[Member]:
-    inside = [member for member in members if member.uid in part.pods]
-    if len(inside) == len(members):
-        return [*inside, *coming]
-    said = [_own_words(member) for member in inside]
-    return inside + [member for member in coming if _own_words(member) in said]
-
-
-def _own_words(member: Member) -> list[str | None]:
-    annotations = objects.annotations_of(member.pod)
-    return [annotations.get(name) for name in OWN]
 
 
 def _numbers(

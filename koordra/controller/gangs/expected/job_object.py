@@ -1,0 +1,59 @@
+"""Which object says what pods a job is to have. Pure.
+
+    JobSet, LeaderWorkerSet, RayCluster, Volcano Job    named by a label of the pods
+    StatefulSet, MPIJob, PyTorchJob, TFJob, ...         the pods' owner
+
+An Indexed Job is none: all its pods ask the same, and are made together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from koordra.api import objects
+from koordra.api.kinds import Kind
+from koordra.controller.gangs.declared.workload_kind import JOBSET, LWS, RAY, VOLCANO, kind_of, told
+
+JOBSETS: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+LEADER_WORKER_SETS: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+RAY_CLUSTERS: Final = Kind("ray.io", "v1", "rayclusters", "RayCluster")
+VOLCANO_JOBS: Final = Kind("batch.volcano.sh", "v1alpha1", "jobs", "Job")
+STATEFUL_SETS: Final = Kind("apps", "v1", "statefulsets", "StatefulSet")
+MPI_JOBS: Final = Kind("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+TRAINING_JOBS: Final = tuple(
+    Kind("kubeflow.org", "v1", f"{kind.lower()}s", kind)
+    for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
+)
+
+_BY_LABEL: Final = {
+    "JobSet": (JOBSETS, JOBSET + "jobset-name"),
+    "LeaderWorkerSet": (LEADER_WORKER_SETS, LWS + "name"),
+    "RayCluster": (RAY_CLUSTERS, RAY + "cluster"),
+    "Volcano Job": (VOLCANO_JOBS, VOLCANO + "job-name"),
+}
+"""By the kind's name (`workload_kind`)."""
+_BY_OWNER: Final = {(kind.api_version, kind.kind): kind for kind in (STATEFUL_SETS, MPI_JOBS, *TRAINING_JOBS)}
+
+
+class JobRef(NamedTuple):
+    kind: Kind
+    namespace: str
+    name: str
+
+
+def job_ref(pods: Iterable[Mapping[str, Any]]) -> JobRef | None:
+    """Of the first pod that tells; a pod names objects of its own namespace alone."""
+    return next((found for pod in pods if (found := _ref(pod)) is not None), None)
+
+
+def _ref(pod: Mapping[str, Any]) -> JobRef | None:
+    kind, namespace = kind_of(pod), objects.namespace(pod)
+    if kind is not None and kind.name in _BY_LABEL:
+        job, label = _BY_LABEL[kind.name]
+        return JobRef(job, namespace, told(pod, label)) if told(pod, label) else None
+    for owner in objects.metadata(pod).get("ownerReferences") or ():
+        owned_by = _BY_OWNER.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
+        if owner.get("controller") and owned_by is not None:
+            return JobRef(owned_by, namespace, str(owner.get("name")))
+    return None

@@ -1,0 +1,372 @@
+"""Members that do not exist yet: what they are to ask, read of their job; who goes before they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_HOLDS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from koordra.api.objects import Object
+from koordra.controller.gangs import events
+from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_MIN
+from koordra.controller.gangs.declared.gang_ref import gang_of
+from koordra.controller.gangs.declared.member_index import member_index_of
+from koordra.controller.gangs.expected import job_object, job_reader
+from koordra.controller.gangs.expected.job_object import job_ref
+from koordra.controller.gangs.expected.job_pods import pods_of
+from tests.fakes.joint_cluster import JointCluster, claim, pod
+from tests.unit.gangs.job_objects import JOBS, job, replicated, template
+from tests.unit.gangs.workload_pods import KINDS, LWS, POD_INDEX, job_set_job, lws, mpi
+from tests.unit.gangs.workload_pods import pod as workload_pod
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_the_pods_of_a_job_are_those_that_its_operator_makes(kind: str) -> None:
+    """Of every pod that is there, the job's object says that it is to be: at the same position, in the same
+    gang."""
+    made = KINDS[kind]
+    expected = {member_index_of(one.pod): one.pod for one in pods_of(JOBS[kind], made)}
+    assert len(expected) >= len(made)
+    for one in made:
+        found = expected[member_index_of(one)]
+        named = {GANG: "train", GANG_MIN: "2"}
+        ours, theirs = (
+            {
+                **body,
+                "metadata": {**body["metadata"], "annotations": {**body["metadata"]["annotations"], **named}},
+            }
+            for body in (found, one)
+        )
+        assert gang_of(ours) == gang_of(theirs)
+
+
+def test_where_a_job_is_read() -> None:
+    found = {kind: job_ref(pods) for kind, pods in KINDS.items()}
+    assert {kind: f"{ref.kind} {ref.namespace}/{ref.name}" for kind, ref in found.items() if ref} == {
+        "JobSet, Indexed": "jobsets.jobset.x-k8s.io team/train",
+        "JobSet, not Indexed": "jobsets.jobset.x-k8s.io team/train",
+        "JobSet without global indexes": "jobsets.jobset.x-k8s.io team/train",
+        "TrainJob with a launcher": "jobsets.jobset.x-k8s.io team/train",
+        "LeaderWorkerSet": "leaderworkersets.leaderworkerset.x-k8s.io team/serve",
+        "RayCluster": "rayclusters.ray.io team/sim",
+        "RayCluster of several hosts": "rayclusters.ray.io team/sim",
+        "Volcano Job": "jobs.batch.volcano.sh team/train",
+    }
+    for kind, owner in (
+        ("StatefulSet", "apps/v1"),
+        ("PyTorchJob", "kubeflow.org/v1"),
+        ("MPIJob", "kubeflow.org/v2beta1"),
+    ):
+        one = {**KINDS[kind][0], "metadata": {**KINDS[kind][0]["metadata"]}}
+        one["metadata"]["ownerReferences"] = [
+            {"apiVersion": owner, "kind": kind, "name": "x", "controller": True}
+        ]
+        ref = job_ref([one])
+        assert ref is not None
+        assert (ref.kind.kind, ref.name) == (kind, "x")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"replicatedJobs": 3, "tasks": "x", "workerGroupSpecs": [1], "leaderWorkerTemplate": []},
+        {
+            "replicas": True,
+            "replicatedJobs": [{"replicas": -1, "dependsOn": "x"}],
+            "tasks": [{"dependsOn": 1}],
+        },
+    ],
+)
+@pytest.mark.parametrize("kind", sorted({str(one["kind"]) for one in JOBS.values()}))
+def test_a_job_that_cannot_be_meant_has_few_pods(kind: str, spec: dict[str, Any]) -> None:
+    assert len(list(pods_of(job(kind, "odd", spec), KINDS["LeaderWorkerSet"]))) <= 3
+
+
+class Jobs:
+    """A cluster in which jobs and claim templates can be read, and whose operators' work is done by hand."""
+
+    def __init__(self, *, gpus: int, asked: dict[str, int] | None = None) -> None:
+        self.cluster = JointCluster(nodes=1, gpus=gpus)
+        for name, count in (asked or {"one": 1}).items():
+            spec = claim(name, count=count)["spec"]
+            self.cluster.api.create(
+                RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": spec}}
+            )
+
+    def job(self, kind: Any, body: Object) -> None:
+        self.cluster.api.create(kind, {**body, "metadata": {**body["metadata"], "namespace": "default"}})
+
+    def make(
+        self, like: Object, *, count: int = 1, least: int, owner: Object | None = None, **said: str
+    ) -> str:
+        """A pod with its labels and owner."""
+        name, metadata = objects.name(like), like["metadata"]
+        body = pod(
+            name,
+            (),
+            gates=[names.JOINT_GATE],
+            resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "any"}] if count else [],
+        )
+        body["metadata"] |= {
+            "labels": metadata["labels"],
+            "annotations": {**metadata["annotations"], GANG: "train", GANG_MIN: str(least), **said},
+            "ownerReferences": [
+                owner
+                or {"apiVersion": "x/v1", "kind": "Owner", "name": "train", "uid": "u", "controller": True}
+            ],
+        }
+        if count:
+            body["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": f"{name}-gpu"}]
+        made = self.cluster.api.create(PODS, body)
+        if count:
+            self.cluster.api.create(RESOURCE_CLAIMS, claim(f"{name}-gpu", count=count, owner=made))
+        return name
+
+    def went(self) -> list[str]:
+        return [
+            objects.name(one)
+            for one in self.cluster.api.all(PODS)
+            if COMMITTED in objects.annotations_of(one)
+        ]
+
+    def held(self) -> dict[str, int]:
+        """Devices by the name of a place that nobody has."""
+        return {
+            seat["name"]: len(seat["devices"])
+            for hold in self.cluster.api.all(DEVICE_HOLDS)
+            for seat in hold["spec"]["seats"]
+            if seat.get("until")
+        }
+
+    def told(self, reason: str) -> str:
+        return " ".join(one.message for one in self.cluster.told if one.reason == reason)
+
+
+def annotated(body: dict[str, Any], least: int, **said: str) -> dict[str, Any]:
+    return {**body, "metadata": {"annotations": {GANG: "train", GANG_MIN: str(least), **said}}}
+
+
+def lws_job(policy: str, *, worker: str = "two", least: int = 3, **said: str) -> Object:
+    shape = {
+        "size": 3,
+        "leaderTemplate": annotated(template("one"), least, **said),
+        "workerTemplate": annotated(template(worker), least, **said),
+    }
+    return job(
+        "LeaderWorkerSet", "serve", {"replicas": 1, "startupPolicy": policy, "leaderWorkerTemplate": shape}
+    )
+
+
+def member(worker: int) -> Object:
+    made = lws(0, worker)
+    made["metadata"]["annotations"][f"{LWS}size"] = "3"
+    return made
+
+
+def test_workers_that_come_ask_what_their_own_template_says() -> None:
+    jobs = Jobs(gpus=5, asked={"one": 1, "two": 2})
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady"))
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    assert jobs.went() == ["serve-0"]
+    assert jobs.held() == {"serve/0/1": 2, "serve/0/2": 2}
+    assert "asks" not in jobs.told(events.STARTS)
+    for worker in (1, 2):
+        jobs.make(member(worker), count=2, least=3)
+    jobs.cluster.settle()
+    assert jobs.went() == ["serve-0", "serve-0-1", "serve-0-2"]
+    jobs.cluster.assert_no_device_twice()
+
+
+def test_a_leader_stays_where_its_workers_do_not_fit_by_their_own_template() -> None:
+    jobs = Jobs(gpus=4, asked={"one": 1, "two": 2})
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady"))
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    assert (jobs.went(), jobs.held()) == ([], {})
+    assert "2 of 3 members fit" in jobs.told(events.WAITING)
+
+
+def test_workers_that_are_made_with_their_leader_are_waited_for_however_long() -> None:
+    jobs = Jobs(gpus=5, asked={"one": 1, "two": 2})
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderCreated"))
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    jobs.cluster.pass_time(100)
+    jobs.cluster.settle()
+    assert jobs.went() == []
+
+
+def test_a_claim_that_cannot_be_read_is_taken_to_be_the_leaders_and_that_is_said() -> None:
+    jobs = Jobs(gpus=5)
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady", worker="nowhere"))
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    assert jobs.held() == {"serve/0/1": 1, "serve/0/2": 1}
+    assert "places are kept for 2 that come later, taken to ask what default/serve-0 asks" in jobs.told(
+        events.STARTS
+    )
+
+
+def test_a_leader_without_devices_holds_those_of_its_workers() -> None:
+    jobs = Jobs(gpus=4, asked={"one": 1, "two": 2})
+    jobs.job(job_object.LEADER_WORKER_SETS, lws_job("LeaderReady"))
+    jobs.make(member(0), count=0, least=3)
+    jobs.cluster.settle()
+    assert (jobs.went(), jobs.held()) == (["serve-0"], {"serve/0/1": 2, "serve/0/2": 2})
+
+
+def stateful(policy: str) -> Object:
+    shape = annotated(template(), 3)
+    return job("StatefulSet", "db", {"replicas": 3, "template": shape, "podManagementPolicy": policy})
+
+
+OF_DB = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "uid-db", "controller": True}
+
+
+def db(index: int) -> Object:
+    return workload_pod(f"db-{index}", {POD_INDEX: str(index)}, owner="db")
+
+
+@pytest.mark.parametrize(("policy", "went"), [("OrderedReady", ["db-0"]), ("Parallel", [])])
+def test_a_stateful_set_goes_in_its_order_with_all_its_places(policy: str, went: list[str]) -> None:
+    jobs = Jobs(gpus=3)
+    jobs.job(job_object.STATEFUL_SETS, stateful(policy))
+    jobs.make(db(0), least=3, owner=OF_DB)
+    jobs.cluster.settle()
+    assert jobs.went() == went
+    assert jobs.held() == ({"db/1": 1, "db/2": 1} if went else {})
+
+
+def job_set(*, order: str = "", depends: bool = False) -> Object:
+    after = {"dependsOn": [{"name": "driver", "status": "Ready"}]} if depends else {}
+    spec = {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 1, 2, **after)]}
+    for role in spec["replicatedJobs"]:
+        role["template"]["spec"]["template"] = annotated(template(), 3)
+    return job("JobSet", "train", {**spec, "startupPolicy": {"startupPolicyOrder": order or "AnyOrder"}})
+
+
+@pytest.mark.parametrize(("said", "went"), [({"order": "InOrder"}, 1), ({"depends": True}, 1), ({}, 0)])
+def test_jobs_of_a_job_set_go_in_their_order_with_all_their_places(said: dict[str, Any], went: int) -> None:
+    jobs = Jobs(gpus=3)
+    jobs.job(job_object.JOBSETS, job_set(**said))
+    jobs.make(job_set_job("driver", 0, 0, completion=0), least=3)
+    jobs.cluster.settle()
+    assert len(jobs.went()) == went
+    assert jobs.held() == ({"1/0": 1, "1/1": 1} if went else {})
+
+
+def exclusive(body: Object) -> Object:
+    """As a JobSet's webhook has it: a follower has no node of its own before its leader has one."""
+    said = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
+    return {**body, "metadata": {**body["metadata"], "annotations": said}}
+
+
+def test_an_exclusive_job_set_starts_although_its_followers_are_refused_until_its_leaders_have_a_node() -> (
+    None
+):
+    """JobSet refuses a pod of index above 0 until that of index 0 has a node: held until all are there, the
+    gang would never start; two JobSets with room for one do not both start their leaders."""
+    jobs = Jobs(gpus=3)
+    for name in ("a", "b"):
+        spec = {"replicatedJobs": [replicated("workers", 1, 2)]}
+        spec["replicatedJobs"][0]["template"]["spec"]["template"] = {
+            **template(),
+            "metadata": {"annotations": {GANG: name, GANG_MIN: "2"}},
+        }
+        jobs.job(job_object.JOBSETS, exclusive(job("JobSet", name, spec)))
+        leader = job_set_job("workers", 0, 0, completion=0)
+        leader["metadata"] |= {
+            "name": f"{name}-0",
+            "labels": {**leader["metadata"]["labels"], "jobset.sigs.k8s.io/jobset-name": name},
+        }
+        jobs.make(exclusive_pod(leader), least=2, **{GANG: name})
+    jobs.cluster.settle()
+    assert jobs.went() == ["a-0"]
+    assert jobs.held() == {"0/1": 1}
+    follower = job_set_job("workers", 0, 0, completion=1)
+    follower["metadata"] |= {
+        "name": "a-1",
+        "labels": {**follower["metadata"]["labels"], "jobset.sigs.k8s.io/jobset-name": "a"},
+    }
+    jobs.make(exclusive_pod(follower), least=2, **{GANG: "a"})
+    jobs.cluster.settle()
+    assert jobs.went() == ["a-0", "a-1"]
+
+
+def exclusive_pod(body: Object) -> Object:
+    said = {**body["metadata"]["annotations"], "alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
+    return {**body, "metadata": {**body["metadata"], "annotations": said}}
+
+
+def test_an_mpijob_whose_launcher_waits_for_its_workers_counts_it() -> None:
+    jobs = Jobs(gpus=2)
+    roles = {
+        "Worker": {"replicas": 2, "template": annotated(template(), 3)},
+        "Launcher": {"replicas": 1, "template": annotated(template(""), 3)},
+    }
+    spec = {"mpiReplicaSpecs": roles, "launcherCreationPolicy": "WaitForWorkersReady"}
+    jobs.job(job_object.MPI_JOBS, job("MPIJob", "train", spec))
+    owner = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "name": "train",
+        "uid": "u",
+        "controller": True,
+    }
+    jobs.make(mpi("worker", 0, claims=True), least=3, owner=owner)
+    jobs.cluster.settle()
+    assert jobs.went() == []
+    jobs.make(mpi("worker", 1, claims=True), least=3, owner=owner)
+    jobs.cluster.settle()
+    assert jobs.went() == ["train-worker-0", "train-worker-1"]
+
+
+def test_members_that_come_have_the_level_of_their_own_role() -> None:
+    """The leader's role says nothing; the workers' is to be on one node, of which one has room for both."""
+    jobs = Jobs(gpus=2, asked={"one": 1, "two": 2})
+    jobs.cluster = cluster_of_nodes((2, 2, 1), jobs.cluster)
+    role = {f"{GANG}-role": "workers", f"{GANG}-role-topology": "node"}
+    body = lws_job("LeaderReady", worker="one")
+    body["spec"]["leaderWorkerTemplate"]["workerTemplate"] = annotated(template("one"), 3, **role)
+    jobs.job(job_object.LEADER_WORKER_SETS, body)
+    jobs.make(member(0), least=3)
+    jobs.cluster.settle()
+    (hold,) = jobs.cluster.api.all(DEVICE_HOLDS)
+    places = [seat["node"] for seat in hold["spec"]["seats"] if seat.get("until")]
+    assert len(places) == 2
+    assert len(set(places)) == 1
+
+
+def cluster_of_nodes(gpus: Iterable[int], before: JointCluster) -> JointCluster:
+    from koordra.api.kinds import NODES, RESOURCE_SLICES
+    from tests.fakes.joint_cluster import gpu_slice, node
+
+    for number, have in enumerate(gpus, start=1):
+        before.api.create(NODES, node(f"n{number}"))
+        before.api.create(RESOURCE_SLICES, gpu_slice(f"n{number}", have))
+    return before
+
+
+def test_a_pass_reads_so_many_jobs_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_reader, "MOST_READS", 3)
+    jobs = Jobs(gpus=8)
+    for group in range(4):
+        name = f"s{group}"
+        body = stateful("OrderedReady")
+        body["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+        body["spec"] |= {"replicas": 2, "template": annotated(template(), 2, **{GANG: name})}
+        jobs.job(job_object.STATEFUL_SETS, body)
+        owner = {**OF_DB, "name": name, "uid": f"uid-{name}"}
+        first = workload_pod(f"{name}-0", {POD_INDEX: "0"}, owner=name)
+        jobs.make(first, least=2, owner=owner, **{GANG: name})
+    jobs.cluster.caches.deliver()
+    jobs.cluster.reconciler.reconcile()
+    assert len(jobs.went()) < 4
+    jobs.cluster.pass_time(1.5)
+    jobs.cluster.settle()
+    assert jobs.went() == ["s0-0", "s1-0", "s2-0", "s3-0"]
