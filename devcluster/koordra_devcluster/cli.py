@@ -118,6 +118,11 @@ def control_plane(
     help="Create no container unless this NRI plugin was asked. Repeatable.",
 )
 @click.option("--nri-state-change-only", is_flag=True, help="Behave like a runtime before NRI 0.12.")
+@click.option(
+    "--run-commands",
+    is_flag=True,
+    help="Run containers' commands as processes of yours, with this machine's programs, files and network.",
+)
 @options.log_level
 def kubelet(
     node_name: str,
@@ -131,10 +136,11 @@ def kubelet(
     nri_socket: str | None,
     required: tuple[str, ...],
     nri_state_change_only: bool,
+    run_commands: bool,
     log_level: str,
 ) -> None:
     """Double of a kubelet and its container runtime (CDI, NRI). Containers are records in DIR/containers;
-    nothing is executed."""
+    nothing is executed without --run-commands."""
     from pathlib import Path
 
     from koordra.process import lifecycle
@@ -162,6 +168,7 @@ def kubelet(
             required_plugins=required,
         ),
         host_dev=machine_dev if machine_dev.is_dir() else None,
+        run_commands=run_commands,
     )
     node = Kubelet(new_client(kubeconfig, user_agent=f"kubelet-{node_name}"), settings)
     node.start(stop)

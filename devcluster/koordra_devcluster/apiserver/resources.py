@@ -69,6 +69,7 @@ def _admission(plural: str, kind: str) -> Kind:
     return Kind("admissionregistration.k8s.io", "v1", plural, kind, namespaced=False)
 
 
+CONFIG_MAPS: Final = _core("configmaps", "ConfigMap")
 SERVICES: Final = _core("services", "Service")
 ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 DEPLOYMENTS: Final = _apps("deployments", "Deployment")
@@ -129,7 +130,7 @@ SERVED: Final = (
         ("sa",),
         subresources=(("token", "TokenRequest", ("create",)),),
     ),
-    Served(_core("configmaps", "ConfigMap"), "ConfigMap", ("cm",)),
+    Served(CONFIG_MAPS, "ConfigMap", ("cm",)),
     Served(_core("secrets", "Secret"), "Secret"),
     Served(
         SERVICES,

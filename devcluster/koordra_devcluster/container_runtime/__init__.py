@@ -1,1 +1,2 @@
-"""The container runtime: CDI and the runtime side of NRI; containers are records."""
+"""The container runtime: CDI and the runtime side of NRI; containers are records, and
+their commands processes where that is wanted."""

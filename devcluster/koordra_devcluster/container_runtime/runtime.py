@@ -2,8 +2,8 @@
 CDI and NRI.
 
     create:  pod's container ─> spec ─> CDI devices from the kubelet ─> NRI plugins ─> adjustments ─> record
-    No process is started. A container "runs" until it is stopped, or, for `sleep SECONDS`, until that time is
-    over.
+    No process is started, unless `commands` is given. A container "runs" until it is stopped, or, for `sleep
+    SECONDS`, until that time is over.
 
 Records survive the runtime's death, as containers survive containerd's:
 
@@ -25,7 +25,6 @@ cannot be created leaves no record.
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -35,13 +34,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra._proto.nri import nri_pb2
-from koordra.errors import CDIError, NodeError, NRIError
-from koordra_devcluster.container_runtime import cdi, nri_merge
+from koordra.errors import CDIError, NRIError
+from koordra_devcluster.container_runtime import cdi, nri_merge, records
+from koordra_devcluster.container_runtime.commands import Commands
 from koordra_devcluster.container_runtime.nri_messages import container_message, pod_message
 from koordra_devcluster.container_runtime.nri_runtime import NriRuntime, NriSettings
 from koordra_devcluster.container_runtime.oci import ContainerSpec, DeviceNode, DeviceRule, Mount
-
-Record = dict[str, Any]
+from koordra_devcluster.container_runtime.records import Record
 
 CREATED: Final = "created"
 RUNNING: Final = "running"
@@ -67,7 +66,7 @@ class ContainerRuntime:
     """`directory`: records. `cdi_directories`: later ones win. `host_dev`: the machine's /dev, for privileged
     containers.
 
-    `nri_socket` None: NRI is off.
+    `nri_socket` None: NRI is off. `commands`: what runs the containers' commands.
     """
 
     def __init__(
@@ -79,16 +78,18 @@ class ContainerRuntime:
         host_dev: Path | None = None,
         nri_socket: Path | None = None,
         nri_settings: NriSettings | None = None,
+        commands: Commands | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.node = node
         self._cdi_directories = tuple(cdi_directories)
         self._host_dev = host_dev
         self._clock = clock
+        self._commands = commands
         self._lock = threading.RLock()
         self._sandboxes_dir, self._containers_dir = directory / "sandboxes", directory / "containers"
-        self._sandboxes = _load(self._sandboxes_dir)
-        self._containers = _load(self._containers_dir)
+        self._sandboxes = records.load(self._sandboxes_dir)
+        self._containers = records.load(self._containers_dir)
         self.nri = (
             NriRuntime(nri_socket, inventory=self._inventory, update=self._update, settings=nri_settings)
             if nri_socket
@@ -100,6 +101,8 @@ class ContainerRuntime:
             self.nri.start()
 
     def close(self) -> None:
+        if self._commands is not None:
+            self._commands.close()
         if self.nri is not None:
             self.nri.close()
 
@@ -122,7 +125,7 @@ class ContainerRuntime:
 
     def run_sandbox(self, pod: Mapping[str, Any]) -> Record:
         """Raises NRIError when a plugin refuses."""
-        sandbox: Record = {"id": _new_id(), "pod": dict(pod), "state": "ready"}
+        sandbox: Record = {"id": secrets.token_hex(32), "pod": dict(pod), "state": "ready"}
         if self.nri is not None:
             try:
                 self.nri.pod_event("RunPodSandbox", pod_message(sandbox))
@@ -132,7 +135,7 @@ class ContainerRuntime:
                 raise
         with self._lock:
             self._sandboxes[sandbox["id"]] = sandbox
-            _write(self._sandboxes_dir, sandbox)
+            records.write(self._sandboxes_dir, sandbox)
         return sandbox
 
     def remove_pod(self, pod_uid: str) -> None:
@@ -162,6 +165,10 @@ class ContainerRuntime:
             for record in found:
                 if record["state"] == RUNNING and record["endsAt"] is not None and now >= record["endsAt"]:
                     self._finish(record, record["endsAt"], 0)
+                elif record["state"] == RUNNING and self._commands and record["command"]:
+                    code = self._commands.ended(record["id"])
+                    if code is not None:
+                        self._finish(record, now, code)
             return sorted((dict(one) for one in found), key=lambda one: one["createdAt"])
 
     def create_container(self, sandbox: Record, config: ContainerConfig) -> Record:
@@ -181,7 +188,7 @@ class ContainerRuntime:
             record = {**self._record(sandbox, config, spec), "id": record["id"]}
         with self._lock:
             self._containers[record["id"]] = record
-            _write(self._containers_dir, record)
+            records.write(self._containers_dir, record)
         self._container_event("PostCreateContainer", record)
         return record
 
@@ -190,9 +197,11 @@ class ContainerRuntime:
         record = self._containers[container_id]
         if self.nri is not None:
             self.nri.container_event("StartContainer", *self._messages(record))
+        if self._commands and record["command"]:
+            self._commands.start(record, self._sandboxes[record["sandbox"]]["pod"])
         with self._lock:
             record |= {"state": RUNNING, "startedAt": self._clock(), "endsAt": self._ends_at(record)}
-            _write(self._containers_dir, record)
+            records.write(self._containers_dir, record)
         self._container_event("PostStartContainer", record)
 
     def stop_container(self, container_id: str) -> None:
@@ -200,16 +209,18 @@ class ContainerRuntime:
             record = self._containers.get(container_id)
             if record is None or record["state"] == EXITED:
                 return
+            if self._commands is not None:
+                self._commands.stop(container_id)
             self._finish(record, self._clock(), 0 if record["state"] == CREATED else 137)
         self._container_event("StopContainer", record)
 
     def _finish(self, record: Record, at: float, code: int) -> None:
         record |= {"state": EXITED, "finishedAt": at, "exitCode": code}
-        _write(self._containers_dir, record)
+        records.write(self._containers_dir, record)
 
     def _ends_at(self, record: Record) -> float | None:
         command = record["command"]
-        if len(command) == 2 and command[0].rpartition("/")[2] == "sleep":
+        if self._commands is None and len(command) == 2 and command[0].rpartition("/")[2] == "sleep":
             try:
                 return self._clock() + float(command[1])
             except ValueError:
@@ -254,7 +265,7 @@ class ContainerRuntime:
     def _record(self, sandbox: Record, config: ContainerConfig, spec: ContainerSpec) -> Record:
         pod = sandbox["pod"]
         return {
-            "id": _new_id(),
+            "id": secrets.token_hex(32),
             "sandbox": sandbox["id"],
             "pod": {name: pod[name] for name in ("namespace", "name", "uid")},
             "container": config.name,
@@ -296,7 +307,7 @@ class ContainerRuntime:
             if record is None:
                 return False
             record["resources"] |= nri_merge.flat_resources(update.linux.resources)
-            _write(self._containers_dir, record)
+            records.write(self._containers_dir, record)
         return True
 
     def _messages(self, record: Record) -> tuple[nri_pb2.PodSandbox, nri_pb2.Container]:
@@ -317,27 +328,3 @@ class ContainerRuntime:
                 self.nri.pod_event(method, pod_message(sandbox))
             except NRIError:
                 return
-
-
-def _new_id() -> str:
-    return secrets.token_hex(32)
-
-
-def _load(directory: Path) -> dict[str, Record]:
-    directory.mkdir(parents=True, exist_ok=True)
-    found = {}
-    for path in directory.glob("*.json"):
-        record = json.loads(path.read_text())
-        found[record["id"]] = record
-    return found
-
-
-def _write(directory: Path, record: Record) -> None:
-    """In one step."""
-    path = directory / f"{record['id']}.json"
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_text(json.dumps(record, separators=(",", ":")))
-        temporary.replace(path)
-    except OSError as error:
-        raise NodeError(f"{path}: the runtime's record cannot be written: {error.strerror}") from error

@@ -54,6 +54,12 @@ EARLIER_RUN = ".koordra-demo"
     metavar="NAME",
     help="One of deploy/examples, on the nodes that it is for; 'list' says which there are.",
 )
+@click.option(
+    "--run-commands",
+    is_flag=True,
+    help="Run the containers' commands, as processes of yours with this machine's programs and files: only for "
+    "manifests that you trust. Examples whose programs do something run them by themselves.",
+)
 @click.option("--keep", is_flag=True, help="Leave it running and print the KUBECONFIG; Ctrl-C ends it.")
 @click.option("--timeout", default=140.0, show_default=True, help="Seconds after which waiting ends.")
 @click.option(
@@ -72,6 +78,7 @@ def command(
     preset: str,
     files: tuple[Path, ...],
     example: str | None,
+    run_commands: bool,
     keep: bool,
     timeout: float,
     output: str,
@@ -80,7 +87,8 @@ def command(
     """A whole cluster on this machine: made-up GPUs and NICs, real sockets, every koordra component.
 
     With -f your manifests: Pods, Deployments, StatefulSets, Jobs, claims, classes, pods of other GPU stacks,
-    JobSets, PyTorchJobs, MPIJobs, Volcano Jobs, and kinds that the file defines. What they need (the
+    JobSets, PyTorchJobs, MPIJobs, Volcano Jobs, and kinds that the file defines. Programs in containers are
+    not run without --run-commands. What they need (the
     webhook, an operator's double) is started by itself. They are checked first; where something is wrong,
     nothing is started.
 
@@ -103,7 +111,7 @@ def command(
         if example == "list":
             say(listed())
             return
-        run = planned(files, example=example, nodes=nodes, preset=preset)
+        run = planned(files, example=example, nodes=nodes, preset=preset, commands=run_commands)
         found = checks.problems(run.documents, installed=installed(run.needs), gates=run.needs.gates)
     for problem in found:
         say(f"koordra demo: {problem}", err=True)

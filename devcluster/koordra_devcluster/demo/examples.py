@@ -2,6 +2,8 @@
 
 schema: koordra.io/example/v1
 nodes: [hgx-h100, machine.yaml]    machines of the nodes: presets, or files of the folder [two hgx-h100]
+also: [../programs.yaml]           manifests besides those of the folder [none]
+commands: true                     containers' commands are run (container_runtime/commands.py) [false]
 first: [pretrain]                  objects that are applied, and placed, before the others [none]
 outcome: ...                       what comes of it (outcome.py)
 """
@@ -38,6 +40,7 @@ class Example:
     machines: tuple[Preset, ...]
     documents: tuple[Object, ...]
     first: frozenset[str]
+    commands: bool
     outcome: Outcome
 
 
@@ -63,7 +66,7 @@ def load(name: str) -> Example:
         raise InvalidInput(f"there is no example {name!r}", field="--example", remedy=remedy)
     place = folder() / name
     (read,) = _documents(place / FILE)
-    if unknown := sorted(read.data.keys() - {"schema", "nodes", "first", "outcome"}):
+    if unknown := sorted(read.data.keys() - {"schema", "nodes", "also", "commands", "first", "outcome"}):
         raise read.wrong("is no field of an example", at=unknown[0])
     if read.text("schema") != SCHEMA:
         raise read.wrong(f"is not {SCHEMA}", at="schema")
@@ -71,8 +74,11 @@ def load(name: str) -> Example:
         name,
         title(name),
         machines=tuple(_machine(place, str(one)) for one in read.data.get("nodes") or ("hgx-h100",) * 2),
-        documents=tuple(document for file in files(name) for document in manifests.read(file)),
-        first=frozenset(str(one) for one in read.data.get("first") or ()),
+        documents=tuple(
+            document for file in [*files(name), *_also(place, read)] for document in manifests.read(file)
+        ),
+        first=frozenset(read.texts("first")),
+        commands=read.flag("commands"),
         outcome=read_outcome(read.inner("outcome")),
     )
 
@@ -81,6 +87,10 @@ def files(name: str) -> Sequence[Path]:
     """The example's manifests."""
     place = folder() / name
     return sorted({*place.glob("*.yaml")} - {place / FILE, *place.glob(_MACHINES)})
+
+
+def _also(place: Path, read: Reader) -> list[Path]:
+    return [place / name for name in read.texts("also")]
 
 
 def _documents(path: Path) -> list[Reader]:

@@ -34,7 +34,8 @@ CNI_RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """`operators`: whose pods come from an operator; `cni_resources`: names that Multus networks have."""
+    """`operators`: whose pods come from an operator; `cni_resources`: names that Multus networks have;
+    `commands`: containers' commands are to be run, which no manifest can ask for."""
 
     legacy: bool = False
     elastic: bool = False
@@ -42,6 +43,7 @@ class Needs:
     operators: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     cni_resources: tuple[str, ...] = ()
+    commands: bool = False
     nodes: int = LEAST_NODES
 
     @classmethod

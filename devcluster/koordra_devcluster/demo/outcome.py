@@ -12,6 +12,7 @@ pods:                    every pod of the report is in one entry
     level: PXB           the worst level between its GPUs and NICs
     ranks: 0-3           those of the gang's members
     env: {NAME: value}   variables of each pod, in some container of it
+    prints: [text]       what is in the output of each, where commands are run
     after: pretrain-*    none of them had devices before one of those pods had ended
 waiting:                 every claim that waits is in one entry
   - claim: too-large
@@ -50,6 +51,7 @@ class Pods:
     level: str | None = None
     ranks: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    prints: tuple[str, ...] = ()
     after: str | None = None
 
 
@@ -91,6 +93,7 @@ def _entry(kind: Any, read: Reader) -> Any:
     known = {one.name for one in fields(kind)}
     if unknown := sorted(read.data.keys() - known):
         raise read.wrong(f"is none of {', '.join(sorted(known))}", at=unknown[0])
+    read.texts("prints")  # a text alone would be one of letters
     try:
         return kind(**read.data)
     except TypeError as error:
@@ -176,6 +179,10 @@ def _pod(wanted: Pods, pod: Report, held: Sequence[Report], report: Report) -> I
     if wanted.level is not None and wanted.level not in levels:
         yield f"{pod['name']} is at level {', '.join(map(str, levels))}; {wanted.level} expected"
     own = [one["env"] for one in report["containers"] if one["pod"] == pod["name"]]
+    said = "".join(one["text"] for one in report.get("output", ()) if one["pod"] == pod["name"])
+    for text in wanted.prints:
+        if text not in said:
+            yield f"{pod['name']} has not printed {text!r}; its last words: {said[-300:] or 'none'}"
     for name, value in wanted.env.items():
         if str(value) not in {env.get(name) for env in own}:
             yield f"{pod['name']}: {name}={value} is in none of its containers"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koordra.api import objects
@@ -41,8 +41,12 @@ class Plan:
         return [one for one in self.documents if objects.name(one) in names]
 
 
-def planned(files: Sequence[Path], *, example: str | None, nodes: int | None, preset: str) -> Plan:
-    """Raises InvalidInput for what cannot be meant, InvalidManifest for files that cannot be read."""
+def planned(
+    files: Sequence[Path], *, example: str | None, nodes: int | None, preset: str, commands: bool = False
+) -> Plan:
+    """`commands`: those of containers are run.
+
+    Raises InvalidInput for what cannot be meant, InvalidManifest for files that cannot be read."""
     if files and example:
         raise InvalidInput("-f and --example exclude each other", remedy="give one of them")
     if preset not in presets.names():
@@ -55,7 +59,8 @@ def planned(files: Sequence[Path], *, example: str | None, nodes: int | None, pr
         if nodes is not None:
             raise InvalidInput("an example has nodes of its own", field="--nodes", remedy="leave it out")
         found = examples.load(example)
-        return Plan(found.documents, found.machines, Needs.of(found.documents), found)
+        needs = replace(Needs.of(found.documents), commands=commands or found.commands)
+        return Plan(found.documents, found.machines, needs, found)
     documents = (
         tuple(document for path in files for document in manifests.read(path))
         if files
@@ -65,7 +70,7 @@ def planned(files: Sequence[Path], *, example: str | None, nodes: int | None, pr
         raise InvalidManifest(
             "holds no object", object=", ".join(map(str, files)), remedy="give it at least one"
         )
-    needs = Needs.of(documents)
+    needs = replace(Needs.of(documents), commands=commands)
     return Plan(documents, (presets.load(preset),) * (nodes or needs.nodes), needs)
 
 

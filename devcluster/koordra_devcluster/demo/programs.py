@@ -85,6 +85,7 @@ def node_programs(layout: Layout, *, needs: Needs, webhook_port: int) -> list[Pr
             *access,
             *required,
             *labels,
+            *(("--run-commands",) if needs.commands else ()),
         )
         # Without the limiter's libraries (make native) the demo's operator allows shares that nothing limits.
         isolation = () if limiter.is_built() else ("--allowed-isolation", NO_ISOLATION)

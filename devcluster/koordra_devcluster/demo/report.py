@@ -22,6 +22,7 @@ from koordra.api.objects import Object
 from koordra.errors import PlanError
 from koordra.kube.client import KubeClient
 from koordra.placement import Plan, plan, read_inventory
+from koordra_devcluster.container_runtime.commands import OUTPUT
 from koordra_devcluster.demo import gangs
 from koordra_devcluster.demo.manifests import Refused
 
@@ -37,6 +38,8 @@ READ = (
 """What is read of the cluster."""
 
 
+MOST_OUTPUT = 8192
+"""Bytes of what one container has printed."""
 NO_REQUEST = "the claim asks for no device, so koordra leaves it alone; give it requests of a class such as gpu.koordra.io"
 NO_POD = (
     "no pod refers to the claim, and a claim is placed on the node of its pods; create a pod that uses it"
@@ -283,8 +286,21 @@ def containers(nodes: Iterable[Path]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda entry: (entry["pod"], entry["container"]))
 
 
+def output(nodes: Iterable[Path]) -> list[dict[str, str]]:
+    """The end of what containers' commands have printed, where they are run."""
+    found = []
+    for node in nodes:
+        for path in sorted((node / OUTPUT).glob("*.log")):
+            record = node / "containers" / f"{path.stem}.json"
+            text = path.read_bytes()[-MOST_OUTPUT:].decode(errors="replace")
+            if text and record.exists():
+                told = json.loads(record.read_text())
+                found.append({"pod": told["pod"]["name"], "container": told["container"], "text": text})
+    return sorted(found, key=lambda entry: (entry["pod"], entry["container"]))
+
+
 def document(
-    observation: Observation, refused: Iterable[Refused], *, nodes: Mapping[str, str], folders: Iterable[Path]
+    observation: Observation, refused: Iterable[Refused], *, nodes: Mapping[str, str], folders: Sequence[Path]
 ) -> dict[str, Any]:
     """The whole report as one JSON document. `nodes`: node name -> machine; `folders`: the nodes'
     directories. `events` are those of gangs, and of what failed."""
@@ -293,6 +309,7 @@ def document(
         "pods": gangs.pods(observation.pods, observation.claims, observation.by_kind[kinds.NODES]),
         "claims": placed(observation),
         "containers": containers(folders),
+        "output": output(folders),
         "pending": waiting(observation, refused),
         "events": gangs.told(observation.by_kind[kinds.EVENTS]),
     }

@@ -11,6 +11,7 @@ from koordra.cli.cluster.device_text import device_lines
 from koordra.cli.options import NARROW, say
 from koordra.cli.output import show_table
 
+_LAST_LINES = 3
 _SHOWN_ENV = ("NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "UCX_NET_DEVICES")
 
 
@@ -45,6 +46,7 @@ def show(shown: Mapping[str, Any], *, wide: bool) -> None:
         empty="none runs",
         wide=wide,
     )
+    _output(shown)
     _events(shown)
     if shown["pending"]:
         _heading("Waiting")
@@ -52,6 +54,14 @@ def show(shown: Mapping[str, Any], *, wide: bool) -> None:
         say(f"{claim['namespace']}/{claim['name']}")
         for line in told_lines(claim["told"], 2):
             say(line)
+
+
+def _output(shown: Mapping[str, Any]) -> None:
+    if shown["output"]:
+        _heading("What was printed")
+    for one in shown["output"]:
+        for line in one["text"].splitlines()[-_LAST_LINES:]:
+            say(f"{one['pod']}  {line}")
 
 
 def _events(shown: Mapping[str, Any]) -> None:

@@ -9,5 +9,7 @@ drivers.py         connected drivers: newest first, v1 before v1beta1, slices wi
 claim_cache.py     prepared claims, on disk as dra_manager_state
 resources.py       prepare and unprepare, with the kubelet's checks of claims and answers
 pods.py            one pod: sandbox, containers, status, ending
+volumes.py         downwardAPI, configMap and emptyDir volumes; the first follow the pod's annotations
+names.py           hosts files with the pods' names, where their commands run
 directory.py       inotify on one directory
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,29 +31,36 @@ from koordra.errors import ApiError, ApiUnreachable, CDIError, Conflict, NotFoun
 from koordra.kube.client import KubeClient
 from koordra.logs import get_logger
 from koordra.process import lifecycle
+from koordra_devcluster.apiserver.resources import CONFIG_MAPS
+from koordra_devcluster.container_runtime.commands import Commands
 from koordra_devcluster.container_runtime.nri_runtime import NriSettings
-from koordra_devcluster.container_runtime.runtime import CREATED, EXITED, ContainerRuntime, Record
+from koordra_devcluster.container_runtime.records import Record
+from koordra_devcluster.container_runtime.runtime import CREATED, EXITED, ContainerRuntime
 from koordra_devcluster.controllers.informers import Informers
 from koordra_devcluster.controllers.recorder import Recorder
 from koordra_devcluster.controllers.workqueue import WorkQueue
 from koordra_devcluster.kubelet import pods as pod_rules
 from koordra_devcluster.kubelet.claim_cache import ClaimCache
 from koordra_devcluster.kubelet.drivers import CALL_TIMEOUT, WIPE_AFTER, Drivers
+from koordra_devcluster.kubelet.names import PodNames
 from koordra_devcluster.kubelet.node import NodeHeartbeat, NodeSettings
 from koordra_devcluster.kubelet.pods import Problem
 from koordra_devcluster.kubelet.registry import PluginRegistry
 from koordra_devcluster.kubelet.resources import ResourceManager
+from koordra_devcluster.kubelet.volumes import PodVolumes, VolumeError
 
 log = get_logger(__name__)
 
 WORKERS: Final = 4
 FIRST_RETRY: Final = 0.5
 LONGEST_RETRY: Final = 10.0
+POLL: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """`directory` holds the node's state; the other paths default to places below it."""
+    """`directory` holds the node's state; the other paths default to places below it. `run_commands`:
+    containers' commands are processes of this machine."""
 
     node: NodeSettings
     directory: Path
@@ -64,6 +71,7 @@ class KubeletSettings:
     host_dev: Path | None = None
     wipe_after: float = WIPE_AFTER
     call_timeout: float = CALL_TIMEOUT
+    run_commands: bool = False
 
 
 class Kubelet:
@@ -79,6 +87,7 @@ class Kubelet:
             client, [kinds.PODS], selectors={kinds.PODS: f"spec.nodeName={self._node}"}
         )
         self._informers.listen(kinds.PODS, self._pod_changed)
+        self._names = PodNames(client, settings.directory / "names") if settings.run_commands else None
         self.runtime = ContainerRuntime(
             settings.directory,
             node=self._node,
@@ -86,6 +95,7 @@ class Kubelet:
             host_dev=settings.host_dev,
             nri_socket=settings.nri_socket,
             nri_settings=settings.nri,
+            commands=_commands(settings, self._names),
         )
         self.drivers = Drivers(
             self._driver_connected,
@@ -97,6 +107,10 @@ class Kubelet:
             ClaimCache(settings.kubelet_root / "dra_manager_state"),
             get_claim=lambda namespace, claim: client.get(kinds.RESOURCE_CLAIMS, claim, namespace=namespace),
             driver=self.drivers.get,
+        )
+        self._volumes = PodVolumes(
+            settings.kubelet_root / "pods",
+            lambda namespace, called: client.get(CONFIG_MAPS, called, namespace=namespace),
         )
         self._queue = WorkQueue("pods", self._sync)
         self._retries: dict[str, int] = {}
@@ -111,6 +125,8 @@ class Kubelet:
         lifecycle.spawn(lambda: self._heartbeat.run(stop), name="heartbeat")
         registry = PluginRegistry(self._settings.kubelet_root / "plugins_registry", self.drivers)
         lifecycle.spawn(lambda: registry.run(stop), name="plugin-registry")
+        if self._names is not None:
+            self._names.start(stop)
         self._informers.start(stop)
         self._informers.wait_synced(stop)
         for pod_uid in {*self.runtime.pods(), *self.resources.pods()}:
@@ -174,6 +190,7 @@ class Kubelet:
         if again is not None:
             return again
         self.runtime.remove_pod(pod_uid)
+        self._volumes.remove(pod_uid)
         if pod is not None:
             place = metadata(pod)["namespace"]
             with contextlib.suppress(NotFound, Conflict):
@@ -198,6 +215,7 @@ class Kubelet:
         """Bring the pod's containers up; say in its status how far that went."""
         problem: Problem | None = None
         try:
+            self._volumes.refresh(pod)
             self._bring_up(pod)
         except ApiUnreachable:
             raise
@@ -206,6 +224,10 @@ class Kubelet:
             message = f"Failed to prepare dynamic resources: {error}"
             self._recorder.event(pod, "FailedPrepareDynamicResources", message, warning=True)
             log.warning("claims_not_prepared", pod=key(pod), error=str(error))
+        except VolumeError as error:
+            problem = Problem("ContainerCreating", "")
+            self._recorder.event(pod, "FailedMount", f"MountVolume.SetUp failed: {error}", warning=True)
+            log.warning("volume_not_made", pod=key(pod), error=str(error))
         except _ContainerError as error:
             problem = Problem(error.reason, str(error))
             self._recorder.event(pod, "Failed", f"Error: {error}", warning=True)
@@ -215,10 +237,11 @@ class Kubelet:
         if problem is not None:
             return self._pause(uid(pod))
         self._retries.pop(uid(pod), None)
-        return _next_end(records)
+        return _next_end(records, POLL if self._names else None)
 
     def _bring_up(self, pod: Object) -> None:
         sandbox = self.runtime.sandbox_of(uid(pod))
+        volumes = self._volumes.make(pod)
         if sandbox is None:
             self.resources.prepare(pod)
             try:
@@ -226,9 +249,11 @@ class Kubelet:
             except NRIError as error:
                 raise _ContainerError("CreatePodSandboxError", str(error)) from error
         for container in spec_of(pod).get("containers") or ():
-            self._bring_up_container(pod, sandbox, container)
+            self._bring_up_container(pod, sandbox, container, volumes)
 
-    def _bring_up_container(self, pod: Object, sandbox: Record, container: Object) -> None:
+    def _bring_up_container(
+        self, pod: Object, sandbox: Record, container: Object, volumes: Mapping[str, Path]
+    ) -> None:
         existing = [
             one for one in self.runtime.containers_of(uid(pod)) if one["container"] == container["name"]
         ]
@@ -242,7 +267,11 @@ class Kubelet:
                 self._start(pod, existing[-1], container)
             return
         config = pod_rules.container_config(
-            pod, container, self.resources.cdi_devices(pod, container), attempt=len(existing)
+            pod,
+            container,
+            self.resources.cdi_devices(pod, container),
+            attempt=len(existing),
+            volumes=volumes,
         )
         try:
             record = self.runtime.create_container(sandbox, config)
@@ -271,6 +300,11 @@ class Kubelet:
         return min(FIRST_RETRY * 2.0 ** min(tries - 1, 10), LONGEST_RETRY)
 
 
+def _commands(settings: KubeletSettings, names: PodNames | None) -> Commands | None:
+    hidden = settings.directory / "machine"
+    return Commands(settings.directory, hidden=hidden, hosts=names.file) if names else None
+
+
 class _ContainerError(NRIError):
     """A sandbox or container could not be created; `reason` goes into the container status."""
 
@@ -279,12 +313,12 @@ class _ContainerError(NRIError):
         super().__init__(message)
 
 
-def _next_end(records: Sequence[Record]) -> float | None:
-    """Seconds until the first container that sleeps for a while has slept."""
+def _next_end(records: Sequence[Record], poll: float | None) -> float | None:
+    """Seconds until the first container that sleeps for a while has slept; `poll`: until processes are looked
+    at."""
     now = datetime.now(UTC).timestamp()
-    ends = [
-        record["endsAt"] - now
-        for record in records
-        if record["endsAt"] is not None and record["state"] != EXITED
-    ]
+    running = [record for record in records if record["state"] != EXITED]
+    ends = [record["endsAt"] - now for record in running if record["endsAt"] is not None]
+    if poll is not None and running:
+        return poll
     return max(0.05, min(ends)) if ends else None

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 from koordra.api.objects import (
@@ -30,10 +32,12 @@ from koordra.api.objects import (
 from koordra_devcluster.apiserver.access.admission import with_condition
 from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.container_runtime.oci import Mount
-from koordra_devcluster.container_runtime.runtime import EXITED, RUNNING, ContainerConfig, Record
+from koordra_devcluster.container_runtime.records import Record
+from koordra_devcluster.container_runtime.runtime import EXITED, RUNNING, ContainerConfig
+from koordra_devcluster.kubelet.volumes import fields_of
 
 CONTAINER_ID: Final = "devcluster://"
-POD_IP: Final = "127.0.0.1"
+HOST_IP: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +48,40 @@ class Problem:
     message: str
 
 
+def pod_address(pod: Object) -> str:
+    """An address of its own on this machine's loopback, the same for as long as the pod is there."""
+    number = int.from_bytes(sha256(uid(pod).encode()).digest()[:3], "big")
+    return f"127.{16 + (number >> 16) % 224}.{number >> 8 & 255}.{1 + number % 254}"
+
+
 def sandbox_pod(pod: Object) -> dict[str, Any]:
     """What the runtime is told about a pod."""
     return {
         "namespace": namespace(pod),
         "name": name(pod),
         "uid": uid(pod),
+        "hostname": str(spec_of(pod).get("hostname") or name(pod)),
         "labels": dict(labels_of(pod)),
         "annotations": dict(annotations_of(pod)),
     }
 
 
 def container_config(
-    pod: Object, container: Object, cdi_devices: Sequence[str], *, attempt: int = 0
+    pod: Object,
+    container: Object,
+    cdi_devices: Sequence[str],
+    *,
+    attempt: int = 0,
+    volumes: Mapping[str, Path] | None = None,
 ) -> ContainerConfig:
-    """What the runtime is asked to create for one container of the pod."""
+    """What the runtime is asked to create for one container of the pod. `volumes`: where the kubelet's own
+    lie, by name."""
     return ContainerConfig(
         name=container["name"],
         image=str(container.get("image", "")),
         command=[*(container.get("command") or ()), *(container.get("args") or ())],
         env=_environment(pod, container),
-        mounts=_mounts(pod, container),
+        mounts=_mounts(pod, container, volumes or {}),
         cdi_devices=cdi_devices,
         annotations={
             "io.kubernetes.cri.container-type": "container",
@@ -81,16 +98,12 @@ def container_config(
 def _environment(pod: Object, container: Object) -> dict[str, str]:
     """Literal values and field references; there are no ConfigMaps or Secrets to take others from."""
     fields = {
-        "metadata.name": name(pod),
-        "metadata.namespace": namespace(pod),
-        "metadata.uid": uid(pod),
+        **fields_of(pod),
         "spec.nodeName": str(spec_of(pod).get("nodeName", "")),
         "spec.serviceAccountName": str(spec_of(pod).get("serviceAccountName", "")),
-        "status.podIP": POD_IP,
-        "status.hostIP": POD_IP,
+        "status.podIP": pod_address(pod),
+        "status.hostIP": HOST_IP,
     }
-    fields |= {f"metadata.labels['{key}']": text for key, text in labels_of(pod).items()}
-    fields |= {f"metadata.annotations['{key}']": text for key, text in annotations_of(pod).items()}
     found: dict[str, str] = {}
     for variable in container.get("env") or ():
         source = (variable.get("valueFrom") or {}).get("fieldRef")
@@ -101,9 +114,9 @@ def _environment(pod: Object, container: Object) -> dict[str, str]:
     return found
 
 
-def _mounts(pod: Object, container: Object) -> list[Mount]:
-    """hostPath volumes; others have nothing behind them here."""
-    paths = {
+def _mounts(pod: Object, container: Object, volumes: Mapping[str, Path]) -> list[Mount]:
+    """hostPath volumes and the kubelet's own; others have nothing behind them here."""
+    paths = {name: str(path) for name, path in volumes.items()} | {
         volume["name"]: str(volume["hostPath"].get("path", ""))
         for volume in spec_of(pod).get("volumes") or ()
         if isinstance(volume.get("hostPath"), dict)
@@ -111,7 +124,7 @@ def _mounts(pod: Object, container: Object) -> list[Mount]:
     return [
         Mount(
             mount["mountPath"],
-            paths[mount["name"]],
+            f"{paths[mount['name']]}/{mount['subPath']}" if mount.get("subPath") else paths[mount["name"]],
             "bind",
             ("rbind", "rprivate", "ro" if mount.get("readOnly") else "rw"),
         )
@@ -146,15 +159,15 @@ def pod_status(pod: Object, records: Sequence[Record], problem: Problem | None, 
     wanted: Object = {
         **current,
         "phase": phase,
-        "hostIP": POD_IP,
-        "hostIPs": [{"ip": POD_IP}],
+        "hostIP": HOST_IP,
+        "hostIPs": [{"ip": HOST_IP}],
         "startTime": current.get("startTime") or format_time(now),
         "containerStatuses": statuses,
         "observedGeneration": metadata(pod).get("generation", 1),
         "conditions": _conditions(current.get("conditions") or [], ready=ready, complete=complete, now=now),
     }
     if records:
-        wanted |= {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
+        wanted |= {"podIP": pod_address(pod), "podIPs": [{"ip": pod_address(pod)}]}
     return wanted
 
 

@@ -31,6 +31,7 @@ WANTED = {
             "level": "PXB",
             "ranks": "0-1",
             "env": {"A": 1},
+            "prints": ["ranks 0-7"],
             "after": "first",
         },
         {"name": "first", "phase": "Succeeded"},
@@ -74,6 +75,9 @@ def report() -> dict[str, Any]:
         "pods": [pod(0), pod(1), first],
         "claims": [claim(0), claim(1)],
         "containers": [{"pod": f"p-{number}", "env": {"A": "1"}} for number in (0, 1)],
+        "output": [
+            {"pod": f"p-{number}", "container": "main", "text": "ranks 0-7 of 8\n"} for number in (0, 1)
+        ],
         "pending": [{"namespace": "default", "name": "large", "reasons": reasons}],
         "events": [{"reason": "GangGrows", "message": "gang default/g: 3 members"}],
     }
@@ -99,6 +103,8 @@ def test_a_report_that_is_as_wanted() -> None:
         (("claims", 1, "level"), "SYS", "p-1 is at level SYS; PXB expected"),
         (("claims", 1, "namespace"), "other", "p-1 has no device"),
         (("containers", 1, "env"), {"A": "2"}, "p-1: A=1 is in none of its containers"),
+        (("output", 1, "text"), "ranks", "p-1 has not printed 'ranks 0-7'; its last words: ranks"),
+        (("output", 1, "pod"), "first", "p-1 has not printed 'ranks 0-7'; its last words: none"),
         (("pending", 0, "reasons"), [], "claim large should wait, InsufficientCapacity"),
         (("pending", 0, "reasons", 0, "detail"), "cores", "claim large should wait, InsufficientCapacity"),
         (("pending", 0, "name"), "other", "claim other waits, and should not"),
@@ -137,6 +143,7 @@ def test_a_pod_that_is_missing_and_one_too_many() -> None:
         ({}, "names no pod"),
         ({"pods": [{"name": "p", "node": 1}]}, "outcome.pods[0].node: is none of"),
         ({"pods": [{"count": 1}]}, "missing 1 required keyword-only argument: 'name'"),
+        ({"pods": [{"name": "p", "prints": "text"}]}, "outcome.pods[0].prints"),
         ({"pods": [{"name": "p"}], "wait": []}, "outcome.wait: is no field of an outcome"),
     ],
 )
