@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from koordra.api import objects
 from koordra.api.classic.convert import convert
 from koordra.api.objects import Fields
 from koordra.cli import options
@@ -22,7 +23,9 @@ from koordra.errors import InvalidManifest
 from koordra.yaml_text import read_yaml
 
 DEVICE_CONFIG: Final = "device-config.yaml"
-"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one in the manifests is read."""
+"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in."""
+_WORDS: Final = ("nvidia", "nodeconfig", "version")
+"""One of them stands in each file of settings that is found among manifests, whatever its name."""
 
 
 @click.command("convert")
@@ -70,7 +73,7 @@ def convert_command(
         say("---\n".join(map(yaml_text, conversion.objects)), nl=False)
     for line in legacy.explained if explain else ():
         say(line, err=True)
-    for note in conversion.notes:
+    for note in (*legacy.settings.told, *conversion.notes):
         say(f"{'refused' if note.refused else 'warning'}: {note}", err=True)
     if conversion.refused:
         number = len({note.object for note in conversion.refused})
@@ -82,16 +85,28 @@ def settings_from(files: Sequence[str], default_dialect: str | None, manifests: 
     settings = Settings()
     for entry in manifests:
         data = entry.get("data") if entry.get("kind") == "ConfigMap" else None
-        text = data.get(DEVICE_CONFIG) if isinstance(data, Mapping) else None
-        source = f"ConfigMap {entry['metadata'].get('name')}"
-        for document in _documents(text, source) if isinstance(text, str) else ():
-            if is_device_config(document):
+        for name, text in data.items() if isinstance(data, Mapping) else ():
+            source = f"{objects.describe(entry)}: data[{name}]"
+            for document in _device_configs(name, text, source):
                 settings = with_document(settings, document, source=source)
     for name in files:
         for document in _documents(read_text(name), name):
             for source, content in _contents(document, name):
                 settings = with_document(settings, content, source=source)
     return replace(settings, default_dialect=default_dialect) if default_dialect else settings
+
+
+def _device_configs(name: str, text: object, source: str) -> list[Any]:
+    """Those in one entry of a ConfigMap, which may be about anything."""
+    if not isinstance(text, str) or not any(word in text for word in _WORDS):
+        return []
+    try:
+        documents = _documents(text, source)
+    except InvalidManifest:
+        if name == DEVICE_CONFIG:
+            raise
+        return []
+    return [document for document in documents if is_device_config(document)]
 
 
 def _contents(document: Any, name: str) -> Iterator[tuple[str, Any]]:

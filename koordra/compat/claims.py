@@ -8,7 +8,7 @@
     pod-shared    requests `gpu` and `rdma`; every container uses both
     NICs          a count, alternatives of more and more NICs, or allocationMode All; virtual functions of
                   different NICs
-    nearness      JointAllocation over GPUs and NICs, or over the GPUs of one container (NUMA)
+    nearness      JointAllocation over GPUs and NICs, over the GPUs of one container, or over all (NUMA)
     policies      PlacementPolicy of the claim
 
 Amounts are written in the largest binary unit that is exact. Nothing that is the default is written, so that
@@ -60,11 +60,9 @@ def claim_of(normalized: NormalizedRequest, view: PodView) -> tuple[Object, Used
 
 
 def _check_size(merged: MergedRequests, view: PodView) -> None:
-    nics = merged.normalized.nics
-    cards = sum(share.count for share in merged.requests.values()) + (nics.most if nics else 0)
     refuse = partial(view.notes.refuse, view.where)
-    if cards > MAX_RESULTS:
-        raise refuse(f"asks for {cards} devices, a claim holds {MAX_RESULTS}", "use several pods")
+    if merged.devices > MAX_RESULTS:
+        raise refuse(f"asks for {merged.devices} devices, a claim holds {MAX_RESULTS}", "use several pods")
     for name, share in merged.requests.items():
         if (share.memory.bytes or 0) > MOST_BYTES:
             raise refuse(f"request {name} asks for {share.memory}, and no amount is that large")
@@ -140,6 +138,7 @@ def _gpu_config(share: Share, normalized: NormalizedRequest) -> Object:
         "memoryPercent": share.memory.percent,
         "exclusive": share.exclusive or None,
         "partition": "Honor" if normalized.partition else None,
+        "numaAffinity": normalized.numa_affinity or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -155,6 +154,9 @@ def _nearness(merged: MergedRequests) -> Iterator[Object]:
     if normalized.numa is not None:
         for members in merged.apart:
             yield _joint(Scope.NUMA_NODE, members, required=normalized.numa)
+    if normalized.pod_numa is not None and merged.devices > 1:
+        every = [*merged.requests, *([RDMA_REQUEST] if normalized.nics else ())]
+        yield _joint(Scope.NUMA_NODE, every, required=normalized.pod_numa)
     if normalized.gpu_scope is not None:
         yield _joint(normalized.gpu_scope, merged.requests, required=True)
     if (joint := normalized.joint) is not None:

@@ -169,7 +169,6 @@ VENDORS: Final[tuple[tuple[str, str], ...]] = (
     ("qualcomm.com/", "Qualcomm Cloud AI"),
     ("rebellions.ai/", "Rebellions NPU"),
     ("furiosa.ai/", "FuriosaAI NPU"),
-    ("koordinator.sh/fpga", "FPGA"),
 )
 """Beginning of the resource's name, and whose it is."""
 
@@ -202,22 +201,16 @@ def check_resources(view: PodView) -> None:
                 view.notes.warn(
                     container.field(name),
                     "is no name that koordra reads, and stays: the pod waits until a node offers it",
-                    _meant(name, _RESOURCES) or "take it out",
+                    did_you_mean(name, _RESOURCES) or "take it out",
                 )
-
-
-def warn_of_annotations(view: PodView) -> None:
-    for key in view.annotations:
-        if key.startswith(LIKE_ANNOTATIONS) and key not in _ANNOTATIONS and not is_written(key):
-            view.warn(key, "is no name that koordra reads, and asks for nothing", _meant(key, _ANNOTATIONS))
 
 
 _ASKING: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
 _LIKE_RESOURCES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
-LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
+DOMAINS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.domains)
+"""Beginnings of annotations and labels that are somebody's to read."""
 _PUBLISHERS: Final = tuple(publisher for dialect in DIALECTS for publisher in dialect.publishers)
 _RESOURCES: Final = [name for dialect in DIALECTS for name in dialect.resources]
-_ANNOTATIONS: Final = [name for dialect in DIALECTS for name in (*dialect.annotations, *dialect.written)]
 
 
 @kept_by_name
@@ -226,7 +219,7 @@ def is_written(annotation: str) -> bool:
     return any(covers(dialect.written, annotation) for dialect in DIALECTS)
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
+def did_you_mean(name: str, known: Sequence[str]) -> str:
     """`did you mean ...?`, comparing what stands behind the slash."""
     domain, _, rest = name.partition("/")
     beside = [key.partition("/")[2] for key in known if key.startswith(f"{domain}/") and "*" not in key]

@@ -6,7 +6,8 @@ object comes first, its templates after it. A pod that stands in the status of a
 status, since it is a new pod.
 
 Things beside pods that count devices by their legacy names (ResourceQuota, LimitRange, fields of other kinds)
-cannot be converted; they are reported, since what they meant is lost.
+cannot be converted; they are reported, since what they meant is lost. So are the kinds and fields of peers
+that the table of names has as warned or refused, and kinds of theirs that it lacks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
 from koordra.api.pods import SIDES, Path, at, pods_in, replaced, spelled
 from koordra.compat import detection
+from koordra.compat.foreign_objects import is_of_a_peer, tell_object
 from koordra.compat.rewrite import names_devices, rewrite
 from koordra.compat.settings import Settings
 
@@ -35,12 +37,15 @@ class LegacyPods:
 
     def handles(self, obj: Object) -> bool:
         pods = pods_in(obj)
-        return any(names_devices(at(obj, path), self.settings) for path in pods) or bool(
-            next(_counted(obj, self.settings, (), pods=pods), "")
+        return (
+            is_of_a_peer(obj)
+            or any(names_devices(at(obj, path), self.settings) for path in pods)
+            or bool(next(_counted(obj, self.settings, (), pods=pods), ""))
         )
 
     def translate(self, obj: Object, notes: Notes) -> Sequence[Object]:
         """Raises Refused or InvalidInput."""
+        tell_object(obj, self.settings, notes)
         changed, templates, lines = obj, [], []
         namespace = objects.metadata(obj).get("namespace")
         pods = pods_in(obj)
@@ -51,8 +56,10 @@ class LegacyPods:
             changed = replaced(changed, path, found.pod)
             templates += [found.template] if found.template not in templates else []
             lines += [f"{objects.describe(obj)}: {line}" for line in found.explained]
+        told = {note.field for note in notes.found}
         for place in _counted(obj, self.settings, (), pods=pods):
-            _tell_count(place, notes)
+            if place not in told:
+                _tell_count(place, notes)
         if not templates:
             return [obj]
         if "apiVersion" not in obj:

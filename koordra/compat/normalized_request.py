@@ -151,8 +151,9 @@ class Joint:
 class NormalizedRequest:
     """What a pod asks for.
 
-    `users` are all containers that see pod-shared devices; `isolation` is what the pod itself says. The
-    dialect fills in its name.
+    `users` are all containers that see pod-shared devices; `isolation` is what the pod itself says.
+    `numa`: the cards of each container on one NUMA node, `pod_numa`: all devices of the pod, True demanded,
+    False preferred; `numa_affinity`: its processors too. The dialect fills in its name.
     """
 
     shares: tuple[Share, ...] = ()
@@ -162,6 +163,8 @@ class NormalizedRequest:
     users: tuple[str, ...] = ()
     selectors: tuple[str, ...] = ()
     numa: bool | None = None
+    pod_numa: bool | None = None
+    numa_affinity: bool = False
     gpu_scope: Scope | None = None
     joint: Joint | None = None
     partition: bool = False

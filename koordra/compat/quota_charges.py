@@ -35,7 +35,7 @@ OWN_COUNT: Final = "koordra.io/gpu"
 OWN_MEMORY: Final = "koordra.io/gpu-memory"
 OWN_CORES: Final = "koordra.io/gpu-cores"
 TEMPLATE_NAME: Final = re.compile(r"koordra-([a-z-]+)-[0-9a-f]{32}")
-_MIG_PROFILE: Final = re.compile(r"""["'](\d+g\.\d+gb(?:\+[a-z0-9.]+)?)["']""")
+_MIG_PROFILE: Final = re.compile(r"""profile == ["'](\d+g\.\d+gb(?:\+[a-z0-9.]+)?)["']""")
 _COUNTED: Final = (names.CAPACITY_MEMORY, names.CAPACITY_CORES, names.CAPACITY_SHARE)
 _OWN: Final[Mapping[str, charges.Charge]] = {
     OWN_COUNT: charges.count,

@@ -34,6 +34,12 @@ class MergedRequests:
     used: dict[str, list[str]] = field(default_factory=dict)
     apart: list[tuple[str, ...]] = field(default_factory=list)
 
+    @property
+    def devices(self) -> int:
+        """How many the claim has at most."""
+        nics = self.normalized.nics
+        return sum(share.count for share in self.requests.values()) + (nics.most if nics else 0)
+
     def add(self, share: Share) -> str:
         """A request named after its container, instances beside cards after their profile too; where the name
         is taken of one like it."""

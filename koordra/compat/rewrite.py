@@ -37,19 +37,18 @@ from koordra.compat.detection import (
     is_misspelt,
     is_written,
     vendor_of,
-    warn_of_annotations,
 )
 from koordra.compat.dialect import Dialect, asking_containers, warn_of_environment
 from koordra.compat.dialect.allocation import DIALECT_LABEL, UNIT
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import ContainerPhase, NormalizedRequest, Sharing
+from koordra.compat.remaining_names import is_refused, refuse_resources, tell_rest
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidInput
 
 ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
-VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
 
 Native = Callable[[Object], tuple[Object, tuple[InvalidInput, ...], tuple[str, ...]]]
@@ -77,7 +76,9 @@ def names_devices(pod: Fields, settings: Settings) -> bool:
     """Whether some container asks for a device under a name that a dialect or another vendor has, or one like
     it. Cheap."""
     names = [name for container in containers(pod) for name in resource_names(container)]
-    return has_dialect(pod, settings) or any(vendor_of(name) or is_misspelt(name, settings) for name in names)
+    return has_dialect(pod, settings) or any(
+        vendor_of(name) or is_refused(name) or is_misspelt(name, settings) for name in names
+    )
 
 
 def has_dialect(pod: Fields, settings: Settings) -> bool:
@@ -103,6 +104,7 @@ def rewrite(
     Raises Refused for what cannot be honoured; what is lost otherwise is a warning in `notes`.
     """
     view = view_of(pod, settings, notes, where=where)
+    refuse_resources(view)
     check_resources(view)
     if not asks(view):
         return Rewritten(pod)
@@ -112,16 +114,17 @@ def rewrite(
             notes.warn(
                 f"{view.meta}.labels[{key}]",
                 f"{word}: the pod is left as it is, as {each.title} leaves it",
+                "take the label out for koordra to convert the pod",
             )
             return Rewritten(pod)
     dialect = dialect_of(view)
     normalized = dialect.normalized(view)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
-    warn_of_annotations(view)
     warn_of_environment(view, normalized, dialect)
-    _warn_of_pod(view, normalized, dialect)
+    _warn_of_pod(view, normalized)
     changed = _without_old_stack(pod, view)
+    tell_rest(view, normalized, dialect)
     spec, used = claim_of(normalized, view)
     template = template_of(spec, dialect, namespace=namespace, settings=settings)
     if native is not None:
@@ -188,7 +191,7 @@ def template_name(dialect: str, spec: Fields) -> str:
     return f"koordra-{dialect}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
+def _warn_of_pod(view: PodView, normalized: NormalizedRequest) -> None:
     """What else in the pod will not do what it did."""
     notes = view.notes
     for container in asking_containers(view, normalized):
@@ -197,10 +200,6 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect)
                 f"{container.where}.securityContext.privileged",
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
-            )
-        if VISIBLE in container.environment and VISIBLE not in dialect.lost_variables:
-            notes.warn(
-                container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
     for share in normalized.shares:
         for name, value in (("coresPolicy", share.cores_policy), ("priority", share.priority)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from koordra.api.classic.notes import Note
 from koordra.api.reader import Reader
+from koordra.compat.keys import Place, Treatment, key_of
 
 UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -16,7 +18,7 @@ class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone
     calls otherwise: with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what
     dialects read for themselves, section by section. Told apart by identity, so that answers about names can
-    be kept (detection.py)."""
+    be kept (detection.py). `told`: what was read and means something else here, or nothing."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=dict)
@@ -25,6 +27,7 @@ class Settings:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     schedulers: tuple[str, ...] | None = None
     runtime_classes: tuple[str, ...] | None = None
+    told: tuple[Note, ...] = ()
 
     def name(self, key: str, dialect: str = "") -> str:
         """The cluster's name for a dialect's name of the tables; "" where the operator has taken it away."""
@@ -32,6 +35,18 @@ class Settings:
 
     def option(self, section: str, key: str, default: Any) -> Any:
         return self.options.get(section, {}).get(key, default)
+
+    def with_notes(self, read: Reader, peer: str, names: Iterable[str], *, where: str = "") -> Settings:
+        """With a note on every field that the table of names has as warned, or lacks. `where` is the field of
+        the table that they stand in, ending in a dot."""
+        notes = []
+        for name in names:
+            key = key_of(f"{where}{name}", Place.SETTING, peer)
+            if key is None or key.peer != peer:
+                notes.append(Note(read.object, read.place(str(name)), "is no setting that koordra knows"))
+            elif key.treatment is not Treatment.TRANSLATED:
+                notes.append(Note(read.object, read.place(str(name)), key.problem, key.remedy))
+        return replace(self, told=(*self.told, *(note for note in notes if note not in self.told)))
 
     def with_option(self, section: str, key: str, value: object) -> Settings:
         own = {**self.options.get(section, {}), key: value}

@@ -21,7 +21,9 @@ Three forms are read, alone or inside the data of a ConfigMap:
 2. HAMi's device-config.yaml, whose section `nvidia` carries resource names, defaults and scaling factors.
    Volcano's file has the same form; it is recognised by its names, which begin with `volcano.sh/`. Other
    vendors' sections are skipped.
-3. A ConfigMap with one of these under any key of `data` (the file's parser is given by the caller: this
+3. What HAMi's and Volcano's plugins read on nodes (`nodeconfig`), and NVIDIA's plugin (`version: v1`):
+   nothing of it is a pod's, but for memory that a node gives out twice; every field is reported.
+4. A ConfigMap with one of these under any key of `data` (the file's parser is given by the caller: this
    package does no I/O).
 """
 
@@ -36,6 +38,7 @@ from koordra.api.opaque.parameters import isolations
 from koordra.api.reader import Reader
 from koordra.compat.dialect.vgpu import vgpu_section
 from koordra.compat.dialects import DIALECTS
+from koordra.compat.keys import Place, of_peer
 from koordra.compat.settings import Settings
 
 SHARED_NAME: Final = "nvidia.com/gpu"
@@ -45,14 +48,24 @@ SHARED_NAME: Final = "nvidia.com/gpu"
 def is_device_config(document: object) -> bool:
     """Whether this is the content of a device-config.yaml."""
     section = document.get("nvidia") if isinstance(document, Mapping) else None
-    return isinstance(section, Mapping) and any(
-        name in section for dialect in DIALECTS for name in dialect.device_config
-    )
+    return (
+        isinstance(section, Mapping)
+        and any(name in section for dialect in DIALECTS for name in dialect.device_config)
+    ) or is_of_nodes(document)
+
+
+def is_of_nodes(document: object) -> bool:
+    """Whether this is what a device plugin reads on its node."""
+    if not isinstance(document, Mapping):
+        return False
+    return "nodeconfig" in document or (document.get("version") == "v1" and bool(_PLUGIN & document.keys()))
 
 
 def with_document(settings: Settings, document: object, *, source: str) -> Settings:
     """The settings with what a document says on top. Raises InvalidManifest."""
     read = Reader(document, object=source)
+    if is_of_nodes(document):
+        return _with_nodes(settings, read)
     if "nvidia" in read.data:
         return _with_device_config(settings, read.inner("nvidia"))
     sections = {name: reader for dialect in DIALECTS for name, reader in dialect.sections.items()}
@@ -67,6 +80,31 @@ def with_document(settings: Settings, document: object, *, source: str) -> Setti
     for name, reader in sections.items():
         if name in read.data:
             settings = reader(settings, read.inner(name))
+    return settings
+
+
+_PLUGIN: Final = {"sharing", "flags", "resources", "imex"}
+"""Of NVIDIA's configuration: sharing and resources hold fields that the table has one by one."""
+
+
+def _with_nodes(settings: Settings, read: Reader) -> Settings:
+    having = next(dialect for dialect in DIALECTS if dialect.device_config)
+    if "nodeconfig" not in read.data:
+        plugin = next(dialect.name for dialect in DIALECTS if dialect.extended_resources)
+        for name in sorted(_PLUGIN & read.data.keys()):
+            if name == "imex":
+                settings = settings.with_notes(read, plugin, (name,))
+            else:
+                inner = read.inner(name)
+                settings = settings.with_notes(inner, plugin, inner.data, where=f"{name}.")
+        return settings
+    for entry in read.each("nodeconfig"):
+        fields = {str(name).lower(): value for name, value in entry.data.items() if name != "name"}
+        known = {key.name.lower(): key.name for key in of_peer(having.name, Place.SETTING)}
+        settings = settings.with_notes(entry, having.name, [known.get(name, name) for name in fields])
+        scale = fields.get("devicememoryscaling")
+        if isinstance(scale, int | float) and scale > 1:
+            settings = vgpu_section(settings, entry.over({"deviceMemoryScaling": scale}), having)
     return settings
 
 

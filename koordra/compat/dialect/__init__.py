@@ -5,7 +5,7 @@
 `charges`      how quotas count a claim;  `allocation`  what a pod was given
 
 All that a dialect is written with can be imported from here. What each name means and what becomes of it
-stands in docs/migrate/<peer>.md, whose tables are held to the names of the code.
+stands in `compat.keys`, which is held to the names of the code.
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ class Dialect:
                                     else does, and contradict nobody
     written           annotations that only the dialect's own scheduler may write: they are never believed,
                       and are taken out
-    lost_variables    name -> what it was, and what becomes of it: a container that asks for devices and uses
-                      it is warned
     provided_variables   beginnings of those that koordra's plugin sets: the kubelet cannot put them in for
                          `$(NAME)`, which it does before the plugin is asked
     environment       the variables that a container gets
@@ -113,7 +111,8 @@ class Dialect:
     asking            beginnings of annotations that ask by themselves
     extended_resources   whether a DeviceClass' extendedResourceName says all that a pod of it can say
     opt_out           a label and its value: such a pod is left as it is
-    like_resources, like_annotations   beginnings under which an unknown name is taken for a misspelt one
+    like_resources    beginnings under which an unknown name is taken for a misspelt one
+    domains           beginnings of annotations and labels: one that `compat.keys` lacks is reported
     sections          of an operator's settings: name -> reader of the settings with what it says
     device_config     field of a device-config.yaml -> the resource that it names in the cluster; the same
                       fields stand in the `device_section` of an operator's settings
@@ -131,7 +130,6 @@ class Dialect:
     soft_annotations: tuple[str, ...] = ()
     soft_labels: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
-    lost_variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     provided_variables: tuple[str, ...] = ()
     environment: Callable[[Granted], Variables] | None = None
     allocation_annotations: Callable[[Allocated], dict[str, str]] | None = None
@@ -143,7 +141,7 @@ class Dialect:
     extended_resources: bool = False
     opt_out: tuple[str, str] = ("", "")
     like_resources: tuple[str, ...] = ()
-    like_annotations: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
     sections: Mapping[str, Section] = field(default_factory=dict)
     device_config: Mapping[str, str] = field(default_factory=dict)
     device_section: str = ""
@@ -183,11 +181,8 @@ def asking_containers(view: PodView, normalized: NormalizedRequest) -> list[Cont
 
 
 def warn_of_environment(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
-    """Variables that the dialect's plugin used to set, and a container of the pod reads or sets itself."""
+    """Variables that koordra's plugin sets too late for what a container does with them."""
     for container in asking_containers(view, normalized):
-        for name, (meaning, becomes) in dialect.lost_variables.items():
-            if container.mentions(name):
-                view.notes.warn(container.where, f"uses {name} ({meaning})", becomes)
         for name in dialect.provided_variables:
             if container.mentions(f"$({name}"):
                 view.notes.warn(

@@ -15,7 +15,7 @@ A card that does not publish the attribute matches no allow list and is on no de
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ class VgpuSettings:
     core_scaling: float = 1.0
     core_policy: str = "default"
     core_limit: bool = True
+    mig_profiles: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    """Models, and the profiles that cards of them may be cut into; all where none is said."""
 
 
 _NUMBERS: Final[Mapping[str, str]] = {
@@ -66,7 +68,8 @@ def vgpu_settings(settings: Settings, dialect: str) -> VgpuSettings:
 
 
 def vgpu_section(settings: Settings, read: Reader, dialect: Dialect) -> Settings:
-    """The settings with what the section says."""
+    """The settings with what the section says, and notes on what is said on nodes here."""
+    settings = settings.with_notes(read, dialect.name, read.data)
     names = {
         (dialect.name, resource): read.text(name)
         for name, resource in dialect.device_config.items()
@@ -85,6 +88,7 @@ def vgpu_section(settings: Settings, read: Reader, dialect: Dialect) -> Settings
     found["core_policy"] = read.choice("gpuCorePolicy", ("default", "force", "disable")) or None
     if str(read.data.get("disableCoreLimit", "")).lower() == "true":
         found["core_limit"] = False
+    found["mig_profiles"] = tuple(_mig_profiles(read)) or None
     own = replace(
         vgpu_settings(settings, dialect.name),
         **{attribute: value for attribute, value in found.items() if value is not None},
@@ -93,6 +97,35 @@ def vgpu_section(settings: Settings, read: Reader, dialect: Dialect) -> Settings
         settings.with_option(dialect.name, _OPTION, own),
         own_names={**settings.own_names, **names},
     )
+
+
+def _mig_profiles(read: Reader) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """HAMi's list of profiles; before 2.10, and in Volcano, sets of instances, of which the profiles count
+    here: koordra works out which sets fit."""
+    for entry in read.each("migProfileAllowlist"):
+        yield entry.texts("models"), entry.texts("profiles")
+    for entry in read.each("knownMigGeometries"):
+        found: dict[str, None] = {}
+        for number, geometry in enumerate(entry.sequence("allowedGeometries")):
+            inner = geometry if isinstance(geometry, Mapping) else {"geometries": geometry}
+            instances = Reader(
+                inner, object=read.object, field=entry.place(f"allowedGeometries[{number}]")
+            ).each("geometries")
+            found |= dict.fromkeys(instance.required("name") for instance in instances)
+        yield entry.texts("models"), tuple(found)
+
+
+def mig_profile_in(own: VgpuSettings) -> str:
+    """CEL of the instances that may be made; "" where all may. Of a card's whole instance the memory in the
+    name is the vendor's to round (7g.79gb, 7g.80gb), so its slices tell it."""
+    parts = []
+    for models, profiles in own.mig_profiles:
+        whole = [profile for profile in profiles if profile.startswith("7g.")]
+        listed = ", ".join(cel_text(profile) for profile in profiles if profile not in whole)
+        of_card = [f"{_ATTRIBUTES}.profile in [{listed}]"] if listed else []
+        of_card += [f'{_ATTRIBUTES}.profile.startsWith("7g.")'] if whole else []
+        parts.append(f"({model_in(models)} && ({' || '.join(of_card) or 'false'}))")
+    return " || ".join(parts)
 
 
 def check_scaling(own: VgpuSettings, notes: Notes) -> None:

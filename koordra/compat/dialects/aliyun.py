@@ -1,6 +1,10 @@
 """Aliyun gpushare: memory in GiB (or MiB, as the plugin is set), summed over the pod's containers, on one
 card.
 
+ACK, its commercial form, also has percent of the card's compute, and pods of several cards: with the pod's
+label `aliyun.com/gpu-count` each container's amounts are split evenly over so many cards, and do not divide
+otherwise.
+
 Only limits are read, and only those of ordinary containers; an init container gets what its pod has. Memory
 is counted and not enforced: the container reads its part in variables and is trusted. So shares ask for no
 isolation unless the settings do.
@@ -8,6 +12,7 @@ isolation unless the settings do.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from koordra.compat.dialect import (
@@ -30,20 +35,49 @@ from koordra.compat.dialect import (
 
 ALIYUN: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"
+CORES: Final = "aliyun.com/gpu-core.percentage"
 COUNT: Final = "aliyun.com/gpu-count"
+"""A label of pods; under that name a node says what it has."""
 _LARGEST_CARD: Final = 1 << 40
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    return NormalizedRequest(view.shares(_share), together=Sharing.ONE_CARD, ignores_init=True)
+    cards = _cards(view)
+    return NormalizedRequest(
+        view.shares(partial(_share, cards=cards)),
+        together=Sharing.ONE_CARD if cards == 1 else Sharing.PER_CONTAINER,
+        ignores_init=True,
+    )
 
 
-def _share(request: ContainerRequest) -> Share | None:
-    if request.has(COUNT):
-        raise request.refuse(COUNT, "is what a node has and cannot be asked for", f"ask for {MEMORY}")
-    units = request.limit(MEMORY)
+def _cards(view: PodView) -> int:
+    """Raises Refused for what ACK would not split."""
+    text, field = view.labels.get(COUNT, "1"), f"{view.meta}.labels[{COUNT}]"
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) > 0):
+        raise view.notes.refuse(field, f"{text!r} is no number of cards", "write 1 or more, in quotes")
+    asking = [each.name for each in view.containers if MEMORY in each.resources or CORES in each.resources]
+    if int(text) > 1 and len(asking) > 1:
+        raise view.notes.refuse(
+            field,
+            f"splits one container over cards, and {' and '.join(asking)} ask",
+            "ask in one of them, or use several pods",
+        )
+    return int(text)
+
+
+def _share(request: ContainerRequest, *, cards: int) -> Share | None:
+    units, cores = request.limit(MEMORY), request.limit(CORES) or 0
+    if units is None and cores:
+        raise request.refuse(CORES, "comes without memory, and asks for nothing then", f"add {MEMORY}")
     if units is None:
         return None
+    for name, amount in ((MEMORY, units), (CORES, cores)):
+        if amount % cards:
+            raise request.refuse(
+                name, f"{amount} is not divisible by {cards} cards", f"write a multiple of {cards}"
+            )
+    if cores > 100 * cards:
+        raise request.refuse(CORES, f"{cores} is more than {cards} cards have", "write 1 to 100 a card")
     unit = _unit(request.pod.settings)
     if units * unit >= _LARGEST_CARD and unit == GIB:
         request.warn(
@@ -51,7 +85,9 @@ def _share(request: ContainerRequest) -> Share | None:
             f"{units}GiB is more than any card has",
             "is the unit MiB? say so: aliyun: {memoryUnit: MiB}",
         )
-    return request.share(1 if units else 0, memory=Memory(bytes=units * unit))
+    return request.share(
+        cards if units else 0, memory=Memory(bytes=units // cards * unit), cores=cores // cards
+    )
 
 
 def _unit(settings: Settings) -> int:
@@ -86,14 +122,16 @@ DIALECT: Final = Dialect(
     ALIYUN,
     "Aliyun gpushare",
     parse,
-    {MEMORY: charges.memory_in(_unit), COUNT: None},
+    {MEMORY: charges.memory_in(_unit), CORES: charges.cores, COUNT: None},
     annotations=("aliyun.com/gpu-*",),
+    labels=(COUNT,),
     written=(
         "ALIYUN_COM_GPU_MEM_IDX",
         "ALIYUN_COM_GPU_MEM_POD",
         "ALIYUN_COM_GPU_MEM_DEV",
         "ALIYUN_COM_GPU_MEM_ASSIGNED",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+        "ALIYUN_COM_GPU_MEM_ASSIGN_TIME",
         "scheduler.framework.gpushare.allocation",
     ),
     provided_variables=("ALIYUN_COM_GPU_MEM_",),
@@ -108,6 +146,6 @@ DIALECT: Final = Dialect(
     publishers=(("aliyun.com/gpu-", "Aliyun's gpushare device plugin"),),
     schedulers={"gpushare-scheduler": False},
     like_resources=("aliyun.com/gpu",),
-    like_annotations=("aliyun.com/gpu",),
+    domains=("aliyun.com/", "alibabacloud.com/"),
     sections={ALIYUN: memory_unit_section},
 )

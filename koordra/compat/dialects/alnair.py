@@ -67,15 +67,8 @@ DIALECT: Final = Dialect(
         "ai.centaurus.io/alnair-id",
         "ai.centaurus.io/scheduler-timestamp",
     ),
-    lost_variables={
-        "ALNAIR_VGPU_COMPUTE_PERCENTILE": (
-            "set by the plugin for Alnair's library",
-            "is not set: compute is accounting only",
-        ),
-        "ALNAIR_": ("others, set by the plugin (ID, SOCKET, WORKSPACE_PATH)", "are not set any more"),
-    },
     publishers=(("alnair/vgpu-", "Alnair's device plugin"),),
     schedulers=dict.fromkeys(SCHEDULERS, True),
     like_resources=("alnair/",),
-    like_annotations=("ai.centaurus.io/",),
+    domains=("ai.centaurus.io/", "alnair.centaurusinfra.io/"),
 )

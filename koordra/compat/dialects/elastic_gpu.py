@@ -77,13 +77,6 @@ def parse(view: PodView) -> NormalizedRequest:
 
 
 def _share(request: ContainerRequest) -> Share | None:
-    for name in README_ONLY:
-        if request.has(name):
-            raise request.refuse(
-                name,
-                "is a name for ElasticGPUClaims; no program reads it on a pod",
-                "use elasticgpu.io/gpu-core and gpu-memory",
-            )
     asked = [(family, found) for family in FAMILIES if (found := _read(request, family)) is not None]
     if not asked:
         return None
@@ -172,6 +165,6 @@ DIALECT: Final = Dialect(
     schedulers={"elastic-gpu-scheduler": False},
     asking=(CLAIM_PREFIX,),
     like_resources=("elasticgpu.io/", "elasticgpu.com/", "tke.cloud.tencent.com/qgpu"),
-    like_annotations=("elasticgpu.io/",),
+    domains=("elasticgpu.io/", "egpuc.elasticgpu.io/", "tke.cloud.tencent.com/"),
     sections={"elastic": memory_unit_section},
 )

@@ -46,6 +46,7 @@ from koordra.compat.dialect.vgpu import (
     VgpuSettings,
     as_mig,
     check_scaling,
+    mig_profile_in,
     model_in,
     uuid_in,
     vgpu_settings,
@@ -126,7 +127,7 @@ def _check_weights(view: PodView) -> None:
             f"{text!r} would keep HAMi from placing the pod",
             'write it like "slot=1,core=1,memory=3"',
         )
-    view.warn(WEIGHTS, "koordra has a score of its own; the weights are left out")
+    view.warn(WEIGHTS, "are left out: koordra has a score of its own", "take it out")
 
 
 def parse(view: PodView) -> NormalizedRequest:
@@ -138,12 +139,13 @@ def parse(view: PodView) -> NormalizedRequest:
         remedy = f"write {MEMORY}, or ask for a profile: nvidia.com/mig-<profile>"
         shares = tuple(as_mig(share, view, MODE, cores=CORES, remedy=remedy) for share in shares)
     mig = mig_shares(view)
+    allowed = mig_profile_in(vgpu_settings(view.settings, HAMI)) if mode == "mig" else ""
     node, device, mutex, numa = policies_of(view)
     if mutex:
         shares = tuple(map(exclusively, shares))
     return NormalizedRequest(
         (*shares, *mig),
-        selectors=tuple(_selectors(view)),
+        selectors=(*_selectors(view), *([allowed] if allowed else ())),
         numa=numa,
         node_policy=node,
         device_policy=device,
@@ -289,22 +291,12 @@ DIALECT: Final = Dialect(
         "hami.io/vgpu-devices-allocated",
         "hami.io/vgpu-mig-allocations",
     ),
-    lost_variables={
-        "CUDA_DISABLE_CONTROL": (
-            "switches HAMi's library off for the container",
-            "is not honoured: a share is always kept",
-        ),
-        "CUDA_DEVICE_SM_LIMIT": (
-            "set by HAMi's device plugin for its library",
-            "is not set: compute is accounting only",
-        ),
-    },
     provided_variables=("CUDA_DEVICE_MEMORY_LIMIT",),
     environment=memory_limits,
     allocation_annotations=_annotations,
     schedulers={"hami-scheduler": True, "4pd-vgpu-scheduler": False},
     opt_out=(OPT_OUT, "ignore"),
-    like_annotations=("nvidia.com/", "hami.io/"),
+    domains=("nvidia.com/", "hami.io/"),
     device_config={
         "resourceCountName": COUNT,
         "resourceMemoryName": MEMORY,

@@ -58,12 +58,6 @@ DIALECT: Final = Dialect(
     "NVIDIA's device plugin",
     parse,
     {COUNT: charges.whole_cards, SHARED: charges.shared_cards, f"{MIG}*": None},
-    lost_variables={
-        "NVIDIA_VISIBLE_DEVICES": (
-            "cards by number or UUID, past every scheduler",
-            "is not honoured: a container sees what its claim was given",
-        ),
-    },
     publishers=((COUNT, "NVIDIA's or HAMi's device plugin"), (MIG, "NVIDIA's or HAMi's device plugin")),
     extended_resources=True,
     like_resources=("nvidia.com/gpu",),

@@ -64,10 +64,14 @@ def _share(request: ContainerRequest, *, limit: int | None) -> Share | None:
         )
     policy = CoresPolicy.ELASTIC if limit is not None and limit > cores else None
     if policy:
-        request.pod.warn(CORE_LIMIT, f"idle compute may be used beyond {cores}%, also beyond {limit}%")
+        request.pod.warn(
+            CORE_LIMIT, f"idle compute may be used beyond {cores}%, also beyond {limit}%", "take it out"
+        )
     elif limit is not None and limit < cores:
         request.pod.warn(
-            CORE_LIMIT, f"{limit} is below the {cores}% of container {request.container.name} and is left out"
+            CORE_LIMIT,
+            f"{limit} is below the {cores}% of container {request.container.name} and is left out",
+            "take it out",
         )
     return request.share(1, memory=Memory(bytes=blocks * BLOCK), cores=cores, cores_policy=policy)
 
@@ -102,5 +106,5 @@ DIALECT: Final = Dialect(
     allocation_annotations=_annotations,
     publishers=(("tencent.com/vcuda-", "TKE's gpu-manager"),),
     like_resources=("tencent.com/vcuda",),
-    like_annotations=("tencent.com/vcuda",),
+    domains=("tencent.com/",),
 )

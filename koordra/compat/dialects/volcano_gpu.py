@@ -87,6 +87,5 @@ DIALECT: Final = Dialect(
     allocation_annotations=_annotations,
     publishers=(("volcano.sh/gpu-", "Volcano's device plugin"),),
     like_resources=("volcano.sh/gpu",),
-    like_annotations=("volcano.sh/gpu-",),
     sections={"volcanoGpu": partial(number_section, name="gpuMemoryFactor")},
 )

@@ -31,6 +31,7 @@ from koordra.compat.dialect.vgpu import (
     MOST_MIB,
     as_mig,
     check_scaling,
+    mig_profile_in,
     model_in,
     uuid_in,
     vgpu_settings,
@@ -57,10 +58,11 @@ def parse(view: PodView) -> NormalizedRequest:
         raise view.refuse(MODE, f"{mode!r} is the mode of no node", "write hami-core, mig or mps")
     if mode == "mig":
         shares = tuple(as_mig(share, view, MODE, cores=CORES, remedy=f"write {MEMORY}") for share in shares)
+    allowed = mig_profile_in(vgpu_settings(view.settings, VOLCANO)) if mode == "mig" else ""
     return NormalizedRequest(
         shares,
         ignores_init=True,
-        selectors=tuple(_selectors(view)),
+        selectors=(*_selectors(view), *([allowed] if allowed else ())),
         device_policy=_group_policy(view),
         isolation="mps" if mode == "mps" else None,
     )
@@ -144,25 +146,20 @@ DIALECT: Final = Dialect(
     annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID, MODE, GROUP_POLICY),
     written=(
         "volcano.sh/vgpu-ids-new",
+        "volcano.sh/vgpu-ids",
         "volcano.sh/devices-to-allocate",
         "volcano.sh/vgpu-node",
         "volcano.sh/vgpu-time",
         "volcano.sh/bind-time",
         "volcano.sh/bind-phase",
     ),
-    lost_variables={
-        "CUDA_DISABLE_CONTROL": (
-            "switches the library off for the container",
-            "is not honoured: a share is always kept",
-        ),
-    },
     provided_variables=("CUDA_DEVICE_MEMORY_LIMIT",),
     environment=memory_limits,
     allocation_annotations=_annotations,
     publishers=(("volcano.sh/vgpu-", "Volcano's vGPU device plugin"),),
     schedulers={"volcano": False},
     like_resources=("volcano.sh/vgpu",),
-    like_annotations=("volcano.sh/vgpu-",),
+    domains=("volcano.sh/", "scheduling.volcano.sh/"),
     device_config={
         "resourceCountName": NUMBER,
         "resourceMemoryName": MEMORY,

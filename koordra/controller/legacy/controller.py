@@ -80,6 +80,8 @@ class LegacyController:
         return spawn(partial(self._run, stop), name="legacy-upkeep", until=stop)
 
     def _run(self, stop: threading.Event) -> None:
+        for note in self._settings.compat.told:
+            log.warning("legacy_setting_not_kept", what=str(note))
         self._quotas.start(stop)
         if start_watches([self._templates], stop):
             run_passes(self._pass, name="legacy-pods", gather=GATHER, changed=self._changed, stop=stop)

@@ -35,8 +35,9 @@ from koordra.api import names, objects
 from koordra.api.classic.notes import Note, Notes
 from koordra.api.objects import Fields, Object
 from koordra.api.pods import CONTAINER_LISTS
-from koordra.compat.detection import LIKE_ANNOTATIONS, is_written, kept_by_name, signs_of
+from koordra.compat.detection import DOMAINS, is_written, kept_by_name, signs_of
 from koordra.compat.dialect.allocation import DIALECT_LABEL
+from koordra.compat.keys import Place, key_of
 from koordra.compat.original_request import with_original_request
 from koordra.compat.rewrite import Native, Rewritten, rewrite
 from koordra.compat.settings import Settings
@@ -142,8 +143,9 @@ def bare_of(pod: Object) -> Object | None:
 def _is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
     return (
-        key.startswith((names.DOMAIN, *LIKE_ANNOTATIONS))
+        key.startswith((names.DOMAIN, *DOMAINS))
         or is_written(key)
+        or any(key_of(key, place) for place in (Place.ANNOTATION, Place.LABEL))
         or any(any(signs_of(key, kind)) for kind in ("annotations", "labels"))
     )
 

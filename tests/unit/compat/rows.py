@@ -30,11 +30,16 @@ V = "volcano.sh/"
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
 PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
+NUMA = "scheduling.koordinator.sh/numa-topology-spec"
 KEEP = "a: GpuConfig isolation=limiter"
 DISTINCT = "distinct koordra.io/uuid: a"
 NAME = '("NVIDIA-" + device.attributes["koordra.io"].productName).lowerAscii()'
 TOLD = '"productName" in device.attributes["koordra.io"]'
 UUID = 'device.attributes["koordra.io"]'
+MIG_ALLOWED = (
+    f'a: 1 mig memory 8000Mi if ({TOLD} && ({NAME}.contains("a30")) && ({UUID}.profile in ["1g.6gb", "2g.12gb"]))'
+    f' || ({TOLD} && ({NAME}.contains("h20")) && ({UUID}.profile.startsWith("7g.")))'
+)
 VOLCANO_STAYS = "volcano stays"
 
 
@@ -168,6 +173,14 @@ HAMI = [
         ["a: 1 gpu memory 100Mi", KEEP],
         hami(core_scaling=2.0),
         ("deviceCoreScaling",),
+    ),
+    Row(
+        "hami-mig-profiles",
+        asking({N + "gpumem": 8000}, annotations={N + "vgpu-mode": "mig"}),
+        [
+            MIG_ALLOWED,
+        ],
+        hami(mig_profiles=((("A30",), ("1g.6gb", "2g.12gb")), (("H20",), ("7g.96gb",)))),
     ),
     Row(
         "hami-mig-beside",
@@ -570,6 +583,42 @@ KOORDINATOR = [
         ["gpu: 1 gpu cores 50", POD_SHARED + "memoryPercent=50"],
         warned=("device-allocated]: is taken out", "koord-scheduler stays"),
     ),
+    Row(
+        "koordinator-numa-single",
+        asking(
+            {N + "gpu": 2, K + "rdma": 100}, annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'}
+        ),
+        [
+            "gpu: 2 gpu cores 100",
+            "rdma: 1 nic share 100",
+            "gpu: GpuConfig numaAffinity=True",
+            "gpu rdma: JointAllocation scope=NUMANode enforcement=Required pairing=Together",
+        ],
+    ),
+    Row(
+        "koordinator-numa-one-card",
+        asking({K + "gpu": 50}, annotations={NUMA: '{"numaTopologyPolicy": "BestEffort"}'}),
+        ["gpu: 1 gpu cores 50", "gpu: GpuConfig memoryPercent=50 numaAffinity=True"],
+    ),
+    Row(
+        "koordinator-numa-restricted",
+        asking(
+            {N + "gpu": 2},
+            annotations={NUMA: '{"numaTopologyPolicy": "Restricted", "singleNUMANodeExclusive": "Required"}'},
+        ),
+        [
+            "gpu: 2 gpu cores 100",
+            "gpu: GpuConfig numaAffinity=True",
+            "gpu: JointAllocation scope=NUMANode enforcement=Preferred pairing=Together",
+        ],
+        Settings(default_dialect="koordinator"),
+        warned=("singleNUMANodeExclusive: is not kept", "Restricted is preferred here"),
+    ),
+    Row(
+        "koordinator-numa-none",
+        asking({K + "gpu": 50}, annotations={NUMA: '{"numaTopologyPolicy": "None"}'}),
+        ["gpu: 1 gpu cores 50", "gpu: GpuConfig memoryPercent=50"],
+    ),
 ]
 
 VOLCANO = [
@@ -739,7 +788,7 @@ OTHERS = [
             labels={"elasticgpu.io/assumed": "true"},
         ),
         ["a: 1 gpu memory 1Mi", "a: GpuConfig isolation=none"],
-        warned=("container-a]: is taken out",),
+        warned=("container-a]: is taken out", "labels[elasticgpu.io/assumed]: is written by"),
     ),
     Row("aliyun", asking({"aliyun.com/gpu-mem": 3}), ["a: 1 gpu memory 3Gi"]),
     Row(
@@ -764,6 +813,16 @@ OTHERS = [
         "aliyun-two",
         pod(container("a", ask={"aliyun.com/gpu-mem": 2}), container("b", ask={"aliyun.com/gpu-mem": 1})),
         ["a: 1 gpu memory 2Gi", "b: 1 gpu memory 1Gi", "match koordra.io/uuid: a b"],
+    ),
+    Row(
+        "ack-two-cards",
+        asking({"aliyun.com/gpu-mem": 8}, labels={"aliyun.com/gpu-count": "2"}),
+        ["a: 2 gpu memory 4Gi", DISTINCT],
+    ),
+    Row(
+        "ack-cores",
+        asking({"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-core.percentage": 30}),
+        ["a: 1 gpu memory 8Gi cores 30"],
     ),
     Row(
         "aliyun-results",
@@ -800,6 +859,7 @@ OTHERS = [
             annotations={"tencent.com/vcuda-core-limit": "50"},
         ),
         ["a: 1 gpu memory 1Gi cores 50", KEEP],
+        warned=("vcuda-core-limit]: `GpuConfig.coresPolicy",),
     ),
 ]
 
@@ -902,7 +962,7 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         Settings(),
     ),
     ("koordinator-rdma", asking({K + "rdma": 150}), "no multiple", Settings()),
-    ("koordinator-fpga", asking({K + "fpga": 50}), "another vendor (FPGA)", Settings()),
+    ("koordinator-fpga", asking({K + "fpga": 50}), "koordra serves GPUs and NICs", Settings()),
     ("koordinator-json", asking({K + "gpu": 50}, annotations={HINT: "{"}), "is not JSON", Settings()),
     (
         "koordinator-hint-field",
@@ -1019,6 +1079,54 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         "a node offers one of the two",
         Settings(),
     ),
+    (
+        "ack-seven-by-two",
+        asking({"aliyun.com/gpu-mem": 7}, labels={"aliyun.com/gpu-count": "2"}),
+        "7 is not divisible by 2 cards",
+        Settings(),
+    ),
+    (
+        "ack-no-number",
+        asking({"aliyun.com/gpu-mem": 7}, labels={"aliyun.com/gpu-count": "two"}),
+        "is no number of cards",
+        Settings(),
+    ),
+    (
+        "ack-two-containers",
+        pod(
+            container("a", ask={"aliyun.com/gpu-mem": 2}),
+            container("b", ask={"aliyun.com/gpu-mem": 2}),
+            labels={"aliyun.com/gpu-count": "2"},
+        ),
+        "splits one container over cards, and a and b ask",
+        Settings(),
+    ),
+    ("ack-cores-alone", asking({"aliyun.com/gpu-core.percentage": 7}), "comes without memory", Settings()),
+    (
+        "ack-more-cores",
+        asking({"aliyun.com/gpu-mem": 7, "aliyun.com/gpu-core.percentage": 101}),
+        "101 is more than 1 cards have",
+        Settings(),
+    ),
+    ("mig-replica", asking({N + "mig-1g.5gb.shared": 1}), "a replica of an instance", Settings()),
+    (
+        "koordinator-old-name",
+        asking({"kubernetes.io/gpu-memory": 1}),
+        "write koordinator.sh/gpu-memory",
+        Settings(),
+    ),
+    (
+        "koordinator-numa-word",
+        asking({K + "gpu": 50}, annotations={NUMA: '{"numaTopologyPolicy": "Best"}'}),
+        "none that Koordinator has",
+        Settings(),
+    ),
+    (
+        "koordinator-reservation",
+        asking({K + "gpu": 50}, annotations={"scheduling.koordinator.sh/reservation-affinity": "{}"}),
+        "are in no Reservation of Koordinator",
+        Settings(),
+    ),
     ("aliyun-count", asking({"aliyun.com/gpu-count": 1}), "cannot be asked for", Settings()),
     (
         "aliyun-requests",
@@ -1029,13 +1137,13 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
     (
         "elastic-readme",
         asking({"gpushare.provisioner.elasticgpu.io/gpu-core": 10}),
-        "no program reads it",
+        "is a name for ElasticGPUClaims",
         Settings(),
     ),
     (
         "elastic-readme-memory",
         asking({"gpushare.provisioner.elasticgpu.io/gpu-memory": 10}),
-        "no program reads it",
+        "is a name for ElasticGPUClaims",
         Settings(),
     ),
     (

@@ -359,7 +359,7 @@ TOLD = [
     ),
     (
         pod(container(ask={N + "gpumem": 1}, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
-        "sets NVIDIA_VISIBLE_DEVICES",
+        "uses NVIDIA_VISIBLE_DEVICES",
     ),
     (
         pod(container(ask={N + "gpumem": 1}, env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])),

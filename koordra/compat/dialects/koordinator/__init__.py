@@ -39,12 +39,14 @@ from koordra.compat.dialects.koordinator.allocation import device_allocated, env
 from koordra.compat.dialects.koordinator.hints import (
     HINT,
     JOINT,
+    NUMA,
     PARENT,
     PARTITION,
     Hint,
     hints_of,
     joint,
     labels,
+    numa,
     partition_bandwidth,
 )
 from koordra.compat.dialects.koordinator.requests import (
@@ -70,6 +72,7 @@ def parse(view: PodView) -> NormalizedRequest:
     totals, hints = _totals(view), hints_of(view)
     gpu, rdma = hints.get("gpu", Hint()), hints.get("rdma", Hint())
     types, same_pcie = joint(view)
+    on_one_numa_node = numa(view)
     cards = _cards(totals, view, gpu)
     nics = _nics(totals[RDMA], view, rdma) if totals.get(RDMA) else None
     for kind, there in (("gpu", cards), ("rdma", nics), ("fpga", None)):
@@ -88,6 +91,8 @@ def parse(view: PodView) -> NormalizedRequest:
         users=tuple(container.name for container in view.containers),
         selectors=_labels(gpu, view) if cards else (),
         gpu_scope=_scope(gpu, cards, view) if cards else None,
+        pod_numa=on_one_numa_node,
+        numa_affinity=bool(cards) and on_one_numa_node is not None,
         joint=near,
         partition=_partition(view, cards),
         isolation=_isolation(view) if cards else None,
@@ -299,12 +304,13 @@ DIALECT: Final = Dialect(
         FPGA: None,
     },
     bytes=frozenset({MEMORY}),
-    annotations=(JOINT, HINT, PARTITION),
+    annotations=(JOINT, HINT, NUMA, PARTITION),
     labels=(PROVIDER,),
     soft_annotations=("*koordinator.sh/*",),
     soft_labels=("koordinator.sh/*",),
     written=(
         "scheduling.koordinator.sh/device-allocated",
+        "scheduling.koordinator.sh/reservation-allocated",
         "scheduling.koordinator.sh/bind-timestamp",
         "scheduling.koordinator.sh/gpu-minors",
     ),
@@ -318,5 +324,16 @@ DIALECT: Final = Dialect(
     },
     schedulers={"koord-scheduler": False},
     like_resources=(GPU,),
-    like_annotations=("scheduling.koordinator.sh/device-", "scheduling.koordinator.sh/gpu-"),
+    domains=tuple(
+        f"{part}koordinator.sh/"
+        for part in (
+            "",
+            "scheduling.",
+            "internal.scheduling.",
+            "gang.scheduling.",
+            "quota.scheduling.",
+            "node.",
+            "pod.",
+        )
+    ),
 )

@@ -5,6 +5,7 @@ device-allocate-hint    {"rdma": {"selector", "vfSelector", "allocateStrategy", 
                         "exclusivePolicy"}}
 device-joint-allocate   {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
 gpu-partition-spec      {"allocatePolicy": "Restricted", "ringBusBandwidth": "200Gi"}
+numa-topology-spec      {"numaTopologyPolicy": "SingleNUMANode", "singleNUMANodeExclusive": "Required"}
 
 In place of a device's label `<label>` koordra reads its attribute `koordinator.sh/<label>`.
 """
@@ -24,6 +25,7 @@ from koordra.compat.dialect.vgpu import cel_text
 HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT: Final = "scheduling.koordinator.sh/device-joint-allocate"
 PARTITION: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+NUMA: Final = "scheduling.koordinator.sh/numa-topology-spec"
 
 _TYPES: Final = ("gpu", "rdma", "fpga")
 _HINT_FIELDS: Final = (
@@ -93,6 +95,28 @@ def partition_bandwidth(view: PodView) -> str | None:
     read.amount_or_none("ringBusBandwidth")
     _word(read, "allocatePolicy", "Restricted", "BestEffort")
     return str(read.data.get("ringBusBandwidth") or "")
+
+
+def numa(view: PodView) -> bool | None:
+    """Whether CPUs, memory and devices have to be on one NUMA node (True), better are (False); None where the
+    pod says nothing of it. Restricted refuses a node where it takes more NUMA nodes than it could; here the
+    fewest are preferred."""
+    read = _json(view, NUMA)
+    read.only("numaTopologyPolicy", "singleNUMANodeExclusive", problem=_UNKNOWN)
+    policy = _word(read, "numaTopologyPolicy", "None", "BestEffort", "Restricted", "SingleNUMANode")
+    if _word(read, "singleNUMANodeExclusive", "Required", "Preferred"):
+        view.notes.warn(
+            f"{view.field(NUMA)}.singleNUMANodeExclusive",
+            "is not kept: pods of several NUMA nodes may come beside this one",
+            "write numaTopologyPolicy SingleNUMANode into those pods too",
+        )
+    if policy == "Restricted":
+        view.notes.warn(
+            f"{view.field(NUMA)}.numaTopologyPolicy",
+            "Restricted is preferred here and not demanded",
+            "write SingleNUMANode where the devices fit on one NUMA node",
+        )
+    return {"BestEffort": False, "Restricted": False, "SingleNUMANode": True}.get(policy)
 
 
 def _json(view: PodView, key: str) -> Reader:

@@ -1,0 +1,150 @@
+"""Every name of the table in a manifest of its peer: what the converters do is what the table says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koordra.api.classic.convert import Conversion
+from koordra.api.classic.notes import Notes
+from koordra.cli.convert import convert_command
+from koordra.compat.dialects import DIALECTS
+from koordra.compat.keys import KEYS, Key, Place, Treatment
+from koordra.compat.settings import Settings
+from koordra.controller.legacy.translation import Translations
+from koordra.errors import InvalidManifest
+from tests.unit.compat.key_examples import ASKED, config_of, example, name_of, object_of, object_with, without
+from tests.unit.compat.pods import Dict, asking, converted
+
+OF_PODS = (Place.RESOURCE, Place.ANNOTATION, Place.LABEL, Place.ENVIRONMENT, Place.SCHEDULER)
+
+
+def keys(*places: Place) -> list[Key]:
+    return [key for key in KEYS if key.place in places]
+
+
+def called(key: Key) -> str:
+    return f"{key.peer}-{key.name}"
+
+
+def settings_for(key: Key) -> Settings:
+    dialect = key.peer if key.peer in ("hami", "koordinator") else "plain"
+    return Settings(default_dialect=dialect, options={"plain": {"replicas": 4}})
+
+
+def convert(manifest: Dict, key: Key) -> Conversion:
+    return converted(manifest, settings=settings_for(key))
+
+
+@pytest.mark.parametrize("key", keys(*OF_PODS), ids=called)
+def test_a_name_is_treated_as_the_table_says(key: Key) -> None:
+    found, before = convert(example(key), key), convert(without(key), key)
+    name = name_of(key) if key.place is not Place.ENVIRONMENT else key.name.rstrip("*")
+    named = [note for note in found.notes if name in str(note) and note not in before.notes]
+    match key.treatment:
+        case Treatment.REFUSED:
+            (note,) = found.refused
+            assert (note.problem, note.remedy) == (key.problem, key.remedy)
+        case Treatment.WARNED:
+            assert not found.refused
+            assert named
+            assert all(note.remedy or "take" in note.problem for note in named)
+        case Treatment.TRANSLATED:
+            assert not found.refused, found.refused
+            assert not [note for note in named if name_of(key) in note.field]
+            if not key.becomes.startswith("stays") and key.place is not Place.ENVIRONMENT:
+                assert claimed(found) != claimed(before)
+
+
+def claimed(conversion: Conversion) -> Any:
+    """What the pods of a conversion ask for."""
+    return [obj["spec"] for obj in conversion.objects if obj["kind"] == "ResourceClaimTemplate"]
+
+
+@pytest.mark.parametrize("key", keys(Place.KIND), ids=called)
+def test_a_kind_is_treated_as_the_table_says(key: Key) -> None:
+    found = converted(object_of(key.name))
+    assert bool(found.refused) == (key.treatment is Treatment.REFUSED)
+    assert [(note.problem, note.remedy) for note in found.notes] == (
+        [] if key.treatment is Treatment.TRANSLATED else [(key.problem, key.remedy)]
+    )
+    assert bool(found.objects) != bool(found.refused)
+
+
+@pytest.mark.parametrize("key", keys(Place.FIELD), ids=called)
+def test_a_field_is_treated_as_the_table_says(key: Key) -> None:
+    kind, _, path = key.name.partition(": ")
+    found = converted(object_with(path, kind))
+    assert [(note.problem, note.remedy) for note in found.notes] == [(key.problem, key.remedy)]
+    assert found.notes[0].field.startswith(path)
+    assert found.objects == (object_with(path, kind),)
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in keys(Place.SETTING) if not key.name.startswith(("-", "unit"))], ids=called
+)
+def test_a_setting_is_treated_as_the_table_says(key: Key) -> None:
+    entry, text = config_of(key)
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {entry: text}}
+    result = CliRunner().invoke(convert_command, ["-f", "-"], input=yaml.safe_dump(config))
+    assert result.exit_code == 0, result.stderr
+    told = [line for line in result.stderr.splitlines() if name_of(key).rpartition(".")[2] in line]
+    assert bool(told) == (key.treatment is Treatment.WARNED)
+    assert all(line.endswith(f"{key.problem}; {key.remedy}") for line in told)
+
+
+@pytest.mark.parametrize(
+    ("peer", "domain"), [(dialect.name, domain) for dialect in DIALECTS for domain in dialect.domains]
+)
+@pytest.mark.parametrize("kind", ["annotations", "labels"])
+def test_what_the_table_lacks_is_told(peer: str, domain: str, kind: str) -> None:
+    name = f"{domain}nobody-has-this"
+    found = converted(asking(ASKED[peer], **{kind: {name: "1"}}))
+    assert [note.field for note in found.notes] == [f"metadata.{kind}[{name}]"]
+    assert found.refused or "no name that koordra reads" in found.notes[0].problem
+
+
+def test_kinds_and_settings_that_the_table_lacks_are_told() -> None:
+    found = converted(object_of("Reserved.scheduling.koordinator.sh"))
+    assert [note.problem for note in found.notes] == [
+        "Reserved of scheduling.koordinator.sh is no kind that koordra knows, and stays as it is"
+    ]
+    text = "nvidia: {resourceCountName: nvidia.com/gpu, deviceSplitCuont: 3}"
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c"},
+        "data": {"device-config.yaml": text},
+    }
+    result = CliRunner().invoke(convert_command, ["-f", "-"], input=yaml.safe_dump(config))
+    assert "nvidia.deviceSplitCuont: is no setting that koordra knows" in result.stderr
+
+
+def test_the_memory_that_a_node_gives_out_twice_refuses_its_pods() -> None:
+    text = '{"nodeconfig": [{"name": "n", "devicememoryscaling": 1.8}]}'
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c"},
+        "data": {"config.json": text},
+    }
+    manifests = yaml.safe_dump_all([config, asking({"nvidia.com/gpumem": 10})])
+    result = CliRunner().invoke(convert_command, ["-f", "-"], input=manifests)
+    assert isinstance(result.exception, InvalidManifest)
+    assert "deviceMemoryScaling: 1.8 gives out more memory than a card has" in result.stderr
+
+
+@pytest.mark.parametrize("key", keys(*OF_PODS), ids=called)
+def test_the_webhook_says_what_convert_says(key: Key) -> None:
+    manifest, notes = example(key), Notes("Pod team/p")
+    found = convert(manifest, key)
+    if found.refused:
+        with pytest.raises(InvalidManifest, match=re.escape(found.refused[0].problem)):
+            Translations(settings_for(key)).of(manifest, notes)
+    else:
+        Translations(settings_for(key)).of(manifest, notes)
+        assert list(map(str, notes.found)) == list(map(str, found.notes))
