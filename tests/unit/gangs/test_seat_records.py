@@ -31,6 +31,14 @@ CHAINS = {
         [obj("Pod", "p", ("Job", "train-0")), obj("Job", "train-0", ("JobSet", "train"))],
         "JobSet train",
     ),
+    "a TrainJob's JobSet": (
+        [
+            obj("Pod", "p", ("Job", "train-0")),
+            obj("Job", "train-0", ("JobSet", "train")),
+            obj("JobSet", "train", ("TrainJob", "top")),
+        ],
+        "JobSet train",
+    ),
     "workers of a LeaderWorkerSet": (
         [
             obj("Pod", "p", ("StatefulSet", "serve-0")),

@@ -12,7 +12,7 @@ from koordra.api.kinds import DEVICE_HOLDS, NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller.gangs.declared.annotations import COMMITTED, GANG, GANG_HOLD, GANG_MIN
 from koordra.controller.gangs.declared.workload_kind import COMPLETION_INDEX
-from koordra.controller.gangs.seats.job_owner import OWNED
+from koordra.controller.gangs.seats.job_owner import LOOK_AGAIN, OWNED
 from tests.fakes.admission_policy import policies, refusal
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 from tests.fakes.kube_api import Killed, Write
@@ -28,6 +28,7 @@ class Jobs:
     def __init__(self, cluster: JointCluster) -> None:
         self.cluster = cluster
         self.made = 0
+        self.kind = {"apiVersion": "batch/v1", "kind": "Job"}
 
     def make(self, job: str, index: int | None, *, least: int = 2, **more: Any) -> str:
         """A pod of the Job, its number as its label; its name is new each time."""
@@ -35,8 +36,7 @@ class Jobs:
         name = f"{job}-{index}-{self.made}"
         said = {GANG: job, GANG_MIN: str(least), GANG_HOLD: f"{HOLD:.0f}s", **more.pop("terms", {})}
         owner = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
+            **self.kind,
             "name": job,
             "uid": f"uid-{job}",
             "controller": True,
@@ -248,6 +248,32 @@ def test_a_job_that_makes_no_pods_any_more_holds_nothing(
     cluster.api.create(JOB, {"metadata": {"name": "train", "uid": "uid-train"}, **job}, namespace="default")
     jobs.lose(pods[1])
     other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other)
+
+
+def test_a_jobset_that_is_suspended_holds_nothing(cluster: JointCluster, jobs: Jobs) -> None:
+    jobs.kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    pods = jobs.start("train", 4)
+    made = {"metadata": {"name": "train", "uid": "uid-train"}, "spec": {"suspend": True}}
+    cluster.api.create(OWNED["JobSet"], made, namespace="default")
+    jobs.lose(*pods)
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other)
+
+
+def test_what_was_held_before_a_job_was_suspended_is_free_soon(cluster: JointCluster, jobs: Jobs) -> None:
+    pods = jobs.start("train", 4)
+    goes_on = {"metadata": {"name": "train", "uid": "uid-train"}, "spec": {"suspend": False}}
+    cluster.api.create(JOB, goes_on, namespace="default")
+    jobs.lose(pods[1])
+    other = jobs.make("other", 0, least=1)
+    cluster.settle()
+    assert jobs.devices(other) == []
+    cluster.api.edit(JOB, "train", lambda found: found["spec"].update(suspend=True))
+    assert (cluster.settle() or LOOK_AGAIN) <= LOOK_AGAIN
+    cluster.pass_time(LOOK_AGAIN)
     cluster.settle()
     assert jobs.devices(other)
 

@@ -27,7 +27,7 @@ from koordra.controller.allocation.pass_context import REFUSED_PAUSE, PassContex
 from koordra.controller.allocation.writes import WriteOutcome, WriteResult
 from koordra.controller.gangs.membership import Gang, GangIndex, Member
 from koordra.controller.gangs.seats.hold_object import after, held_keys, object_name, seconds_until
-from koordra.controller.gangs.seats.job_owner import is_over, job_of
+from koordra.controller.gangs.seats.job_owner import LOOK_AGAIN, is_over, job_of
 from koordra.controller.gangs.seats.recorded import (
     Kept,
     Now,
@@ -92,6 +92,8 @@ class DeviceHolds:
         """By gang, and by pod and `until` of a seat: when the hold ends by the monotonic clock."""
         self._jobs = BoundedCache[str, Fields | None](4096)
         """By uid of a pod's controller."""
+        self._looked: dict[str, float] = {}
+        """By gang for which something is held: when its owner is looked at again."""
         self._of_claim: dict[str, str] = {}
         """By uid of a claim that a seat's devices belong to: its gang."""
         context.cache.listen(DEVICE_HOLDS, self._on_hold, replay=True)
@@ -170,6 +172,8 @@ class DeviceHolds:
     def _renew(self, key: str, gang: Gang | None, *, starting: Collection[str] = ()) -> None:
         holds = [hold for _, hold in sorted(self._of_gang.get(key, {}).items())]
         had = [] if gang is None or not gang.terms.hold else seats_of(gang, starting=starting)
+        if not holds:
+            self._looked.pop(key, None)
         if not holds and not had:
             return
         recorded = [seat for hold in holds for seat in hold.seats]
@@ -180,8 +184,8 @@ class DeviceHolds:
             for at, (seat, old) in enumerate(zip(became, recorded, strict=True))
             if seat and seat.until and not old.until
         ]
-        if lost and self._is_over(holds[0]):
-            became = [None if at in lost else seat for at, seat in enumerate(became)]
+        if any(seat and seat.until for seat in became) and self._makes_no_pods(key, holds[0], now=bool(lost)):
+            became = [None if seat and seat.until else seat for seat in became]
         elif lost:
             self._due.add(self._context.clock(), key)  # the next pass works out when that ends
         if not seconds:
@@ -321,8 +325,14 @@ class DeviceHolds:
             self._due.add(self._context.clock() + REFUSED_PAUSE, gang)
         return self._context.settled(written)
 
-    def _is_over(self, hold: DeviceHold) -> bool:
-        """Whether nobody makes lost members again."""
+    def _makes_no_pods(self, gang: str, hold: DeviceHold, *, now: bool) -> bool:
+        """Whether nobody makes lost members again. `now`: it is looked at once more, whenever that was
+        before."""
+        clock = self._context.clock()
+        if not now and clock < self._looked.get(gang, 0.0):
+            return False
+        self._looked[gang] = clock + LOOK_AGAIN
+        self._due.add(clock + LOOK_AGAIN, gang)
         owners = objects.metadata(hold.obj).get("ownerReferences") or ()
         read, namespace = self._context.writer.owner_of, objects.namespace(hold.obj)
         return any(is_over(owner, namespace, read=read) for owner in owners)

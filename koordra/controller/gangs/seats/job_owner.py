@@ -1,11 +1,15 @@
 """Whom a gang's record belongs to: the object at the top of what makes its pods.
 
-    pod ─controller─▶ Job ─controller─▶ JobSet
+    pod ─controller─▶ Job ─controller─▶ JobSet        (also where a TrainJob made it: it suspends this one)
     pod ─controller─▶ StatefulSet ─controller─▶ pod (leader) ─controller─▶ StatefulSet ─▶ LeaderWorkerSet
 
 A JobSet that restarts makes its Jobs anew, a LeaderWorkerSet the pods that own the workers: what belonged to
 one of those would be gone with it. What stands above is read of the kinds below alone; of any other the
 first that is met is the top.
+
+A Job or JobSet that has ended, or is suspended (by Kueue, or by its user), makes no pods: nothing is held for
+it. Its pods are deleted as it is suspended, so what they had is free at once; what was held before is given
+up within LOOK_AGAIN seconds.
 """
 
 from __future__ import annotations
@@ -18,27 +22,34 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Fields, Object
 from koordra.controller.gangs.seats.recorded import controller_of
 
+LOOK_AGAIN: Final = 15.0
+"""Seconds between two looks at the owner of what is held."""
+
+JOBSET: Final = "JobSet"
 OWNED: Final = {
     kind.kind: kind
     for kind in (
         Kind("batch", "v1", "jobs", "Job"),
+        Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", JOBSET),
         Kind("apps", "v1", "statefulsets", "StatefulSet"),
         Kind("apps", "v1", "replicasets", "ReplicaSet"),
     )
 }
-"""Kinds that others make for their own purposes, and that the controller may read."""
+"""Kinds that others make for their own purposes, or that say whether they go on; the controller may read
+them."""
 _MOST: Final = 8
 """Steps up; nobody's workloads are that deep."""
 
-_ENDED: Final = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+_ENDED: Final = frozenset({"Complete", "Completed", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+"""Conditions of Jobs, and of JobSets."""
 
 Read = Callable[[Kind, str, str], Object | None]
 """(kind, name, namespace)."""
 
 
 def is_over(owner: Fields, namespace: str, *, read: Read) -> bool:
-    """Whether the Job makes no pods any more: it has ended, or is suspended (by a queue). Of other kinds
-    nobody knows. Raises as `read` does."""
+    """Whether the Job or JobSet makes no pods any more: it has ended, or is suspended. Of other kinds nobody
+    knows. Raises as `read` does."""
     kind = OWNED.get(str(owner.get("kind")))
     job = None if kind is None else read(kind, str(owner.get("name")), namespace)
     if job is None or objects.uid(job) != owner.get("uid"):
@@ -54,6 +65,8 @@ def job_of(pod: Object, *, read: Read, pod_of: Callable[[str], Object | None]) -
     for _ in range(_MOST):
         if found is None:
             return None
+        if found.get("kind") == JOBSET:
+            break
         kind, name = OWNED.get(str(found.get("kind"))), str(found.get("name"))
         if found.get("kind") == "Pod":
             above = pod_of(str(found.get("uid")))
